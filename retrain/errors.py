@@ -1,4 +1,4 @@
-"""The errors that a run may raise: wrong usage, bad data, a new champion, time limits, damage."""
+"""The errors that a run may raise: wrong usage, bad data, time limits, damage, no remote."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,6 +50,10 @@ class DamagedArtifactError(Exception):
     def __init__(self, step: str, key: str, damage: str) -> None:
         super().__init__(f"{step} {key[:8]} is damaged ({damage}); it is made again.")
         self.step, self.key, self.damage = step, key, damage
+
+
+class RemoteError(ConnectionError):
+    """The remote store does not answer, or refuses; what is here stays as it was."""
 
 
 def is_verdict(error: BaseException) -> bool:

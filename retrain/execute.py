@@ -1,10 +1,11 @@
 """Runs a step, and keeps its output in the store if the step is cached."""
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -60,6 +61,8 @@ def get_or_run(
     """
     store.use(step.name, plan.key)
     store.clear(step.name, plan.key)
+    if store.remote and store.damage(step.name, plan.key):
+        store.discard(step.name, plan.key)  # the remote may have what is damaged here
     if not refresh and (artifact := store.find(step.name, plan.key)):
         # A run that was killed just after it published or refreshed its output left the scratch.
         shutil.rmtree(store.scratch(step.name, plan.key))
@@ -81,8 +84,9 @@ def _make(
     partial = store.partial(step.name, plan.key)
     # The step itself checks what it looks up; all of that output may be far more.
     to_check = [source for source in inputs if source.step not in step.looked_up]
+    opened = _fetch(store, step, workload, inputs)
     try:
-        with _checked(to_check, check) as state:
+        with _checked(to_check, opened, check) as state:
             partial.mkdir(parents=True)
             scratch, is_stale = store.scratch_from(step.name, plan.key, state)
             workspace = Workspace(
@@ -99,8 +103,7 @@ def _make(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    store.discard(step.name, plan.key)
-    partial.rename(store.folder(step.name, plan.key))
+    store.replace(step.name, plan.key)
     shutil.rmtree(scratch)
     artifact = store.find(step.name, plan.key)
     assert artifact is not None
@@ -123,8 +126,10 @@ def run_uncached(
         DamagedArtifactError: An input has changed since it was made.
         ValueError: From the step.
     """
+    store = Store.of(context.project)
+    _fetch(store, step, workload, inputs)
     check(inputs)
-    with TemporaryDirectory(dir=Store(context.project.store).temporary(context.run)) as folder:
+    with TemporaryDirectory(dir=store.temporary(context.run)) as folder:
         workspace = Workspace(
             Path(folder),
             Path(folder),
@@ -137,9 +142,31 @@ def run_uncached(
     return Artifact.of(step.name, plan.key, Path(), manifest)
 
 
+def _fetch(
+    store: Store, step: Step, workload: Workload, inputs: Sequence[Input]
+) -> Mapping[str, Sequence[str]]:
+    """Brings what a step opens from the remote store; returns the step's `opens`."""
+    opened = step.opens(workload)
+    for source in inputs:
+        if isinstance(source, Artifact) and source.folder.name:
+            store.fetch(source, partial(_is_among, opened.get(source.step)))
+    return opened
+
+
+def _is_among(names: Sequence[str] | None, path: str) -> bool:
+    return names is None or path.split("/")[0] in names
+
+
 @contextmanager
-def _checked(inputs: Sequence[Input], check: Check) -> Iterator[str]:
+def _checked(
+    inputs: Sequence[Input], opened: Mapping[str, Sequence[str]], check: Check
+) -> Iterator[str]:
     """Checks inputs before the block, and after it that nobody has changed their files meanwhile.
+
+    Args:
+        inputs: The inputs.
+        opened: The step's `opens`.
+        check: Checks them.
 
     Yields:
         What identifies the inputs' files as they were checked.
@@ -149,23 +176,23 @@ def _checked(inputs: Sequence[Input], check: Check) -> Iterator[str]:
             raises another error, to which the damage may have led.
     """
     artifacts = [artifact for artifact in inputs if isinstance(artifact, Artifact)]
-    states = [state_of(artifact.folder) for artifact in artifacts]
+    states = [state_of(artifact.folder, opened.get(artifact.step)) for artifact in artifacts]
+
+    def check_unchanged() -> None:
+        for artifact, state in zip(artifacts, states, strict=True):
+            if state_of(artifact.folder, opened.get(artifact.step)) != state:
+                check([artifact])
+                # It is undamaged now: another run has made it again, or a person has restored it.
+                reason = "its files changed while they were read"
+                raise DamagedArtifactError(artifact.step, artifact.key, reason)
+
     check(inputs)
     try:
         yield digest_of(states)
     except Exception:
-        _check_unchanged(artifacts, states, check)
+        check_unchanged()
         raise
-    _check_unchanged(artifacts, states, check)
-
-
-def _check_unchanged(artifacts: Sequence[Artifact], states: Sequence[str], check: Check) -> None:
-    for artifact, state in zip(artifacts, states, strict=True):
-        if state_of(artifact.folder) != state:
-            check([artifact])
-            # It is undamaged now: another run has made it again, or a person has restored it.
-            reason = "its files changed while they were read"
-            raise DamagedArtifactError(artifact.step, artifact.key, reason)
+    check_unchanged()
 
 
 def _run(

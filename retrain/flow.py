@@ -141,7 +141,7 @@ class StepsFlow(Flow[..., Any]):
         """The state of a run that begins; the version of its data is that of a dry run, if any."""
         version = dry_run and dry_run.state.version
         version = version or self._version(workload.data, context.project, revision)
-        store = Store(context.project.store)
+        store = Store.of(context.project)
         return RunState(self.name, workload, version, store, context, promote)
 
     def dry_run(

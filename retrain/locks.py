@@ -87,13 +87,17 @@ def _holder(path: Path) -> str:
     return UNKNOWN
 
 
-def _sign(file: int) -> None:
-    """Writes into a lock's file which process has the lock; the file's time stays as it was."""
+def signature() -> str:
+    """Which process has a lock, and since now, for people who wait."""
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND]
     process = f"process {os.getpid()} on {socket.gethostname()} ({command})"
-    text = f"{process} has it since {datetime.now().astimezone():%F %T %Z}"
+    return f"{process} has it since {datetime.now().astimezone():%F %T %Z}"
+
+
+def _sign(file: int) -> None:
+    """Writes into a lock's file which process has the lock; the file's time stays as it was."""
     status = os.fstat(file)
     with suppress(OSError):  # the disk is full
         os.ftruncate(file, 0)
-        os.pwrite(file, text.encode(errors="replace"), 0)
+        os.pwrite(file, signature().encode(errors="replace"), 0)
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))

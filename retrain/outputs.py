@@ -143,6 +143,8 @@ class Artifact:
         provenance: How it was made: `run` (Prefect flow run, or `dvc`), `time` (ISO 8601, UTC),
             `seconds`, `commit`, what was `uncommitted` (`Project.uncommitted`), `workload`, and on
             which `machine` (`retrain.hardware.machine`).
+        remote: The URL of the remote store that has the files too; some may not be here. None if
+            only this machine has them.
     """
 
     step: str
@@ -151,11 +153,13 @@ class Artifact:
     folder: Path
     facts: Mapping[str, Any]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    remote: str | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, step: str, key: str, folder: Path, manifest: Mapping[str, Any]) -> "Artifact":
         """Makes the record of an output from its manifest."""
-        return cls(step, key, manifest["digest"], folder, manifest["facts"], manifest["provenance"])
+        facts, provenance = manifest["facts"], manifest["provenance"]
+        return cls(step, key, manifest["digest"], folder, facts, provenance, manifest.get("remote"))
 
 
 def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:
@@ -184,15 +188,22 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
     return sorted(listed, key=lambda file: str(file["path"]))
 
 
-def state_of(folder: Path) -> str:
+def state_of(folder: Path, opened: Sequence[str] | None = None) -> str:
     """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files below a folder.
 
     The digest is another one after a file was written to, replaced, added or removed. No file is
     read. A manifest does not count: its time says when the artifact was used.
+
+    Args:
+        folder: The folder of an artifact.
+        opened: The names in the folder that count; all if None. Others may still be fetched.
     """
     digest = hashlib.sha256()
     for place, folders, names in os.walk(folder):
         folders.sort()
+        if opened is not None and place == os.fspath(folder):
+            folders[:] = [name for name in folders if name in opened]
+            names = [name for name in names if name in opened]
         digest.update(os.fsencode(os.path.relpath(place, folder)))
         for name in sorted(set(names) - {MANIFEST}):
             with suppress(FileNotFoundError):

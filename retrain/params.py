@@ -21,7 +21,7 @@ from models import families
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean, shorten, shown, validate
 from retrain.hardware import Node, precision, threads
-from retrain.project import Project
+from retrain.project import PARAMS, Project
 from retrain.servers import ray_cluster
 from retrain.workload import Section, Workload, flatten
 
@@ -36,7 +36,7 @@ DEFAULT = ""
 
 # A team's own workloads are in a file of their own, so that a new version of this project changes
 # none of its lines.
-TEAM_PARAMS = Path("team", "params.yaml")
+TEAM_PARAMS = Path("team", PARAMS)
 
 
 @dataclass(frozen=True)

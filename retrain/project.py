@@ -43,6 +43,19 @@ class Project:
         return Path(os.environ.get("RETRAIN_STORE") or self.state / "store").absolute()
 
     @property
+    def store_remote(self) -> str | None:
+        """The URL of the object store behind the store; None if there is none.
+
+        It is `RETRAIN_STORE_REMOTE`, or `store.remote` in the team's parameters or `params.yaml`.
+
+        Raises:
+            UsageError: It is no such URL, or has a login.
+        """
+        from retrain.settings import store_remote
+
+        return store_remote(self.root / "team" / PARAMS, self.params)
+
+    @property
     def logs(self) -> Path:
         """One log file per run, with the output of the libraries."""
         return self.state / "logs"

@@ -7,17 +7,23 @@ safetensors, and files for people.
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from errno import ENOTEMPTY
+from functools import partial
 from pathlib import Path
 from time import time
 from typing import Any
 
-from retrain.atomic import write_json
+from retrain.atomic import replacing, write_json
+from retrain.errors import DamagedArtifactError, RemoteError
 from retrain.locks import locked
 from retrain.outputs import MANIFEST, Artifact as Artifact, Plan, digest_of_output
 from retrain.project import Project
+from retrain.remote import THREADS, Remote
+from retrain.runs import console
 from retrain.step import TrialContext
 
 _SCRATCH = "scratch"
@@ -30,53 +36,225 @@ _FILES = "files.json"  # of a scratch: which files it was made from
 
 @dataclass(frozen=True)
 class Store:
-    """The artifacts of one project, by step and key: `<root>/<step>/<key>/`."""
+    """The artifacts that this machine knows, by step and key: `<root>/<step>/<key>/`.
+
+    With a remote store, those of other machines are known too. Their files are fetched when they
+    are needed: the manifest then has the remote's URL as `remote`, and files may be missing.
+
+    Attributes:
+        root: The folder.
+        remote: Where all machines find what one has made; None if this one works alone.
+    """
 
     root: Path
+    remote: Remote | None = None
+
+    @classmethod
+    def of(cls, project: Project) -> "Store":
+        """The store of a project, with the remote store that its settings name."""
+        remote = project.store_remote
+        return cls(project.store, Remote(remote) if remote else None)
 
     def folder(self, step: str, key: str) -> Path:
         """The folder of an artifact, whether it exists or not."""
         return self.root / step / key
 
     def find(self, step: str, key: str) -> Artifact | None:
-        """The artifact with a key; None if it is missing or damaged, as `damage` finds."""
+        """The artifact with a key, here or in the remote store.
+
+        None if it is missing or damaged, as `inspect` finds.
+        """
         manifest, damage = self.inspect(step, key)
-        if damage:
+        if damage and not (manifest := self._adopt(step, key) or {}):
             return None
         return Artifact.of(step, key, self.folder(step, key), manifest)
 
     def damage(self, step: str, key: str) -> str | None:
-        """What is wrong with an artifact; None if nothing is.
+        """What is wrong with an artifact; None if nothing is, or the remote store has it.
 
         Only the manifest and the names and sizes of the files are checked, not their content.
         """
-        return self.inspect(step, key)[1]
+        damage = self.inspect(step, key)[1]
+        return None if damage and self._adopt(step, key) else damage
 
     def inspect(self, step: str, key: str) -> tuple[dict[str, Any], str | None]:
-        """An artifact's manifest and its `damage`; a damaged manifest is returned empty."""
+        """The manifest of an artifact that is known here, and its `damage`.
+
+        A damaged manifest is returned empty. A file that can be fetched need not be here.
+        """
         folder = self.folder(step, key)
         try:
-            manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            files = manifest["files"]
-            is_consistent = (
-                manifest["digest"] == digest_of_output(manifest["facts"], files)
-                and Plan(**manifest["plan"]).key == key
-                and "run" in manifest["provenance"]
-            )
+            manifest = _parse((folder / MANIFEST).read_bytes(), key)
         except FileNotFoundError:
             return {}, "its artifact is gone"
         except (OSError, ValueError, KeyError, TypeError):
             return {}, f"its {MANIFEST} cannot be read"
-        if not is_consistent:
+        if manifest is None:
             return {}, f"its {MANIFEST} has changed"
-        for file in files:
+        for file in manifest["files"]:
             try:
                 size = (folder / file["path"]).stat().st_size
             except OSError:
+                if self.can_fetch(manifest):
+                    continue
                 return manifest, f"{file['path']} is gone"
             if size != file["bytes"]:
                 return manifest, f"{file['path']} has changed its size"
         return manifest, None
+
+    def can_fetch(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether the remote store has the files of an artifact."""
+        return self.remote is not None and manifest.get("remote") == self.remote.url
+
+    def _adopt(self, step: str, key: str, *, patient: bool = False) -> dict[str, Any] | None:
+        """The manifest of an artifact that only the remote store has; it is known here from now on.
+
+        None if there is none, or the folder is here and damaged.
+        """
+        remote, folder = self.remote, self.folder(step, key)
+        if remote is None or folder.exists():
+            return None
+        path = _manifest_path(step, key)
+        if patient:
+            content = remote.read(path, patient=True)
+        else:
+            content = remote.attempt(lambda: remote.read(path))
+        try:
+            manifest = content and _parse(content, key)
+        except (ValueError, KeyError, TypeError):
+            manifest = None
+        if not manifest:
+            return None
+        manifest["remote"] = remote.url
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(folder) as aside:
+            aside.mkdir()
+            write_json(aside / MANIFEST, manifest)
+        return manifest
+
+    def fetch(self, artifact: Artifact, wanted: Callable[[str], bool] = lambda path: True) -> Path:
+        """Brings the files of an artifact that are missing here from the remote store.
+
+        Several processes of a machine bring each file once.
+
+        Args:
+            artifact: The artifact, as this machine or another one has found it.
+            wanted: Whether a file is needed, by its path below the artifact's folder.
+
+        Returns:
+            The folder of the artifact on this machine.
+
+        Raises:
+            DamagedArtifactError: A file has changed in the remote store, or is gone there; the
+                artifact has to be made again.
+            RemoteError: The remote store does not answer.
+        """
+        step, key, folder = artifact.step, artifact.key, self.folder(artifact.step, artifact.key)
+        if self.remote is None:
+            return folder
+        self._adopt(step, key, patient=True)
+        if not self._missing(step, key, wanted):
+            return folder
+        purpose = f"what {step} has made is fetched by another process"
+        with self.lock(step, key, purpose=purpose):
+            missing = self._missing(step, key, wanted)
+            aside, size = self.partial(step, key), sum(file["bytes"] for file in missing)
+            counted = console.counted(f"fetching the output of {step}", size, "bytes")
+            try:
+                with counted as show, ThreadPoolExecutor(THREADS) as pool:
+                    fetch = partial(self._fetch_file, self.remote, folder, aside, show)
+                    damage = next(filter(None, pool.map(fetch, missing)), None)
+                if damage:
+                    self._refuse(step, key)
+                    raise DamagedArtifactError(step, key, f"in the remote store, {damage}")
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        return folder
+
+    def _missing(
+        self, step: str, key: str, wanted: Callable[[str], bool]
+    ) -> list[Mapping[str, Any]]:
+        """The files of an artifact that are wanted and only the remote store has."""
+        manifest, folder = self.inspect(step, key)[0], self.folder(step, key)
+        return [
+            file
+            for file in manifest.get("files", ())
+            if self.can_fetch(manifest)
+            and wanted(file["path"])
+            and not (folder / file["path"]).exists()
+        ]
+
+    def _fetch_file(
+        self,
+        remote: Remote,
+        folder: Path,
+        aside: Path,
+        show: Callable[[int], object],
+        file: Mapping[str, Any],
+    ) -> str | None:
+        """Brings a file; returns what is wrong with it, None if nothing is."""
+        place, target = _file_path(file["sha256"]), folder / file["path"]
+        half = aside / file["path"]
+        for path in (half, target):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        digest = remote.download(place, half, show)
+        if digest == file["sha256"]:
+            half.rename(target)
+            return None
+        if digest:
+            with suppress(RemoteError):  # so that it is sent again
+                remote.delete([place])
+        return f"{file['path']} {'has changed' if digest else 'is gone'}"
+
+    def _refuse(self, step: str, key: str) -> None:
+        """Forgets an artifact, which has lost a file, here and in the remote store."""
+        manifest, path = self.inspect(step, key)[0], _manifest_path(step, key)
+        self.discard(step, key)
+        assert self.remote
+        with suppress(RemoteError, ValueError):
+            if json.loads(self.remote.read(path) or "{}").get("files") == manifest["files"]:
+                self.remote.delete([path])
+
+    def push(self, step: str, key: str) -> None:
+        """Sends an artifact to the remote store, if that does not have it; the files first.
+
+        If the remote is away, this is told, and a later run sends the artifact. The caller holds
+        the key's lock.
+        """
+        remote, (manifest, damage) = self.remote, self.inspect(step, key)
+        if remote is None or damage or self.can_fetch(manifest):
+            return
+        known = {name: value for name, value in manifest.items() if name != "remote"}
+        folder, contents = self.folder(step, key), {f["sha256"]: f for f in manifest["files"]}
+        size = sum(file["bytes"] for file in contents.values())
+
+        def send() -> bool:
+            counted = console.counted(f"sending the output of {step}", size, "bytes")
+            with counted as show, ThreadPoolExecutor(THREADS) as pool:
+                list(pool.map(partial(_send_file, remote, folder, show), contents.values()))
+            remote.write(_manifest_path(step, key), json.dumps(known, sort_keys=True).encode())
+            return True
+
+        if remote.attempt(send):
+            write_json(folder / MANIFEST, known | {"remote": remote.url})
+
+    @contextmanager
+    def making(self, step: str, key: str, *, refresh: bool = False) -> Iterator[None]:
+        """Keeps other runs, of all machines, from making an artifact that the block makes or finds.
+
+        After the block it is sent to the remote store.
+
+        Args:
+            step: The step of the key.
+            key: The key.
+            refresh: Whether the block makes it even if it is there.
+        """
+        with self.lock(step, key), ExitStack() as stack:
+            if self.remote and (refresh or self.damage(step, key)):
+                purpose = f"{step} waits for another machine, which has the same to make"
+                stack.enter_context(self.remote.lease(f"{step}/{key}", purpose))
+            yield
+            self.push(step, key)
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """The step and the key of every artifact, damaged ones too."""
@@ -114,6 +292,17 @@ class Store:
             folder.rename(discarded)
             shutil.rmtree(discarded)
 
+    def replace(self, step: str, key: str) -> None:
+        """Publishes what is in `partial` in place of what is there; the caller holds the lock."""
+        while True:
+            self.discard(step, key)
+            try:
+                self.partial(step, key).rename(self.folder(step, key))
+                return
+            except OSError as error:  # a reader has just found it in the remote store
+                if error.errno != ENOTEMPTY:
+                    raise
+
     def clear(self, step: str, key: str) -> None:
         """Removes leftovers of a key, except its scratch; the caller holds its lock."""
         for end in ("partial", "discarded"):
@@ -124,13 +313,14 @@ class Store:
         return self.root / step / f".{key}.partial"
 
     @contextmanager
-    def lock(self, step: str, key: str, *, wait: bool = True) -> Iterator[None]:
+    def lock(self, step: str, key: str, *, wait: bool = True, purpose: str = "") -> Iterator[None]:
         """Holds the lock of a key, so that only one of two runs makes the artifact.
 
         Args:
             step: The step of the key.
             key: The key to lock.
             wait: Whether to wait until another process releases it, which is shown.
+            purpose: The sentence about a wait, if it is not for the same work.
 
         Raises:
             filelock.Timeout: Another process holds it, and `wait` is false.
@@ -138,9 +328,8 @@ class Store:
         """
         path = self.lock_file(step, key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(
-            path, wait=wait, purpose=f"{step} waits for another run, which has the same to make"
-        ):
+        default = f"{step} waits for another run, which has the same to make"
+        with locked(path, wait=wait, purpose=purpose or default):
             yield
 
     def find_digest(self, step: str, digest: str) -> Artifact | None:
@@ -272,6 +461,35 @@ class Store:
             with suppress(FileNotFoundError):
                 latest = max(latest, path.stat().st_mtime)
         return latest
+
+
+def _parse(content: bytes, key: str) -> dict[str, Any] | None:
+    """A manifest; None if it is not that of the key, or was changed."""
+    manifest: dict[str, Any] = json.loads(content)
+    is_consistent = (
+        manifest["digest"] == digest_of_output(manifest["facts"], manifest["files"])
+        and Plan(**manifest["plan"]).key == key
+        and "run" in manifest["provenance"]
+    )
+    return manifest if is_consistent else None
+
+
+def _manifest_path(step: str, key: str) -> str:
+    return f"artifacts/{step}/{key}.json"
+
+
+def _file_path(sha256: str) -> str:
+    return f"files/{sha256[:2]}/{sha256}"
+
+
+def _send_file(
+    remote: Remote, folder: Path, show: Callable[[int], object], file: Mapping[str, Any]
+) -> None:
+    """Sends a file to the remote store, if that does not have it."""
+    path = _file_path(file["sha256"])
+    if remote.size(path) != file["bytes"]:
+        remote.write(path, folder / file["path"])
+    show(file["bytes"])
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ def find_damage(store: Store, step: str, key: str) -> str | None:
     folder, size = store.folder(step, key), sum(file["bytes"] for file in manifest["files"])
 
     def damage_of(file: Mapping[str, Any]) -> str | None:
+        if store.can_fetch(manifest) and not (folder / file["path"]).exists():
+            return None
         try:
             is_same = sha256_of(folder / file["path"], show) == file["sha256"]
         except OSError as error:

@@ -2,8 +2,12 @@
 
 import json
 import os
+import re
+import secrets
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -55,6 +59,36 @@ def prefect_session():
         patch.setattr(utilities, "mkdtemp", lambda: str(folder))  # where it creates the database
         with utilities.prefect_test_harness(server_startup_timeout=180):  # on a busy machine
             yield
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """An S3 server in a process of its own, started once for all tests that need it; its URL."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    line = next(line for line in server.stderr if "http:" in line)
+    url = re.search(r"http://\S+", line)[0]
+    threading.Thread(target=server.stderr.read, daemon=True).start()
+    yield url
+    server.terminate()
+    server.wait()
+
+
+@pytest.fixture
+def bucket(s3_server, monkeypatch):
+    """A new bucket, with the environment to reach it; its URL."""
+    import boto3
+
+    variables = {"ACCESS_KEY_ID": "id", "SECRET_ACCESS_KEY": "secret", "REGION": "us-east-1"}
+    for name, value in (variables | {"ENDPOINT_URL": s3_server}).items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    name = f"team-{secrets.token_hex(4)}"
+    boto3.client("s3").create_bucket(Bucket=name)
+    return f"s3://{name}/prefix"
 
 
 @pytest.fixture

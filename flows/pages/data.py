@@ -114,7 +114,7 @@ def _before(project: Project, document: Document, images: "pd.DataFrame") -> Bef
     if champion is None or len(images) > MAX_COMPARED:
         return None
     version = versions.get(project, document["workload"], champion["version"])
-    found = version and find_evaluated(Store(project.store), version)
+    found = version and find_evaluated(Store.of(project), version)
     if not found:
         return None
     return Before(f"version {champion['version']}", _read(found.validated), found.source)

@@ -114,6 +114,12 @@ def _entry_of(project: Project, workload: str) -> tuple[dict[str, Any], dict[str
     return values, places
 
 
+REMOTE = (
+    "The object store where all machines find what one has made: `s3://bucket/prefix`, "
+    "`gs://bucket/prefix` or `file:///folder`. `RETRAIN_STORE_REMOTE` wins over it."
+)
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON schema of `params.yaml`."""
     schema = Workload.model_json_schema()
@@ -122,10 +128,15 @@ def json_schema() -> dict[str, Any]:
     schema["required"].remove("name")
     definitions |= {"Workload": schema, "Model": {"oneOf": [*map(_family, families.FAMILIES)]}}
     workloads = {"type": "object", "additionalProperties": {"$ref": "#/$defs/Workload"}}
+    store = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"remote": {"type": "string", "description": REMOTE}},
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
-        "properties": {"workloads": workloads},
+        "properties": {"store": store, "workloads": workloads},
         "$defs": definitions,
     }
 

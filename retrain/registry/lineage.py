@@ -178,7 +178,7 @@ def write_images(project: Project, lineage: Lineage, file: Path) -> int:
         raise UsageError(f"--images {file}: name a file that ends in .parquet or .csv.")
     images = lineage.images
     [digest] = [output.digest for output in lineage.steps if output.step == images.step]
-    artifact = Store(project.store).find_digest(images.step, digest)
+    artifact = Store.of(project).find_digest(images.step, digest)
     if artifact is None:
         revision = f" --data-rev {lineage.commit}" if lineage.data["tracked"] else ""
         raise ValueError(

@@ -38,7 +38,7 @@ def find_reference(project: Project, version: ModelVersion) -> pa.Table | None:
     content = tracking.read_artifact(project, version.run_id, path)
     if content:
         return pq.read_table(BytesIO(content), schema=schema())  # an old one lacks features: null
-    evaluated = find_evaluated(Store(project.store), version)
+    evaluated = find_evaluated(Store.of(project), version)
     return evaluated and make_reference(
         evaluated.source, evaluated.validated, evaluated.predictions
     )

@@ -248,7 +248,7 @@ def evaluate_champion(
         return _evaluate(data, registered, pulled, validated, workspace)
     except Exception:
         # Their digests are not in the key, so nobody else has checked them.
-        Verifier(Store(workspace.project.store)).check([pulled, validated])
+        Verifier(Store.of(workspace.project)).check([pulled, validated])
         raise
 
 

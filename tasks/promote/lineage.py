@@ -56,7 +56,7 @@ def lineage_of(
         images=Images(validated.step, validated.key, image_table.FILE_NAME, splits),
         training=dict(trained.facts),
         metrics=scores.facts["metrics"],
-        steps=tuple(_steps(Store(project.store), pulled, validated, trained, scores)),
+        steps=tuple(_steps(Store.of(project), pulled, validated, trained, scores)),
         mlflow_run=run_id,
         entry=origin.entry if origin else None,
         overrides=dict(origin.overrides) if origin else {},

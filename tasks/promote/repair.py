@@ -82,7 +82,7 @@ def _repair(project: Project, version: ModelVersion, example: Example | None) ->
     folder = tracking.local_path(packages.uri_of(project, version))
     if folder is None:
         return "its files are not on this machine"
-    store = Store(project.store)
+    store = Store.of(project)
     trained = store.find("train", version.train_key) if version.train_key else None
     if trained is None or trained.digest != version.train_digest:
         return "the store does not have its training any more"

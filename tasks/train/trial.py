@@ -33,10 +33,10 @@ def ending_elsewhere(
     """Runs a trial in a process of Ray, without Prefect; returns how it ended."""
 
     def training(varied: Workload, trial: TrialContext) -> tuple[Artifact, bool]:
-        store, planned = Store(run.project.store), plan(train, varied, inputs)
+        store, planned = Store.of(run.project), plan(train, varied, inputs)
         run_context = replace(run, trial=trial)
         hours, check = train.limit(varied), Verifier(store).check
-        with store.lock(train.name, planned.key), ends_process(hours):
+        with store.making(train.name, planned.key, refresh=refresh), ends_process(hours):
             return get_or_run(
                 store, train, planned, varied, inputs, run_context, check, refresh=refresh
             )

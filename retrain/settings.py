@@ -1,0 +1,44 @@
+"""The settings of a project that are of no workload: the section `store` of `params.yaml`."""
+
+import os
+import re
+from pathlib import Path
+
+from retrain.errors import UsageError
+from retrain.logins import has_login
+
+REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the files
+SCHEMES = ("s3", "gs", "file")
+
+
+def store_remote(*files: Path) -> str | None:
+    """The URL of the object store behind the store; see `Project.store_remote`.
+
+    Args:
+        files: The files with parameters; the first that names one wins.
+
+    Raises:
+        UsageError: It is no such URL, has a login, or the section `store` has another key.
+    """
+    from ruamel.yaml import YAML
+
+    place, url = REMOTE, os.environ.get(REMOTE)
+    for file in () if url else files:
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        # Only this section is parsed: it is asked for often, and the workloads are many lines.
+        if section := re.search(r"^store:.*(?:\n(?:[ \t#].*)?)*", text, re.MULTILINE):
+            tree = YAML(typ="safe", pure=True).load(section[0])["store"] or {}
+            if not isinstance(tree, dict) or tree.keys() - {"remote"}:
+                raise UsageError(f"{file.name}: store: it has one key, remote.")
+            if url := tree.get("remote"):
+                place = f"{file.name}: store.remote"
+                break
+    if not url:
+        return None
+    scheme, _, rest = str(url).partition("://")
+    if scheme not in SCHEMES or not rest or has_login(str(url)):
+        raise UsageError(
+            f"{place}: write it as s3://bucket/prefix, gs://bucket/prefix or file:///folder, "
+            "without a login: credentials belong into the environment (AWS_ACCESS_KEY_ID)."
+        )
+    return str(url).rstrip("/")

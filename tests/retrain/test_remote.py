@@ -1,0 +1,158 @@
+"""The store behind an object store: S3 (moto's server) and a shared folder."""
+
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from select import select
+
+import pytest
+
+from retrain import remote as remotes
+from retrain.errors import DamagedArtifactError
+from retrain.execute import get_or_run
+from retrain.outputs import plan
+from retrain.remote import Remote
+from retrain.step import Workspace
+from retrain.store import Store
+from retrain.verify import Verifier
+from retrain.workload import Train
+from tests.retrain.test_store import DATA, STEP, WORKLOAD
+
+TRAINED = ("a/model.bin", "b/shard.bin", "report/log.txt")
+
+
+def write_files(definition: Train, data, workspace: Workspace) -> dict:
+    for number, name in enumerate(TRAINED):
+        file = workspace.folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(bytes([number]) * 70_000)
+    return {"lr": definition.lr}
+
+
+FILES = replace(STEP, function=write_files)
+
+
+@pytest.fixture(params=["s3", "file"])
+def remote(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(remotes, "_away", {})
+    if request.param == "file":
+        return Remote(f"file://{tmp_path}/remote")
+    return Remote(request.getfixturevalue("bucket"))
+
+
+def make(store, context, step=FILES):
+    planned = plan(step, WORKLOAD, [DATA])
+    with store.making(step.name, planned.key):
+        return get_or_run(store, step, planned, WORKLOAD, [DATA], context, Verifier(store).check)
+
+
+def files_of(artifact):
+    return sorted(p.relative_to(artifact.folder).as_posix() for p in artifact.folder.rglob("*.*"))
+
+
+def test_what_one_machine_made_is_found_by_another_and_fetched_lazily(remote, context, tmp_path):
+    made, _ = make(Store(tmp_path / "one", remote), context)
+    other = Store(tmp_path / "other", remote)
+    found, cached = make(other, replace(context, run="run-2"))
+    assert cached
+    assert found.digest == made.digest
+    assert found.provenance["run"] == "run-1"
+    assert files_of(found) == ["manifest.json"]
+    assert other.fetch(found, lambda path: path.startswith("a/")) == found.folder
+    assert files_of(found) == ["a/model.bin", "manifest.json"]
+    Verifier(other).check([found])
+    other.fetch(found)
+    assert files_of(found) == files_of(made)
+    assert (found.folder / "b/shard.bin").read_bytes() == (made.folder / "b/shard.bin").read_bytes()
+    assert not list(other.root.glob("*/.*.partial"))
+    # Without the remote, what is here counts.
+    assert Store(other.root).find("toy", found.key) == found
+    (found.folder / "b/shard.bin").unlink()
+    assert Store(other.root).damage("toy", found.key) == "b/shard.bin is gone"
+
+
+def test_content_is_sent_once(remote, context, tmp_path):
+    store = Store(tmp_path / "one", remote)
+    make(store, context)
+    before = {path: time for path, _, time in remote.listed("files")}
+    assert len(before) == len(TRAINED)
+    again = replace(FILES, name="again")
+    time.sleep(1.1)  # S3 tells the time in seconds
+    planned = plan(FILES, WORKLOAD, [DATA])
+    with store.making("again", planned.key):
+        get_or_run(store, again, planned, WORKLOAD, [DATA], context, Verifier(store).check)
+    assert {path: time for path, _, time in remote.listed("files")} == before
+    assert len(list(remote.listed("artifacts"))) == 2
+
+
+def test_a_damaged_object_is_refused_and_the_artifact_is_made_again(remote, context, tmp_path):
+    make(Store(tmp_path / "one", remote), context)
+    [path] = [path for path, size, _ in remote.listed("files") if size][:1]
+    remote.write(path, b"\0" * 70_001)
+    other = Store(tmp_path / "other", remote)
+    found, _ = make(other, context)
+    with pytest.raises(DamagedArtifactError, match=r"in the remote store, .* has changed"):
+        other.fetch(found)
+    made, cached = make(other, replace(context, run="run-2"))
+    assert not cached
+    third = Store(tmp_path / "third", remote)
+    assert files_of(replace(made, folder=third.fetch(made))) == files_of(made)
+
+
+def test_offline_it_is_made_here_and_sent_later(bucket, context, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(remotes, "_away", {})
+    remotes._client.cache_clear()
+    with monkeypatch.context() as offline:
+        offline.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        store = Store(tmp_path / "one", Remote(bucket))
+        made, _ = make(store, context)
+        assert store.find("toy", made.key).remote is None
+    remotes._client.cache_clear()
+    remotes._away.clear()
+    assert list(Remote(bucket).listed("artifacts")) == []
+    make(store, context)
+    assert store.find("toy", made.key).remote == bucket
+    assert Store(tmp_path / "two", Remote(bucket)).find("toy", made.key) == replace(
+        made, folder=tmp_path / "two" / "toy" / made.key
+    )
+
+
+def test_a_machine_that_is_killed_leaves_its_lease_to_another(remote, tmp_path):
+    program = textwrap.dedent(
+        f"""
+        import sys, time
+        from retrain import remote
+        remote.BEAT_SECONDS, remote.TAKEOVER_SECONDS, remote.POLL_SECONDS = 0.5, 3.0, 0.2
+        with remote.Remote({remote.url!r}).lease("toy/key", "waits"):
+            print("has it", flush=True)
+            sys.stdin.read()
+        """
+    )
+    with ExitStack() as stack:
+        holder = stack.enter_context(started(program))
+        assert holder.stdout.readline() == "has it\n"
+        other = stack.enter_context(started(program))
+        time.sleep(5)  # longer than a takeover takes: the heartbeat keeps it
+        assert select([other.stdout], [], [], 0)[0] == []
+        holder.kill()
+        assert select([other.stdout], [], [], 20)[0]
+        assert other.stdout.readline() == "has it\n"
+        other.stdin.close()  # it ends, and leaves no lease
+        assert other.wait() == 0
+    if remote.url.startswith("s3"):
+        assert list(remote.listed("leases")) == []
+
+
+@contextmanager
+def started(program):
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
