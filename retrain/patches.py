@@ -7,7 +7,7 @@ five.
 
 import asyncio
 import os
-from typing import Any
+from typing import Any, Literal
 
 
 def let_forks_end() -> None:
@@ -46,3 +46,23 @@ def leave_out_what_needs_a_dashboard(trainer: Any) -> None:
         return [callback for callback in defaults() if type(callback).__name__ != name]
 
     trainer._create_default_callbacks = without_the_helper
+
+
+def why_not_started(failure: BaseException) -> Literal["no place", "lost"] | None:
+    """Why Ray Train could not start its workers: they found no place for a minute, or were lost.
+
+    Ray Train 2.60 by itself asks for the same resources again, for ever, even if the machines that
+    are left have fewer. It names the two errors only in a private module.
+    See https://github.com/ray-project/ray/pull/54833.
+
+    Args:
+        failure: The `controller_failure` of a `ControllerError`.
+
+    Returns:
+        None if it is another failure.
+    """
+    from ray.train.v2._internal import exceptions
+
+    if isinstance(failure, exceptions.WorkerGroupStartupTimeoutError):
+        return "no place"
+    return "lost" if isinstance(failure, exceptions.WorkerGroupStartupFailedError) else None

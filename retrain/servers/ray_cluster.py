@@ -7,7 +7,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -37,6 +38,9 @@ NOT_SENT = ("benchmarks", "tests")
 SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
 NOT_PASSED_ON = ("PREFECT_", "RAY_", "RETRAIN_SERVICE", *SHELL)
 
+# What is passed to the workers of a cluster whose machines do not have it.
+PASSED_TO_A_CLUSTER = ("AWS_", "HF_TOKEN", "MLFLOW_TRACKING_")
+
 logger = logging.getLogger("retrain")
 
 
@@ -49,7 +53,11 @@ def connect() -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if is_remote():
         check()
-        ray.init(runtime_env=_project_code(), log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            runtime_env=_project_code() | _passing_on(_for_a_cluster(), replace=False),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     elif not _connect_to_service():
         ray.init(
             address="local",  # not the Ray of another user on this machine
@@ -113,24 +121,51 @@ def training_nodes() -> list[dict[str, Any]]:
     ]
 
 
+def machines_without(file: Path) -> list[str]:
+    """The machines of the cluster on which a file of this machine is not to be seen: their names.
+
+    Only machines count on which workers may start.
+    """
+    nodes = training_nodes()
+    answers = _on_each(nodes, lambda: file.exists())
+    return [
+        f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        for node, is_seen in zip(nodes, answers, strict=True)
+        if not is_seen
+    ]
+
+
+def node_root() -> Path:
+    """The store of a machine of the cluster that does not see the one of the run.
+
+    It is the folder that `RETRAIN_STORE` names there, or a temporary one.
+    """
+    temporary = Path(tempfile.gettempdir()) / f"retrain-{os.getuid()}" / "store"
+    return Path(os.environ.get("RETRAIN_STORE") or temporary)
+
+
 def _ask_nodes() -> dict[str, dict[str, Any]]:
     """What each machine of the cluster is, by its identity in Ray."""
+    nodes = training_nodes()
+    return {
+        # Ray may have been given fewer GPUs than the machine has.
+        node["NodeID"]: asdict(answer)
+        | {"gpus": answer.gpus[: int(node["Resources"].get("GPU", 0))]}
+        for node, answer in zip(nodes, _on_each(nodes, hardware.this_node), strict=True)
+    }
+
+
+def _on_each(nodes: Sequence[Mapping[str, Any]], function: Callable[[], Any]) -> list[Any]:
+    """Calls a function on each of some machines, in a task that takes no CPU."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    gpus_by_node = {
-        node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in training_nodes()
-    }
-    ask = ray.remote(num_cpus=0)(hardware.this_node)
-    pending = [
-        ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)).remote()
-        for name in gpus_by_node
-    ]
-    return {
-        # Ray may have been given fewer GPUs than the machine has.
-        name: asdict(answer) | {"gpus": answer.gpus[:gpus]}
-        for (name, gpus), answer in zip(gpus_by_node.items(), ray.get(pending), strict=True)
-    }
+    task = ray.remote(num_cpus=0)(function)
+    places = (NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes)
+    answers: list[Any] = ray.get(
+        [task.options(scheduling_strategy=place).remote() for place in places]
+    )
+    return answers
 
 
 def logical_cpus() -> int:
@@ -246,17 +281,28 @@ def _changed(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:
+def _for_a_cluster() -> dict[str, str]:
+    """The variables that a cluster's workers need for the servers of the run."""
+    return {
+        name: value for name, value in os.environ.items() if name.startswith(PASSED_TO_A_CLUSTER)
+    }
+
+
+def _passing_on(variables: Mapping[str, str], *, replace: bool = True) -> dict[str, Any]:
     """The `runtime_env` that sets variables in a run's workers; empty if there are none to set.
 
     Ray's own `env_vars` are not used, because Ray writes their values to its logs, passwords too.
     An empty `runtime_env` reuses workers that run already.
+
+    Args:
+        variables: The variables.
+        replace: Whether they replace those that the workers have.
     """
 
     def set_variables() -> None:
         import os  # of the worker
 
-        os.environ.update(variables)
+        os.environ.update(variables if replace else variables | os.environ)
 
     return {"worker_process_setup_hook": set_variables} if variables else {}
 

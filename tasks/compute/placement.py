@@ -1,15 +1,6 @@
-"""Chooses the CPUs of each training worker in a cluster, and reports while the workers wait."""
+"""Chooses the CPUs of each training worker in a cluster, and says what the workers wait for."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from threading import Event
-from time import monotonic
-
-from retrain.runs import console
-
-SECONDS = 60.0  # between two lines about workers that wait
-TICK_SECONDS = 0.5
+from collections.abc import Mapping, Sequence
 
 
 def cpus_of_worker(nodes: Sequence[Mapping[str, float]], workers: int, on_gpus: bool) -> float:
@@ -38,32 +29,13 @@ def cpus_of_worker(nodes: Sequence[Mapping[str, float]], workers: int, on_gpus: 
     return int(most) if most >= 1 else most
 
 
-@contextmanager
-def telling_that_it_waits(
-    waiting: Path, workers: int, resources: Mapping[str, float]
-) -> Iterator[None]:
-    """Reports every minute that a training waits, what it asks for and what is free.
+def waits(workers: int, resources: Mapping[str, float]) -> str:
+    """The line about a training whose workers find no place.
 
     Args:
-        waiting: A file that exists while workers have been asked for and have not started.
         workers: How many workers were asked for.
         resources: The resources of each worker, as Ray names them.
     """
-    with console.telling_meanwhile(_tell, waiting, workers, resources):
-        yield
-
-
-def _tell(waiting: Path, workers: int, resources: Mapping[str, float], over: Event) -> None:
-    began = monotonic()
-    while not over.wait(TICK_SECONDS):
-        if not waiting.exists():
-            began = monotonic()
-        elif monotonic() - began > SECONDS:
-            began = monotonic()
-            console.say(_line(workers, resources))
-
-
-def _line(workers: int, resources: Mapping[str, float]) -> str:
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

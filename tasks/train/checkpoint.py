@@ -1,10 +1,17 @@
-"""Writes and reads checkpoints, from which an interrupted training continues."""
+"""Writes and reads checkpoints, from which an interrupted training continues.
 
+Where the workers' machines share no folder, Ray Train copies each checkpoint to its storage, and
+each machine takes the newest one from there.
+"""
+
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from retrain.digests import sha256_of
+from retrain.locks import locked
 
 FOLDER = "checkpoints"
 
@@ -13,7 +20,7 @@ FOLDER = "checkpoints"
 WORTH_SECONDS = 1.0
 
 
-def save(scratch: Path, step: int, state: dict[str, Any], keep: int) -> None:
+def save(scratch: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Writes a checkpoint and removes old ones.
 
     Args:
@@ -21,6 +28,9 @@ def save(scratch: Path, step: int, state: dict[str, Any], keep: int) -> None:
         step: Optimizer steps so far, more than in the checkpoint before.
         state: Tensors and plain values.
         keep: The number of newest checkpoints that are kept.
+
+    Returns:
+        The file.
     """
     import torch
 
@@ -28,9 +38,43 @@ def save(scratch: Path, step: int, state: dict[str, Any], keep: int) -> None:
     folder.mkdir(exist_ok=True)
     partial = folder / "partial"
     torch.save(state, partial)
-    partial.replace(folder / f"{step:010d}-{sha256_of(partial)[:16]}.pt")
+    path = partial.replace(folder / f"{step:010d}-{sha256_of(partial)[:16]}.pt")
     for old in sorted(folder.glob("*.pt"), reverse=True)[keep:]:
         old.unlink()
+    return path
+
+
+def report(path: Path | None) -> None:
+    """Has Ray Train copy a checkpoint of the first worker to its storage; all workers call this."""
+    import ray.train
+
+    if path is None:
+        ray.train.report({})
+        return
+    with TemporaryDirectory(dir=path.parent) as folder:
+        os.link(path, Path(folder) / path.name)
+        ray.train.report({}, checkpoint=ray.train.Checkpoint.from_directory(folder))
+
+
+def fetch(scratch: Path, storage: str) -> None:
+    """Takes the newest undamaged checkpoint of Ray Train's storage, and removes all others here."""
+    from pyarrow.fs import FileSelector, FileSystem, copy_files
+
+    files, path = FileSystem.from_uri(storage)
+    found = files.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
+    stored = {info.base_name: info.path for info in found if info.extension == "pt"}
+    folder = scratch / FOLDER
+    folder.mkdir(exist_ok=True)
+    with locked(folder / "lock"):  # several workers may be on a machine
+        for old in folder.glob("*.pt"):
+            if old.name not in stored:
+                old.unlink()
+        for name in sorted(stored, reverse=True):
+            if not [*_undamaged(scratch, name)]:
+                copy_files(stored[name], str(folder / "partial"), source_filesystem=files)
+                (folder / "partial").replace(folder / name)
+            if [*_undamaged(scratch, name)]:
+                return
 
 
 def load(scratch: Path, step: int) -> dict[str, Any] | None:
@@ -49,8 +93,15 @@ def load(scratch: Path, step: int) -> dict[str, Any] | None:
     raise FileNotFoundError(f"A worker lacks the checkpoint of step {step}, in {scratch}.")
 
 
-def newest(scratch: Path) -> int:
-    """The step of the newest undamaged checkpoint; 0 if there is none."""
+def newest(scratch: Path, storage: str | None = None) -> int:
+    """The step of the newest undamaged checkpoint; 0 if there is none.
+
+    Args:
+        scratch: The folder that `save` gets.
+        storage: The storage of Ray Train that `fetch` takes it from, if it does.
+    """
+    if storage:
+        fetch(scratch, storage)
     return next((int(path.name.split("-")[0]) for path in _undamaged(scratch)), 0)
 
 

@@ -193,7 +193,7 @@ def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
     """Says where a training starts, and how its batches and images differ from the settings."""
     if start.registered:
         yield f"train starts from the weights of version {start.registered.version.version}."
-    if step := checkpoint.newest(job.scratch):
+    if step := checkpoint.newest(job.scratch, job.checkpoints):
         yield f"train continues at step {step}, from its last checkpoint."
     configured = job.hyperparameters.batch_size
     if job.batch_size < configured:

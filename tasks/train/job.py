@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
+from retrain.atomic import write_text
 from retrain.errors import PrunedError
 from retrain.workload import Model, Scale, Train
 from tasks.train.selection import Epoch, pruned_at
@@ -16,9 +17,15 @@ if TYPE_CHECKING:
     from tasks.data.shards import Prepared
 
 
+RAY = "ray"  # the name of a training for Ray Train
+
+
 @dataclass(frozen=True)
 class TrainingJob:
-    """The arguments of a training loop. Workers see the same folders as the step that starts them.
+    """The arguments of a training loop.
+
+    Workers see the same folders as the step that starts them, or take their own from
+    `tasks.train.elsewhere`.
 
     Attributes:
         model: The settings of the network.
@@ -32,6 +39,10 @@ class TrainingJob:
         output: The folder of the trained network.
         ingest: How images come to the training; never `auto` where they are not prepared.
         bounds: When a trial of a search is pruned; see `retrain.step.TrialContext`.
+        remote: The URL of the store through which the machines of a cluster exchange files; None if
+            they see the same folders.
+        token: A file in the scratch, by which a machine knows that it sees the same folders.
+        board: The actor that takes what workers tell.
     """
 
     model: Model
@@ -45,6 +56,9 @@ class TrainingJob:
     output: Path
     ingest: str
     bounds: Mapping[int, float]
+    remote: str | None = None
+    token: str = ""
+    board: Any = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -58,9 +72,23 @@ class TrainingJob:
         return self.hyperparameters.batch_size // workers * workers
 
     @property
-    def waiting(self) -> Path:
-        """A file that exists while workers have been asked for and have not started."""
-        return self.scratch / "waiting"
+    def storage(self) -> str:
+        """Where Ray Train and the loops keep what remains after a kill: a folder, or a URL."""
+        if not self.remote:
+            return str(self.scratch)
+        return f"{self.remote.rstrip('/')}/scratch/train/{self.scratch.name}"
+
+    @property
+    def checkpoints(self) -> str | None:
+        """Where Ray Train keeps the checkpoints; None if the project's own loop finds its own."""
+        return f"{self.storage}/{RAY}" if self.remote else None
+
+    def tell(self, name: str, text: str) -> None:
+        """Writes a file of the scratch on the machine of the step."""
+        if self.board is None:
+            write_text(self.scratch / name, text)
+        else:
+            self.board.put.remote(name, text)
 
     def pruned_at(self, history: Sequence[Epoch]) -> int | None:
         """The epoch at which the training, as a trial of a search, ends before its last one."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
 from importlib import import_module
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -29,11 +28,11 @@ from retrain.project import Project
 from retrain.runs import console
 from retrain.servers import ray_cluster
 from retrain.workload import Scale
-from tasks.compute.placement import cpus_of_worker, telling_that_it_waits
-from tasks.train import checkpoint
+from tasks.compute.placement import cpus_of_worker, waits
+from tasks.train import checkpoint, elsewhere
 from tasks.train.checks import lacking_gpus
 from tasks.train.ingest import STREAM
-from tasks.train.job import TrainingJob
+from tasks.train.job import RAY, TrainingJob
 from tasks.train.loops import loop_of
 
 # Ray Train's variable: how long a worker waits for the others in `ray.train.report`.
@@ -59,16 +58,13 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         ray_cluster.connect()
     if scale.workers and ray_cluster.is_remote():
         ray_cluster.forget_others(Project(job.root).state)
-    scaling, loop = _scaling(scale), loop_of(job.hyperparameters)
-    trainer = _trainer(job, loop, scaling)
-    if scale.workers:
-        job.waiting.touch()
-    resources = scaling.resources_per_worker or {}
+        job = elsewhere.prepare(job)
+    loop, on_gpus = loop_of(job.hyperparameters), _on_gpus(scale)
     try:
-        with telling_that_it_waits(job.waiting, scaling.num_workers, resources):
-            returned = fit(trainer).return_value
+        with elsewhere.writing_what_workers_tell(job):
+            returned = _fit_on_what_is_there(job, loop, on_gpus)
     except KeyboardInterrupt:
-        if step := checkpoint.newest(job.scratch):
+        if step := checkpoint.newest(job.scratch, job.checkpoints):
             console.say(f"train ended at step {step}. The same command goes on from there.")
         raise
     except ControllerError as error:
@@ -77,6 +73,26 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         raise
     result: dict[str, Any] = loop.finish(job, returned)
     return result
+
+
+def _fit_on_what_is_there(job: TrainingJob, loop: Any, on_gpus: bool) -> Any:
+    """Trains; when Ray finds no place for the workers, asks for one on the machines that are left.
+
+    Returns:
+        What the first worker returned.
+    """
+    lost = 0
+    while True:
+        scaling = _scaling(job.scale, on_gpus)
+        try:
+            return fit(_trainer(job, loop, scaling)).return_value
+        except ControllerError as error:
+            reason = patches.why_not_started(error.controller_failure)
+            lost += reason == "lost"
+            if reason is None or lost > job.scale.max_failures:
+                raise
+            if reason == "no place":
+                console.say(waits(scaling.num_workers, scaling.resources_per_worker))
 
 
 def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTrainer:
@@ -93,11 +109,13 @@ def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTraine
         scaling_config=scaling,
         # Started again with the same name and storage, Ray Train goes on where it was.
         run_config=RunConfig(
-            name="ray",
-            storage_path=str(job.scratch),
+            name=RAY,
+            storage_path=job.storage,
             checkpoint_config=CheckpointConfig(num_to_keep=scale.keep_checkpoints),
-            failure_config=FailureConfig(max_failures=scale.max_failures),
-            callbacks=[StopAtVerdict(job.waiting), *loop.callbacks(job)],
+            failure_config=FailureConfig(
+                max_failures=scale.max_failures, controller_failure_limit=0
+            ),
+            callbacks=[StopAtVerdict(), *loop.callbacks(job)],
         ),
         **(import_module(STREAM).of_trainer(job, scaling) if job.ingest == "stream" else {}),
     )
@@ -105,8 +123,8 @@ def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTraine
 
 def _work(config: Mapping[str, Any]) -> Any:
     """Runs the loop, as one of the workers."""
-    config["job"].waiting.unlink(missing_ok=True)
-    return config["loop"](config["job"])
+    with elsewhere.on_this_machine(config["job"]) as job:
+        return config["loop"](job)
 
 
 def fit(trainer: TorchTrainer) -> Any:
@@ -132,36 +150,40 @@ def fit(trainer: TorchTrainer) -> Any:
     return outcome.result()
 
 
-def _scaling(scale: Scale) -> ScalingConfig:
-    """The resources of each worker: a GPU if there are enough, and a share of half of the CPUs.
+def _on_gpus(scale: Scale) -> bool:
+    """Whether each worker gets a GPU, because there are enough.
 
     Raises:
-        UsageError: There are not enough GPUs, and they are required.
+        UsageError: There are not enough, and they are required.
     """
     workers = scale.workers
     if workers:
-        nodes = [node["Resources"] for node in ray_cluster.training_nodes()]
-        gpus = int(sum(node.get("GPU", 0) for node in nodes))
+        gpus = int(sum(node["Resources"].get("GPU", 0) for node in ray_cluster.training_nodes()))
     else:
         import torch
 
         gpus = torch.cuda.device_count()
     if scale.require_gpu and (lacking := [*lacking_gpus(scale, gpus)]):
         raise UsageError(*lacking)
-    if not workers:
-        return ScalingConfig(num_workers=0)
-    use_gpu = gpus >= workers
-    if gpus and not use_gpu:
+    if 0 < gpus < workers:
         console.say(f"Trains on CPUs: there are {gpus} GPUs for {workers} workers.")
+    return 0 < workers <= gpus
+
+
+def _scaling(scale: Scale, on_gpus: bool) -> ScalingConfig:
+    """The resources of each worker: a GPU if it has one, and a share of half of the CPUs."""
+    if not scale.workers:
+        return ScalingConfig(num_workers=0)
+    nodes = [node["Resources"] for node in ray_cluster.training_nodes()]
     return ScalingConfig(
-        num_workers=workers,
-        use_gpu=use_gpu,
+        num_workers=scale.workers,
+        use_gpu=on_gpus,
         resources_per_worker={
-            "CPU": cpus_of_worker(nodes, workers, use_gpu),
-            "GPU": int(use_gpu),
+            "CPU": cpus_of_worker(nodes, scale.workers, on_gpus),
+            "GPU": int(on_gpus),
         },
         # GPUs on one node communicate faster; workers on CPUs are faster on separate nodes.
-        placement_strategy="PACK" if use_gpu else "SPREAD",
+        placement_strategy="PACK" if on_gpus else "SPREAD",
     )
 
 
@@ -172,13 +194,8 @@ class StopAtVerdict(UserCallback):  # type: ignore[misc]  # Ray is not typed
     callback raises.
     """
 
-    def __init__(self, waiting: Path) -> None:
-        """Takes the file that exists while workers have been asked for and have not started."""
-        self._waiting = waiting
-
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raises the error of the first worker with such an error; else other workers start."""
         for error in worker_exceptions.values():
             if is_verdict(error):
                 raise error
-        self._waiting.touch()

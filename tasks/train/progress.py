@@ -1,6 +1,7 @@
 """Reports the progress of a training: the first worker writes a file, the step's process reads it.
 
-A file works for both ways of training, in the process of the step and on separate workers.
+A file works for all ways of training: in the process of the step, on workers beside it, and on
+those of other machines, which have it written there.
 """
 
 import json
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from retrain.atomic import write_json
 from retrain.runs import console
 from retrain.runs.console import Progress
 from tasks.train.selection import Epoch
@@ -34,26 +34,28 @@ LONG_SECONDS = 60.0  # after which a line is due in a log even if no epoch has e
 NOT_SHOWN = ("epoch", "seconds", "checkpoint", "lr", "images_per_second")
 
 
-def write(scratch: Path, progress: Progress, history: Sequence[Epoch]) -> None:
+Tell = Callable[[str, str], None]  # writes a file with a name: `TrainingJob.tell`
+
+
+def write(tell: Tell, progress: Progress, history: Sequence[Epoch]) -> None:
     """Writes the progress of a training, with the epochs that are over."""
-    document = {"progress": asdict(progress), "history": list(history)}
-    write_json(scratch / FILE, document)
+    tell(FILE, json.dumps({"progress": asdict(progress), "history": list(history)}))
 
 
 class Meter:
     """Measures the project's own loop, and writes the progress a few times a second."""
 
-    def __init__(self, scratch: Path, epochs: int, per_epoch: int, batch: int, step: int) -> None:
+    def __init__(self, tell: Tell, epochs: int, per_epoch: int, batch: int, step: int) -> None:
         """Starts to measure.
 
         Args:
-            scratch: The scratch folder of the training.
+            tell: Writes the file with the progress.
             epochs: Epochs of the whole training.
             per_epoch: Optimizer steps of each.
             batch: Images of a step, over all workers.
             step: The first step; more than 0 if the training was resumed.
         """
-        self._scratch, self._epochs, self._per_epoch = scratch, epochs, per_epoch
+        self._tell, self._epochs, self._per_epoch = tell, epochs, per_epoch
         self._steps, self._batch = epochs * per_epoch, batch
         self._first = self._last = step
         self._began = self._looked = monotonic()
@@ -86,7 +88,7 @@ class Meter:
             loss=loss,
             seconds_left=seconds / steps_done * (self._steps - step) if steps_done else 0.0,
         )
-        write(self._scratch, progress, history)
+        write(self._tell, progress, history)
 
 
 class EpochLines:

@@ -1,26 +1,24 @@
 """Keeps what a training function of the user's reports to Ray Train: the history, and the best.
 
 With workers, Ray Train copies each reported checkpoint to its storage, calls `Reports` in its
-controller, and gives the last checkpoint back when the function runs again after a kill. Without
-workers, Ray Train runs the function in this process and keeps nothing; `reporting_in_process` then
-keeps the checkpoints and calls `Reports` instead.
+controller, which is on the machine of the step, and gives the last checkpoint back when the
+function runs again after a kill. Without workers, Ray Train runs the function in this process and
+keeps nothing; `reporting_in_process` then keeps the checkpoints and calls `Reports` instead.
 """
 
 import json
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from numbers import Real
-from pathlib import Path
 from time import monotonic
 from types import ModuleType
 from typing import Any
 
 import ray.train
+from pyarrow.fs import FileSelector, FileSystem, copy_files
 from ray.train import Checkpoint, UserCallback
 
-from retrain.atomic import write_json
 from retrain.runs.console import Progress
 from tasks.data.shards import open_prepared
 from tasks.train import progress
@@ -47,15 +45,16 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         self._images = len(open_prepared(job.images).split("train"))
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
-        if (file := job.scratch / HISTORY).exists():
-            document = json.loads(file.read_text(encoding="utf-8"))
+        files, above = FileSystem.from_uri(job.storage)
+        if files.get_file_info(f"{above}/{HISTORY}").is_file:
+            document = json.loads(files.open_input_file(f"{above}/{HISTORY}").read())
             self.history, self.best = document["history"], document["best"]
 
     @property
-    def best_checkpoint(self) -> Path:
-        """A folder with the files of the best report's checkpoint."""
+    def best_checkpoint(self) -> Checkpoint:
+        """The best report's checkpoint."""
         assert self.best is not None
-        return self._job.scratch / BEST / str(self.best["epoch"])
+        return Checkpoint(f"{self._job.storage}/{BEST}/{self.best['epoch']}")
 
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
@@ -83,9 +82,12 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         if checkpoint and choice.metric in entry and is_better(entry, self.best, choice):
             self.best = entry
             _copy(checkpoint, self.best_checkpoint)
-        write_json(self._job.scratch / HISTORY, {"history": self.history, "best": self.best})
+        files, above = FileSystem.from_uri(self._job.storage)
+        with files.open_output_stream(f"{above}/{HISTORY}.new") as file:
+            file.write(json.dumps({"history": self.history, "best": self.best}).encode())
+        files.move(f"{above}/{HISTORY}.new", f"{above}/{HISTORY}")
         if self.best:
-            _remove_others(self._job.scratch / BEST, {self.best_checkpoint})
+            _remove_others(f"{self._job.storage}/{BEST}", [self.best_checkpoint])
         self.show_progress()
         self._job.check_pruned(self.history)
 
@@ -104,7 +106,7 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
             loss=last.get("train_loss", last.get("loss")),
             seconds_left=max(epochs - reports, 0) * last["seconds"],
         )
-        progress.write(self._job.scratch, current, self.history)
+        progress.write(self._job.tell, current, self.history)
 
 
 @contextmanager
@@ -116,21 +118,22 @@ def reporting_in_process(job: TrainingJob, reports: Reports, users: ModuleType) 
         reports: Gets what is reported.
         users: The module of the function, which may have imported them by name.
     """
-    above = job.scratch / NEWEST
+    above = f"{job.storage}/{NEWEST}"
 
-    def newest() -> list[Path]:
-        return [above / str(entry["epoch"]) for entry in reports.history if entry["checkpoint"]]
+    def newest() -> list[Checkpoint]:
+        reported = (entry["epoch"] for entry in reports.history if entry["checkpoint"])
+        return [Checkpoint(f"{above}/{number}") for number in reported]
 
     def report(metrics: Mapping[str, Any], checkpoint: Any = None, **options: Any) -> None:
         copied = None
         if checkpoint:
-            copied = Checkpoint.from_directory(above / str(len(reports.history) + 1))
-            _copy(checkpoint, Path(copied.path))
+            copied = Checkpoint(f"{above}/{len(reports.history) + 1}")
+            _copy(checkpoint, copied)
         reports.after_report(None, [dict(metrics)], copied)
-        _remove_others(above, set(newest()[-job.scale.keep_checkpoints :]))
+        _remove_others(above, newest()[-job.scale.keep_checkpoints :])
 
     def get_checkpoint() -> Checkpoint | None:
-        return Checkpoint.from_directory(newest()[-1]) if newest() else None
+        return newest()[-1] if newest() else None
 
     replacements = {ray.train.report: report, ray.train.get_checkpoint: get_checkpoint}
     replaced = [
@@ -148,16 +151,22 @@ def reporting_in_process(job: TrainingJob, reports: Reports, users: ModuleType) 
             setattr(module, name, original)
 
 
-def _copy(checkpoint: Checkpoint, folder: Path) -> None:
-    with checkpoint.as_directory() as source:
-        shutil.copytree(source, folder, dirs_exist_ok=True)
+def _copy(checkpoint: Checkpoint, to: Checkpoint) -> None:
+    to.filesystem.create_dir(to.path)
+    copy_files(
+        checkpoint.path,
+        to.path,
+        source_filesystem=checkpoint.filesystem,
+        destination_filesystem=to.filesystem,
+    )
 
 
-def _remove_others(above: Path, keep: set[Path]) -> None:
+def _remove_others(place: str, keep: Sequence[Checkpoint]) -> None:
     """Removes the folders in a folder that are not kept."""
-    for folder in above.glob("*"):
-        if folder not in keep:
-            shutil.rmtree(folder)
+    files, path = FileSystem.from_uri(place)
+    for folder in files.get_file_info(FileSelector(path, allow_not_found=True)):
+        if folder.path not in {checkpoint.path for checkpoint in keep}:
+            files.delete_dir(folder.path)
 
 
 def _is_number(value: Any) -> bool:

@@ -25,12 +25,14 @@ from retrain.atomic import write_json
 from retrain.code import libraries_of
 from retrain.errors import PrunedError
 from retrain.runs import console
+from retrain.servers import ray_cluster
 from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
 from tasks.data.raw_dataset import READERS
 from tasks.data.shards import SOURCE_MODULE
+from tasks.train import elsewhere
 from tasks.train.checks import check, check_slowly, notices
 from tasks.train.estimate import forecast
 from tasks.train.ingest import CROPPING, DATALOADER, STREAM
@@ -65,6 +67,7 @@ SCALE = (
         "models.processing",
         "tasks.compute.placement",
         "tasks.train.checks",
+        "tasks.train.elsewhere",
         "tasks.train.estimate",
         "tasks.train.progress",
     ),
@@ -104,6 +107,7 @@ def train(
         ray.train.TrainingFailedError: Ray Train has given the training up.
     """
     job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
+    elsewhere.begin(job, workspace.anew)
     for line in notices(job, start):
         console.say(line)
     with _tracked(workspace, _parameters(job), images.digest) as run:
@@ -120,6 +124,7 @@ def train(
         write_json(workspace.report / "history.json", result["history"])
         write_json(workspace.report / TRACKED, asdict(run))
         tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
+    elsewhere.forget(job)
     return _facts(job, start, result)
 
 
@@ -133,6 +138,7 @@ def _job(
     workspace: Workspace,
 ) -> TrainingJob:
     """Describes the training to its loop."""
+    project = workspace.project
     return TrainingJob(
         model=model,
         hyperparameters=hyperparameters,
@@ -140,11 +146,12 @@ def _job(
         images=images.folder,
         pulled=pulled.folder,
         start=start.model,
-        root=workspace.project.root,
+        root=project.root,
         scratch=workspace.scratch,
         output=workspace.folder / MODEL,
         ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
         bounds=workspace.trial.bounds if workspace.trial else {},
+        remote=project.store_remote if scale.workers and ray_cluster.is_remote() else None,
     )
 
 

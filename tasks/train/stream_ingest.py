@@ -14,6 +14,7 @@ import math
 import pickle
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
 from itertools import islice, pairwise
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tasks.compute.ray_data import BLOCK_SECONDS, connect
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.data.source_images import SourceImages
-from tasks.train import checkpoint
+from tasks.train import checkpoint, elsewhere
 from tasks.train.ingest import CROPPING, cuts, sampler
 from tasks.train.job import TrainingJob
 from tasks.train.sampler import BatchSampler
@@ -50,20 +51,12 @@ def of_trainer(job: TrainingJob, scaling: "ScalingConfig") -> dict[str, Any]:
         job: The training.
         scaling: The workers of the training.
     """
-    import ray
     from ray.train import DataConfig
 
     workers = max(scaling.num_workers, 1)
-    cpus = ray.cluster_resources().get("CPU", 1)  # none yet, if it has still to grow
-    # A training in this process takes no CPU of Ray's, but it takes as much of the machine's.
-    used_cpus = workers * scaling.resources_per_worker["CPU"] if scaling.num_workers else cpus / 2
-    free = (cpus - used_cpus) / workers
-    tasks = job.scale.data_cpus or max(1, int(free))
-    cpus_per_task = min(1.0, math.floor(free / tasks * CPU_DIGITS) / CPU_DIGITS)
-    store = ray.cluster_resources()["object_store_memory"]
-    store_bytes = min(job.scale.memory_gb * 1e9 / 2, store / 2 / workers)
+    cpus_of_worker = scaling.resources_per_worker["CPU"] if scaling.num_workers else None
     datasets: dict[str, Callable[[], Dataset]] = {
-        _name(rank): partial(_dataset, job, rank, workers, tasks, cpus_per_task, store_bytes)
+        _name(rank): partial(_dataset, job, rank, workers, cpus_of_worker)
         for rank in range(workers)
     }
     # Ray Train calls the functions whenever it starts the workers, also after one was lost.
@@ -157,26 +150,32 @@ def _blocks(shard: "DataIterator") -> "Generator[tuple[NDArray[np.uint8], NDArra
         raise error.cause from None
 
 
-def _dataset(
-    job: TrainingJob, rank: int, workers: int, tasks: int, cpus: float, store_bytes: float
-) -> "Dataset":
+def _dataset(job: TrainingJob, rank: int, workers: int, cpus_of_worker: float | None) -> "Dataset":
     """The dataset of one worker, from the step of the last checkpoint on.
 
     Args:
         job: The training.
         rank: The rank of the worker.
         workers: The number of workers.
-        tasks: The number of tasks that decode images at once.
-        cpus: The CPUs of each task.
-        store_bytes: Bytes of decoded images in the object store.
+        cpus_of_worker: What Ray has given each worker; None for a training in this process, which
+            takes no CPU of Ray's, but as much of the machine's.
     """
     connect()
+    import ray
     from ray.data import ExecutionResources, TaskPoolStrategy, from_items
 
-    described = pickle.dumps((job, rank, workers))
+    resources = ray.cluster_resources()
+    cpus = resources.get("CPU", 1)
+    free = (cpus - workers * cpus_of_worker) / workers if cpus_of_worker else cpus / 2
+    tasks = job.scale.data_cpus or max(1, int(free))
+    # None are left where all workers went to the machines that were not lost.
+    cpus_per_task = min(1.0, math.floor(max(0, free) / tasks * CPU_DIGITS) / CPU_DIGITS)
+    store_bytes = min(job.scale.memory_gb * 1e9 / 2, resources["object_store_memory"] / 2 / workers)
+
+    described = pickle.dumps((replace(job, board=None), rank, workers))
     items = [
         dict(zip(ITEM, item, strict=True))
-        for item in _items(described, checkpoint.newest(job.scratch))
+        for item in _items(described, checkpoint.newest(job.scratch, job.checkpoints))
     ]
     source = from_items(items, override_num_blocks=min(len(items), MOST_TASKS))
     context = source.context
@@ -189,7 +188,7 @@ def _dataset(
         partial(_decode, described),
         batch_size=None,
         compute=TaskPoolStrategy(size=tasks),
-        num_cpus=cpus,
+        num_cpus=cpus_per_task,
     )
 
 
@@ -229,6 +228,7 @@ def _decode(described: bytes, items: "dict[str, NDArray[np.int64]]") -> Iterator
 def _opened(described: bytes) -> tuple[SourceImages, BatchSampler, int]:
     """The images and the order of a training, and its epochs; kept for a process's next task."""
     job, rank, workers = pickle.loads(described)
+    job = elsewhere.located(job)
     data = open_prepared(job.images, job.pulled)
     images = cast("SourceImages", data.split("train").images)
     return images, sampler(job, data, rank, workers), job.hyperparameters.epochs

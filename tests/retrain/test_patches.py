@@ -40,3 +40,19 @@ def test_ray_train_still_has_the_helper_that_needs_a_dashboard():
     patches.leave_out_what_needs_a_dashboard(trainer)
     kept = [type(each).__name__ for each in trainer._create_default_callbacks()]
     assert kept == [name for name in names if name != "PlacementGroupCleanerCallback"]
+
+
+def test_ray_train_still_takes_the_same_errors_for_failures_of_the_start():
+    from ray.train import RunConfig
+    from ray.train.v2._internal import exceptions
+    from ray.train.v2._internal.execution.failure_handling import default
+
+    kinds = [*default.RETRYABLE_CONTROLLER_ERRORS]
+    assert kinds == [
+        exceptions.WorkerGroupStartupFailedError,
+        exceptions.WorkerGroupStartupTimeoutError,
+    ]
+    errors = [exceptions.WorkerGroupStartupFailedError("gone")]
+    errors += [exceptions.WorkerGroupStartupTimeoutError(2), ValueError("another")]
+    assert [patches.why_not_started(error) for error in errors] == ["lost", "no place", None]
+    assert RunConfig().failure_config.controller_failure_limit == -1  # for ever

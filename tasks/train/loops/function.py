@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ray.train import Checkpoint
 from ray.train.torch import get_device
 from safetensors.torch import load_file
 
@@ -156,7 +157,7 @@ def _best(job: TrainingJob, reports: Reports) -> dict[str, Any]:
     )
 
 
-def _save(job: TrainingJob, checkpoint: Path) -> int:
+def _save(job: TrainingJob, checkpoint: Checkpoint) -> int:
     """Saves the network with the weights of a checkpoint, as `models.save` does.
 
     Returns:
@@ -168,13 +169,14 @@ def _save(job: TrainingJob, checkpoint: Path) -> int:
     data = open_prepared(job.images)
     network = job.build(data)
     state = {_plain(name): value for name, value in network.classifier.state_dict().items()}
-    for path in sorted(path for path in checkpoint.rglob("*") if path.suffix in SUFFIXES):
-        for weights in _state_dicts(path):
-            if _fit(weights, state):
-                for name, value in weights.items():
-                    state[name].copy_(value)
-                job.save(network, data)
-                return sum(parameter.numel() for parameter in network.parameters())
+    with checkpoint.as_directory() as folder:
+        for path in sorted(path for path in Path(folder).rglob("*") if path.suffix in SUFFIXES):
+            for weights in _state_dicts(path):
+                if _fit(weights, state):
+                    for name, value in weights.items():
+                        state[name].copy_(value)
+                    job.save(network, data)
+                    return sum(parameter.numel() for parameter in network.parameters())
     raise ValueError(
         f"{KEY}: no file of the best report's checkpoint has the state_dict of the network that "
         f"the section model describes. Files are read that end in {', '.join(SUFFIXES)}."

@@ -12,7 +12,7 @@ from ray.train.torch import get_device, prepare_model
 from torch import Tensor
 
 from tasks.data.shards import open_prepared
-from tasks.train import checkpoint, collective, device, network as changes
+from tasks.train import checkpoint, collective, device, elsewhere, network as changes
 from tasks.train.augment import Augmentation
 from tasks.train.ingest import open_ingest, sampler
 from tasks.train.job import TrainingJob
@@ -37,6 +37,7 @@ def callbacks(job: TrainingJob) -> list[Any]:
 
 def finish(job: TrainingJob, result: dict[str, Any]) -> dict[str, Any]:
     """Returns what the first worker returned; that worker has already saved the network."""
+    elsewhere.download(job)
     return result
 
 
@@ -113,7 +114,7 @@ class Training:
         self.autocast = device.autocast(self.device, self.hyperparameters.precision)
         self.generator = device.generator(self.device)
         self.meter = Meter(
-            job.scratch, self.hyperparameters.epochs, self.batches.per_epoch, self.batch, self.step
+            job.tell, self.hyperparameters.epochs, self.batches.per_epoch, self.batch, self.step
         )
         self.saved = self.ended = monotonic()
 
@@ -141,7 +142,9 @@ class Training:
             backbone = self.network.backbone.parameters()
             self.unfrozen = [parameter for parameter in backbone if parameter.requires_grad]
         self.average = deepcopy(self.network) if self.hyperparameters.ema else None
-        newest = collective.value_of_first(checkpoint.newest(self.job.scratch))
+        newest = collective.value_of_first(
+            checkpoint.newest(self.job.scratch, self.job.checkpoints)
+        )
         if before := checkpoint.load(self.job.scratch, newest):
             self._go_on(before)
         self.module = self._wrap()
@@ -165,9 +168,12 @@ class Training:
             "history": self.history,
             "best": self.best,
         }
+        path = None
         if self.rank == 0:
             keep = self.job.scale.keep_checkpoints
-            checkpoint.save(self.job.scratch, self.step, state, keep)
+            path = checkpoint.save(self.job.scratch, self.step, state, keep)
+        if self.job.remote:
+            checkpoint.report(path)
         self.saved = monotonic()
 
     @property
@@ -327,6 +333,7 @@ class Training:
             if self.hyperparameters.lora:
                 changes.merge_adapters(network)
             self.job.save(network, self.data)
+            elsewhere.upload(self.job)
         return {
             "history": self.history,
             "best": self.best["epoch"],

@@ -20,6 +20,10 @@ def quick(monkeypatch):
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
 
 
+def writing_to(folder):
+    return lambda name, text: (folder / name).write_text(text)
+
+
 def wait_for(condition):
     until = time.monotonic() + 10
     while not condition():
@@ -31,7 +35,7 @@ def test_what_the_meter_measures_is_shown(tmp_path, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(progress, "TICK_SECONDS", 1.0)
     monkeypatch.setattr(progress, "monotonic", lambda: clock[0])
-    meter = Meter(tmp_path, epochs=3, per_epoch=10, batch=8, step=10)
+    meter = Meter(writing_to(tmp_path), epochs=3, per_epoch=10, batch=8, step=10)
     clock[0] = 0.9
     meter.tick(14, torch.tensor(13.0), [EPOCH])
     assert not (tmp_path / FILE).exists()  # it does not write at every step
@@ -70,7 +74,9 @@ def test_in_a_log_an_epoch_has_a_line_if_it_is_due_and_the_last_one_always(monke
 def test_a_training_that_ends_at_once_has_no_line(tmp_path, caplog):
     caplog.set_level(logging.INFO, "retrain")
     with followed(tmp_path, lambda *_: None, lambda history: None):
-        Meter(tmp_path, epochs=1, per_epoch=10, batch=8, step=0).write(10, 1.0, 7.0, [EPOCH])
+        Meter(writing_to(tmp_path), epochs=1, per_epoch=10, batch=8, step=0).write(
+            10, 1.0, 7.0, [EPOCH]
+        )
     assert caplog.messages == []
 
 
@@ -82,7 +88,7 @@ def test_epochs_are_logged_while_the_training_runs_and_again_after_a_failure(tmp
         if len(tries) != 2:
             raise ConnectionError("away")
 
-    meter = Meter(tmp_path, epochs=2, per_epoch=10, batch=8, step=0)
+    meter = Meter(writing_to(tmp_path), epochs=2, per_epoch=10, batch=8, step=0)
     (tmp_path / FILE).write_text("of the training that was interrupted")
     with pytest.raises(ConnectionError), followed(tmp_path, lambda *_: None, log):
         for tried in (1, 2):
