@@ -132,7 +132,7 @@ def compare_on(
     Raises:
         ValueError: There is no image, a file is broken, or a package is.
     """
-    folder = run.store.temporary(run.id)
+    folder = run.store.runs.temporary(run.id)
     files = [folder / f"{number}.parquet" for number, _ in enumerate(models)]
     for model, file in zip(models, files, strict=True):
         classify(Registered(run.project, model), source, file, run.store)

@@ -129,7 +129,7 @@ def run_uncached(
     store = Store.of(context.project)
     _fetch(store, step, workload, inputs)
     check(inputs)
-    with TemporaryDirectory(dir=store.temporary(context.run)) as folder:
+    with TemporaryDirectory(dir=store.runs.temporary(context.run)) as folder:
         workspace = Workspace(
             Path(folder),
             Path(folder),

@@ -173,6 +173,21 @@ def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]
     return digest_of({"facts": facts, "files": contents})
 
 
+def parse_manifest(content: bytes, key: str) -> dict[str, Any] | None:
+    """Reads a manifest; None if it is not that of the key, or was changed.
+
+    Raises:
+        ValueError, KeyError, TypeError: It is no manifest.
+    """
+    manifest: dict[str, Any] = json.loads(content)
+    is_consistent = (
+        manifest["digest"] == digest_of_output(manifest["facts"], manifest["files"])
+        and Plan(**manifest["plan"]).key == key
+        and "run" in manifest["provenance"]
+    )
+    return manifest if is_consistent else None
+
+
 def list_files(folder: Path) -> list[dict[str, Any]]:
     """Every file below a folder: path (relative, `/`), bytes and sha256 (hex), in order."""
     sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}

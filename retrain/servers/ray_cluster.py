@@ -26,6 +26,7 @@ from retrain.servers import reachable
 MIN_LOGICAL_CPUS = 4
 
 HOST = "127.0.0.1"
+ONLY_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" has Ray listen there; the name is Ray's
 SERVICE = "ray"
 SHARED = "ray.json"  # where the Ray of `make up` listens, and its process
 # Ray's sockets have paths 65 characters longer than this folder's; the system's limit is 107.
@@ -52,12 +53,7 @@ def connect() -> None:
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if is_remote():
-        check()
-        ray.init(
-            runtime_env=_project_code() | _passing_on(_for_a_cluster(), replace=False),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        _connect_to_cluster()
     elif not _connect_to_service():
         ray.init(
             address="local",  # not the Ray of another user on this machine
@@ -65,6 +61,51 @@ def connect() -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
+        )
+
+
+def _connect_to_cluster() -> None:
+    """Connects to the cluster of `RAY_ADDRESS`.
+
+    Raises:
+        ConnectionError: It does not answer, or does not take this machine as one of its own.
+    """
+    import ray
+
+    check()
+    _check_loopback()
+    try:
+        ray.init(
+            runtime_env=_project_code() | _passing_on(_for_a_cluster(), replace=False),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0].removesuffix(".")
+        raise ConnectionError(
+            f"RAY_ADDRESS: {reason}. It is the address of a cluster's head, such as head:6379, of "
+            "which this machine is a node (ray start --address=…); where the cluster wants a "
+            "token, RAY_AUTH_MODE=token has to be set too."
+        ) from error
+
+
+def _check_loopback() -> None:
+    """Checks that a head of this machine is not for this machine alone; Ray would wait for minutes.
+
+    Raises:
+        ConnectionError: It is.
+    """
+    import ray
+
+    host, _, port = os.environ["RAY_ADDRESS"].rpartition(":")
+    if host not in ("127.0.0.1", "localhost") or os.environ.get(ONLY_LOOPBACK) == "0":
+        return
+    own = ray.util.get_node_ip_address()  # by which Ray replaces it
+    if not answers(f"{own}:{port}"):
+        raise ConnectionError(
+            f"RAY_ADDRESS: the head at {host}:{port} listens on loopback alone, where no other "
+            f"machine reaches it. Start it with ray start --head --node-ip-address={own}, or set "
+            f"{ONLY_LOOPBACK}=0 here too."
         )
 
 

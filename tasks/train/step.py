@@ -31,7 +31,7 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
 from tasks.data.raw_dataset import READERS
-from tasks.data.shards import SOURCE_MODULE
+from tasks.data.shards import IMAGES, LABELS, SOURCE_MODULE
 from tasks.train import elsewhere
 from tasks.train.checks import check, check_slowly, notices
 from tasks.train.estimate import forecast
@@ -62,6 +62,10 @@ SCALE = (
     inputs=lambda workload: (prepared_by(workload), "pull", "start"),
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
     looked_up=("pull",),
+    opens=lambda workload: (
+        {prepared_by(workload): (LABELS, IMAGES, "train", "val")}
+        | ({} if workload.images.storage == "source" else {"pull": ()})
+    ),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     reports_with=(
         "models.processing",
