@@ -13,13 +13,18 @@ from ruamel.yaml import YAML
 
 from tests.cluster import hosts, servers
 from tests.cluster.hosts import SHARED, Host, Network
-from tests.cluster.servers import BUCKET, RAY, RAY_PORT, Server, Servers
+from tests.cluster.servers import BUCKET, RAY, RAY_PORT, Servers
 from tests.flows.conftest import make_clone, until
 
 EPOCHS, BATCH = 12, 16  # half a minute of training
 RUN_SECONDS = 900.0  # on a busy machine
 START_SECONDS = 120.0  # until Ray has found a machine
 
+# The runs of a workload in MLflow's database.
+RUNS = (
+    "SELECT run_uuid FROM runs JOIN experiments USING (experiment_id) "
+    "WHERE experiments.name = 'NAME'"
+)
 COUNT = """
 import ray
 ray.init(address="ADDRESS", log_to_driver=False, logging_level="ERROR")
@@ -110,8 +115,26 @@ class Cluster:
         self.head, self.other = self.network.add("head"), self.network.add("other")
         self.ray = [servers.ray_node(host, self.head) for host in (self.head, self.other)]
         for node in self.ray:
-            opened.callback(node.kill)
             node.start()
+        self.wait_for(2)
+
+    def turn_off_other(self) -> None:
+        """Turns the machine off that has no run of its own."""
+        self.network.turn_off(self.other)
+        self.ray[1].process = None
+
+    def turn_on_other(self) -> None:
+        """Turns it on again, with Ray."""
+        self.other = self.network.again(self.other)
+        self.ray[1].host = self.other
+        self.ray[1].start()
+
+    def mend(self) -> None:
+        """Undoes all that a test has done to machines and servers."""
+        self.servers.mend()
+        if self.ray[1].process is None:
+            self.turn_on_other()
+        self.network.join(self.other)
         self.wait_for(2)
 
     def nodes(self) -> int:
@@ -123,13 +146,13 @@ class Cluster:
         """Waits until Ray has so many machines."""
         until(lambda: self.nodes() == nodes, START_SECONDS)
 
-    def clone(self, name: str, *, shared: bool = False, **environment: str) -> Clone:
+    def clone(self, name: str, *, shared: bool = False, remote: bool = True) -> Clone:
         """Makes a clone for the head's machine, whose trainings have two workers.
 
         Args:
-            name: Of its folder.
+            name: Of its folder, and of the prefix of its remote store.
             shared: Both machines see the folder; else it is on the disk of the head's machine.
-            environment: More variables of its commands.
+            remote: Whether it has a remote store.
         """
         folder = f"{SHARED if shared else '/tmp'}/{name}"
         root = (self.network.shared if shared else self.head.disk) / name
@@ -140,9 +163,21 @@ class Cluster:
             "PREFECT_API_URL": f"{self.servers.prefect_url}/api",
             "RAY_ADDRESS": f"{self.head.address}:{RAY_PORT}",
         }
-        clone = Clone(self.head, folder, root, RAY | places | environment)
+        clone = Clone(self.head, folder, root, RAY | places | self.servers.aws)
         clone.set(scale={"workers": 2}, train={"epochs": EPOCHS, "batch_size": BATCH})
+        if remote:
+            clone.set(store={"remote": f"s3://{BUCKET}/{name}"})
         return clone
+
+    def check(self, clone: Clone, document: Mapping[str, Any], name: str, weights: str) -> None:
+        """Checks that a run has trained these weights, and decided once about one version."""
+        assert document["training"]["weights"] == document["model"]["digest"] == weights
+        assert document["state"] == "Promoted"
+        ask = self.servers.ask
+        assert ask("mlflow", f"SELECT version FROM model_versions WHERE name = '{name}'") == ["1"]
+        tags = f"SELECT count(*) FROM tags WHERE key = 'retrain.key' AND run_uuid IN ({RUNS})"
+        assert ask("mlflow", tags.replace("NAME", name)) == ["1"]
+        assert len(clone.retrain("history", name)["entries"]) == 1
 
 
 @pytest.fixture(scope="session")
@@ -158,5 +193,14 @@ def running_cluster(tmp_path_factory) -> Iterator[Cluster]:
 @pytest.fixture
 def cluster(running_cluster) -> Iterator[Cluster]:
     """The cluster, whole."""
-    running_cluster.wait_for(2)
-    return running_cluster
+    yield running_cluster
+    running_cluster.mend()
+
+
+@pytest.fixture(scope="session")
+def weights(running_cluster) -> str:
+    """The digest of what two workers train on one machine that has no servers."""
+    clone = running_cluster.clone("alone", remote=False)
+    servers = ("RAY_ADDRESS", "PREFECT_API_URL", "MLFLOW_TRACKING_URI")
+    alone = replace(clone, environment={"PYTHONPATH": clone.folder} | dict.fromkeys(servers, ""))
+    return str(alone.retrain("train", "vit")["training"]["weights"])

@@ -1,8 +1,8 @@
 """Machines made of namespaces: each has an address, a disk and processes of its own.
 
-A machine is a process in new network, mount, PID, UTS and IPC namespaces. When that process ends, the
-kernel ends all others of the machine and removes its interfaces and mounts; it ends with this process,
-however this one ends. Nothing is made in the network of the real machine.
+A machine is a process in new network, mount, PID, UTS and IPC namespaces. When that process ends,
+the kernel ends all others of the machine and removes its interfaces and mounts; it ends with this
+process, however this one ends. Nothing is made in the network of the real machine.
 """
 
 import os
@@ -21,8 +21,8 @@ NETWORK = "10.77.0"
 SHARED = "/mnt/shared"  # the folder that all machines see
 NAMESPACES = ("--net", "--mount", "--pid", "--uts", "--ipc")
 
-# The first process of a machine. Of the real machine's folders, those of the system and the installed
-# packages stay; the project, temporary files and the other machines' disks are hidden.
+# The first process of a machine. Of the real machine's folders, those of the system and the
+# installed packages stay; the project, temporary files and the other machines' disks are hidden.
 FIRST = """
 set -e
 hostname "$NAME"

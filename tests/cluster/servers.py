@@ -61,9 +61,21 @@ class Server:
 
     def kill(self) -> None:
         """Ends it and all that it has started."""
+        self.send(signal.SIGKILL)
         if self.process:
-            os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+            self.process = None
+
+    def send(self, number: int) -> None:
+        """Sends a signal to it and all that it has started."""
+        if self.process:
+            os.killpg(self.process.pid, number)
+
+    def mend(self) -> None:
+        """Lets it run, if it does not."""
+        self.send(signal.SIGCONT)
+        if self.process is None:
+            self.start()
 
 
 class Servers:
@@ -116,9 +128,24 @@ class Servers:
             opened.callback(server.kill)
             server.start()
 
+    def mend(self) -> None:
+        """Lets all run, and S3 behave."""
+        self.misbehave("")
+        for server in (self.postgres, self.moto, self.proxy, self.prefect, self.mlflow):
+            server.mend()
+
     def misbehave(self, mode: str) -> None:
         """Lets S3 answer `503`, or be `slow`; well again with an empty word."""
         (self.host.disk / MODE).write_text(mode, encoding="utf-8")
+
+    def objects(self, prefix: str) -> list[str]:
+        """The keys in the bucket that begin with a prefix."""
+        names = (
+            "import boto3; pages = boto3.client('s3').get_paginator('list_objects_v2').paginate("
+            f"Bucket={BUCKET!r}, Prefix={prefix!r}); "
+            "[print(one['Key']) for page in pages for one in page.get('Contents', ())]"
+        )
+        return self.host.run("python", "-c", names, **self.aws).splitlines()
 
     def ask(self, database: str, query: str) -> list[str]:
         """The rows that PostgreSQL answers, each as text."""

@@ -2,9 +2,9 @@
 
     python unreliable.py PORT UPSTREAM MODE
 
-MODE is a file with one word: `503` answers each request with that status, `slow` passes on a tenth of
-a megabyte a second on each connection. Without the file, all is well. When the word changes, open
-connections break off. It runs on a machine that has only the installed packages.
+MODE is a file with one word: `503` answers each request with that status, `slow` passes on a tenth
+of a megabyte a second on each connection. Without the file, all is well. When the word changes,
+open connections break off. It runs on a machine that has only the installed packages.
 """
 
 import asyncio
