@@ -10,11 +10,11 @@ export DVC_NO_ANALYTICS = 1
 export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export HF_HUB_DISABLE_TELEMETRY = 1
-.PHONY: help setup train test test-all fuzz mutants lint format docs bench soak up down lock upgrade
+.PHONY: help setup train test test-all test-cluster fuzz mutants lint format docs bench soak up down lock upgrade
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/installed  ## Install the locked environment into .venv (once).
 
@@ -43,10 +43,13 @@ train: setup  ## Pull, check, prepare, train, evaluate, gate and promote the sta
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## Run the tests, but for the slow ones.
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not cluster"
 
 test-all: test  ## Run the slow tests, too.
 	$(PYTEST) -m slow
+
+test-cluster: setup  ## Train on two machines made of namespaces, and let them and their servers fail (as root).
+	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
 fuzz: setup  ## Try thousands of broken images, data sets and configurations (ARGS="--images 200").
 	$(BIN)/python -m tests.fuzz $(ARGS)

@@ -13,10 +13,13 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
+from rich.markup import escape
 
 from retrain.errors import DamagedArtifactError, PrunedError, StepTimeoutError, is_verdict
 from retrain.limits import ends_process
+from retrain.messages import lacks_space, message_of
 from retrain.patches import let_forks_end
+from retrain.runs import console
 from retrain.step import Step
 from retrain.store import Artifact, RunContext
 from retrain.workload import Workload
@@ -25,7 +28,9 @@ let_forks_end()
 
 CACHED = "Cached"  # what Prefect calls the state of a task that did not have to run
 PRUNED = "Pruned"  # what Prefect calls the state of a trial that was ended early
-RETRIES = 2  # after errors that may pass
+# After errors that may pass: of what is elsewhere, for two minutes, in which a server is started
+# again; of this machine, such as of its disk, for seconds.
+RETRIES, RETRIES_HERE = 6, 2
 BACKOFF_SECONDS = 2.0
 
 # Raised when something outside is unavailable for a while: a network, a worker, a locked database.
@@ -89,10 +94,13 @@ def is_transient(error: BaseException) -> bool:
     chain = list(_causes(error))
     if any(is_verdict(cause) or _is_final(cause) for cause in chain):
         return False
-    return any(
-        isinstance(cause, OSError) or type(cause).__module__.split(".")[0] in _TRANSIENT_MODULES
-        for cause in chain
-    )
+    return any(isinstance(cause, OSError) or _is_elsewhere(cause) for cause in chain)
+
+
+def _is_elsewhere(error: BaseException) -> bool:
+    """Whether an error comes from a server, a network, or another machine."""
+    module = type(error).__module__.split(".")[0]
+    return isinstance(error, ConnectionError | TimeoutError) or module in _TRANSIENT_MODULES
 
 
 def _is_final(error: BaseException) -> bool:
@@ -109,7 +117,15 @@ def _is_final(error: BaseException) -> bool:
 
 def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
     error = state.result(raise_on_failure=False)
-    return isinstance(error, BaseException) and is_transient(error)
+    if not isinstance(error, BaseException) or not is_transient(error):
+        return False
+    is_elsewhere = any(map(_is_elsewhere, _causes(error))) and not lacks_space(error)
+    retries = RETRIES if is_elsewhere else RETRIES_HERE
+    if task_run.run_count > retries:
+        return False
+    reason = message_of(error).splitlines()[0]
+    console.say(escape(f"{task.name} is tried again: {reason}"))
+    return True
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -66,18 +66,24 @@ def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
     )
 
 
+def lacks_space(error: BaseException) -> bool:
+    """Whether a disk is full, which a library, a database or a server may hide."""
+    is_full = any(getattr(cause, "errno", None) in FULL for cause in _causes(error))
+    return is_full or _least_space()[0] < MIN_BYTES
+
+
 def message_of(error: BaseException) -> str:
     """The message of an error for a person.
 
-    A full disk is named, which a library, a database or a server may hide. The text of a library is
+    A full disk is named, whatever the error says of it. The text of a library is
     cut to a few lines; the traceback in the log has all of it.
     """
     if isinstance(
         error, ValueError
     ):  # it is the project's own, or about a value that the user gave
         return _shortened(error)
-    space, folder = _least_space()
-    if space < MIN_BYTES or any(getattr(cause, "errno", None) in FULL for cause in _causes(error)):
+    if lacks_space(error):
+        space, folder = _least_space()
         remaining = f"{space / 1e6:.0f} MB are left there"
         return f"The disk is full: make room in {folder} ({remaining}), or use another disk."
     return _shortened(error)

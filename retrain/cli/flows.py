@@ -284,6 +284,7 @@ def run_on_screen(
         imports: Called while a server starts.
     """
     from retrain.runs import console
+    from retrain.servers import ray_cluster
     from retrain.servers.ephemeral import start_ephemeral_server
 
     log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.log"
@@ -297,6 +298,9 @@ def run_on_screen(
             traceback.print_exc()  # into the log file
             error.add_note(f"More is in {log}")
             raise
+        finally:
+            if ray_cluster.is_remote():  # until then Ray prints what it hears of lost machines
+                ray_cluster.disconnect()
         document["took"] = _seconds()
         if not to_json:
             show(document)
