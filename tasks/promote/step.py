@@ -94,11 +94,7 @@ def promote(
         _check_still_holds(decision, versions.champion(project, name))
         if decision.facts["verdict"] == "champion already":
             return _facts(_unchanged(project, name, decision))
-        for output in (validated, trained, scores):
-            Store.of(project).fetch(output)
-        describe = partial(
-            card.describe, name, version, validated.facts, trained, scores, decision.facts
-        )
+        describe = partial(_described, project, name, version, validated, trained, scores, decision)
         registered = existing = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
             if decision.facts["passed"] and intent.promote:
@@ -117,6 +113,21 @@ def promote(
         return _facts(decisions.apply(project, registered, entry), entry)
 
 
+def _described(
+    project: Project,
+    name: str,
+    version: DataVersion,
+    validated: Artifact,
+    trained: Artifact,
+    scores: Artifact,
+    decision: Artifact,
+) -> str:
+    """The card, once what it is made from is here."""
+    for output in (validated, trained, scores):
+        Store.of(project).fetch(output)
+    return card.describe(name, version, validated.facts, trained, scores, decision.facts)
+
+
 def _check(
     rules: Gate,
     data: Data,
@@ -129,8 +140,11 @@ def _check(
     """Checks that a version can be served, and how fast; keeps what drift is found against."""
     project, bound = workspace.project, rules.max_latency_ms
     latency = check_before_promotion(project, version, workspace.folder, bound)
+    store = Store.of(project)
     source = read_again(project, data, pulled)
-    keep_reference(project, version, make_reference(source, validated.folder, scores.folder))
+    keep_reference(
+        project, version, make_reference(source, store.fetch(validated), store.fetch(scores))
+    )
     return versions.note_latency(project, version, latency)
 
 
