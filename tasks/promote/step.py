@@ -19,7 +19,7 @@ from retrain.registry import decisions, lineage, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
-from retrain.store import Artifact, Store
+from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package
@@ -58,8 +58,7 @@ class Intent:
 @step(
     inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
     reads=("data.image_column", "data.label_column", "gate.approval", "gate.max_latency_ms"),
-    # It fetches what it opens when it has anything to do.
-    opens=lambda workload: {"pull": (), "validate": (), "train": (), "evaluate": ()},
+    opens=lambda workload: {"pull": ()},  # of which `read_again` brings some images
     cached=False,
     hours=2,
 )
@@ -94,7 +93,9 @@ def promote(
         _check_still_holds(decision, versions.champion(project, name))
         if decision.facts["verdict"] == "champion already":
             return _facts(_unchanged(project, name, decision))
-        describe = partial(_described, project, name, version, validated, trained, scores, decision)
+        describe = partial(
+            card.describe, name, version, validated.facts, trained, scores, decision.facts
+        )
         registered = existing = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
             if decision.facts["passed"] and intent.promote:
@@ -113,21 +114,6 @@ def promote(
         return _facts(decisions.apply(project, registered, entry), entry)
 
 
-def _described(
-    project: Project,
-    name: str,
-    version: DataVersion,
-    validated: Artifact,
-    trained: Artifact,
-    scores: Artifact,
-    decision: Artifact,
-) -> str:
-    """The card, once what it is made from is here."""
-    for output in (validated, trained, scores):
-        Store.of(project).fetch(output)
-    return card.describe(name, version, validated.facts, trained, scores, decision.facts)
-
-
 def _check(
     rules: Gate,
     data: Data,
@@ -140,11 +126,8 @@ def _check(
     """Checks that a version can be served, and how fast; keeps what drift is found against."""
     project, bound = workspace.project, rules.max_latency_ms
     latency = check_before_promotion(project, version, workspace.folder, bound)
-    store = Store.of(project)
     source = read_again(project, data, pulled)
-    keep_reference(
-        project, version, make_reference(source, store.fetch(validated), store.fetch(scores))
-    )
+    keep_reference(project, version, make_reference(source, validated.folder, scores.folder))
     return versions.note_latency(project, version, latency)
 
 
