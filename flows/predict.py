@@ -207,7 +207,7 @@ def fetched(run: FlowRun, place: str, option: str = "--input") -> Iterator[Path]
         return
     path = _path(run.project, place)
     if path.is_file():  # a folder with a link to it: the readers take folders
-        folder = Path(mkdtemp(dir=run.store.temporary(run.id)))
+        folder = Path(mkdtemp(dir=run.store.runs.temporary(run.id)))
         (folder / path.name).symlink_to(path)
         path = folder
     yield path

@@ -241,7 +241,7 @@ class StepsFlow(Flow[..., Any]):
         project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
         context = RunContext(str(runtime.flow_run.id), project)
-        with Store(project.store).holding(context.run):
+        with Store(project.store).runs.holding(context.run):
             if ended := self.tells.resume(project, config.name, context.run):
                 return ended
             self.check(config, project)

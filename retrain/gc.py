@@ -70,7 +70,7 @@ def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> lis
         raise UsageError("--keep: at least the last run is kept.")
     store = Store(project.store)
     own_roots = Roots(_taken(project, keep), _registered_outputs(project, keep))
-    needed, since = own_roots | roots.of_others(project), store.oldest_run() - DAY
+    needed, since = own_roots | roots.of_others(project), store.runs.oldest() - DAY
     if not dry_run:
         roots.replace(project, lambda: Roots(_taken(project, keep), own_roots.digests))
     collected: list[Garbage] = []

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-THREADS = 8
 PIECE = 4 << 20  # bytes that are read at a time
 AWAY_SECONDS = 30.0  # after a failure the remote is not asked for so long, where it can be spared
 BEAT_SECONDS = 15.0  # between two heartbeats of a lease

@@ -8,28 +8,24 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from errno import ENOTEMPTY
-from functools import partial
 from pathlib import Path
-from time import time
 from typing import Any
 
+from retrain import exchange
 from retrain.atomic import replacing, write_json
-from retrain.errors import DamagedArtifactError, RemoteError
+from retrain.errors import DamagedArtifactError
+from retrain.holds import RunContext as RunContext, Runs
 from retrain.locks import locked
-from retrain.outputs import MANIFEST, Artifact as Artifact, Plan, digest_of_output
+from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest
 from retrain.project import Project
-from retrain.remote import THREADS, Remote
-from retrain.runs import console
-from retrain.step import TrialContext
+from retrain.remote import Remote
 
 _SCRATCH = "scratch"
 _LAST = "last"
 _HOLDS = ".holds"
-_KILLED_SECONDS = 7 * 86400.0
 ROOTS = "roots"
 _FILES = "files.json"  # of a scratch: which files it was made from
 
@@ -54,6 +50,11 @@ class Store:
         """The store of a project, with the remote store that its settings name."""
         remote = project.store_remote
         return cls(project.store, Remote(remote) if remote else None)
+
+    @property
+    def runs(self) -> Runs:
+        """The runs that use the store."""
+        return Runs(self.root / _HOLDS)
 
     def folder(self, step: str, key: str) -> Path:
         """The folder of an artifact, whether it exists or not."""
@@ -84,7 +85,7 @@ class Store:
         """
         folder = self.folder(step, key)
         try:
-            manifest = _parse((folder / MANIFEST).read_bytes(), key)
+            manifest = parse_manifest((folder / MANIFEST).read_bytes(), key)
         except FileNotFoundError:
             return {}, "its artifact is gone"
         except (OSError, ValueError, KeyError, TypeError):
@@ -114,22 +115,15 @@ class Store:
         remote, folder = self.remote, self.folder(step, key)
         if remote is None or folder.exists():
             return None
-        path = _manifest_path(step, key)
         if patient:
-            content = remote.read(path, patient=True)
+            manifest = exchange.find(remote, step, key, patient=True)
         else:
-            content = remote.attempt(lambda: remote.read(path))
-        try:
-            manifest = content and _parse(content, key)
-        except (ValueError, KeyError, TypeError):
-            manifest = None
-        if not manifest:
-            return None
-        manifest["remote"] = remote.url
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(folder) as aside:
-            aside.mkdir()
-            write_json(aside / MANIFEST, manifest)
+            manifest = remote.attempt(lambda: exchange.find(remote, step, key))
+        if manifest:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(folder) as aside:
+                aside.mkdir()
+                write_json(aside / MANIFEST, manifest)
         return manifest
 
     def fetch(self, artifact: Artifact, wanted: Callable[[str], bool] = lambda path: True) -> Path:
@@ -153,70 +147,29 @@ class Store:
         if self.remote is None:
             return folder
         self._adopt(step, key, patient=True)
-        if not self._missing(step, key, wanted):
-            return folder
-        purpose = f"what {step} has made is fetched by another process"
-        with self.lock(step, key, purpose=purpose):
-            missing = self._missing(step, key, wanted)
-            aside, size = self.partial(step, key), sum(file["bytes"] for file in missing)
-            counted = console.counted(f"fetching the output of {step}", size, "bytes")
-            try:
-                with counted as show, ThreadPoolExecutor(THREADS) as pool:
-                    fetch = partial(self._fetch_file, self.remote, folder, aside, show)
-                    damage = next(filter(None, pool.map(fetch, missing)), None)
-                if damage:
-                    self._refuse(step, key)
-                    raise DamagedArtifactError(step, key, f"in the remote store, {damage}")
-            finally:
-                shutil.rmtree(aside, ignore_errors=True)
+        if self.missing(step, key, wanted):
+            purpose = f"another process fetches what {step} has made"
+            with self.lock(step, key, purpose=purpose):
+                missing = self.missing(step, key, wanted)
+                aside = self.partial(step, key)
+                if damage := exchange.receive(self.remote, missing, folder, aside):
+                    exchange.withdraw(self.remote, step, key, self.inspect(step, key)[0])
+                    self.discard(step, key)
+                    raise DamagedArtifactError(step, key, damage)
         return folder
 
-    def _missing(
-        self, step: str, key: str, wanted: Callable[[str], bool]
+    def missing(
+        self, step: str, key: str, wanted: Callable[[str], bool] = lambda path: True
     ) -> list[Mapping[str, Any]]:
-        """The files of an artifact that are wanted and only the remote store has."""
+        """The files of an artifact that are wanted, and that only the remote store has."""
         manifest, folder = self.inspect(step, key)[0], self.folder(step, key)
+        files = manifest["files"] if self.can_fetch(manifest) else ()
         return [
-            file
-            for file in manifest.get("files", ())
-            if self.can_fetch(manifest)
-            and wanted(file["path"])
-            and not (folder / file["path"]).exists()
+            file for file in files if wanted(file["path"]) and not (folder / file["path"]).exists()
         ]
 
-    def _fetch_file(
-        self,
-        remote: Remote,
-        folder: Path,
-        aside: Path,
-        show: Callable[[int], object],
-        file: Mapping[str, Any],
-    ) -> str | None:
-        """Brings a file; returns what is wrong with it, None if nothing is."""
-        place, target = _file_path(file["sha256"]), folder / file["path"]
-        half = aside / file["path"]
-        for path in (half, target):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        digest = remote.download(place, half, show)
-        if digest == file["sha256"]:
-            half.rename(target)
-            return None
-        if digest:
-            with suppress(RemoteError):  # so that it is sent again
-                remote.delete([place])
-        return f"{file['path']} {'has changed' if digest else 'is gone'}"
-
-    def _refuse(self, step: str, key: str) -> None:
-        """Forgets an artifact, which has lost a file, here and in the remote store."""
-        manifest, path = self.inspect(step, key)[0], _manifest_path(step, key)
-        self.discard(step, key)
-        assert self.remote
-        with suppress(RemoteError, ValueError):
-            if json.loads(self.remote.read(path) or "{}").get("files") == manifest["files"]:
-                self.remote.delete([path])
-
     def push(self, step: str, key: str) -> None:
-        """Sends an artifact to the remote store, if that does not have it; the files first.
+        """Sends an artifact to the remote store, if that does not have it.
 
         If the remote is away, this is told, and a later run sends the artifact. The caller holds
         the key's lock.
@@ -224,19 +177,9 @@ class Store:
         remote, (manifest, damage) = self.remote, self.inspect(step, key)
         if remote is None or damage or self.can_fetch(manifest):
             return
-        known = {name: value for name, value in manifest.items() if name != "remote"}
-        folder, contents = self.folder(step, key), {f["sha256"]: f for f in manifest["files"]}
-        size = sum(file["bytes"] for file in contents.values())
-
-        def send() -> bool:
-            counted = console.counted(f"sending the output of {step}", size, "bytes")
-            with counted as show, ThreadPoolExecutor(THREADS) as pool:
-                list(pool.map(partial(_send_file, remote, folder, show), contents.values()))
-            remote.write(_manifest_path(step, key), json.dumps(known, sort_keys=True).encode())
-            return True
-
-        if remote.attempt(send):
-            write_json(folder / MANIFEST, known | {"remote": remote.url})
+        folder = self.folder(step, key)
+        if sent := remote.attempt(lambda: exchange.send(remote, step, key, manifest, folder)):
+            write_json(folder / MANIFEST, sent)
 
     @contextmanager
     def making(self, step: str, key: str, *, refresh: bool = False) -> Iterator[None]:
@@ -385,63 +328,6 @@ class Store:
         """The file that keeps the last plan of a step."""
         return self.root / _LAST / workload / f"{step}.json"
 
-    @contextmanager
-    def holding(self, run: str) -> Iterator[None]:
-        """Protects what a run uses and makes from `retrain gc` while it lasts."""
-        hold = self._hold(run)
-        hold.parent.mkdir(parents=True, exist_ok=True)
-        with locked(hold):
-            try:
-                yield
-            finally:
-                self._release(hold)
-
-    def temporary(self, run: str) -> Path:
-        """A folder for temporary files, which goes with the run that is `holding` the store."""
-        folder = self._hold(run).with_suffix(".files")
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def killed_runs(self) -> set[str]:
-        """The runs that were killed, until they are forgotten."""
-        killed = {hold.stem.rpartition("-")[0] for hold in self._free_holds()}
-        return killed - {"dvc"}
-
-    def forget_killed_runs(self) -> None:
-        """Removes what killed runs have left, except their scratch."""
-        for hold in self._free_holds():
-            self._release(hold)
-
-    def oldest_run(self) -> float:
-        """When the oldest run began that goes on, or was killed and not forgotten for a week.
-
-        Returns:
-            Seconds since the epoch; now if there is none.
-        """
-        began, killed = [time()], set(self._free_holds())
-        for hold in (self.root / _HOLDS).glob("*.lock"):
-            with suppress(FileNotFoundError):  # it has ended
-                start = hold.stat().st_mtime
-                if hold not in killed or time() - start < _KILLED_SECONDS:
-                    began.append(start)
-        return min(began)
-
-    def _free_holds(self) -> Iterator[Path]:
-        """The locks of killed runs; each is held until the next is asked for."""
-        from filelock import Timeout
-
-        for hold in (self.root / _HOLDS).glob("*.lock"):
-            with suppress(Timeout), locked(hold, wait=False):
-                yield hold
-
-    def _release(self, hold: Path) -> None:
-        """Removes the files of a run that has ended; the caller has its lock."""
-        shutil.rmtree(hold.with_suffix(".files"), ignore_errors=True)
-        hold.unlink(missing_ok=True)
-
-    def _hold(self, run: str) -> Path:
-        return self.root / _HOLDS / f"{run}-{os.getpid()}.lock"
-
     def use(self, step: str, key: str) -> None:
         """Records that an artifact or its scratch is used now; the caller holds the key's lock."""
         for path in (self.folder(step, key) / MANIFEST, self.root / _SCRATCH / step / key):
@@ -461,47 +347,3 @@ class Store:
             with suppress(FileNotFoundError):
                 latest = max(latest, path.stat().st_mtime)
         return latest
-
-
-def _parse(content: bytes, key: str) -> dict[str, Any] | None:
-    """A manifest; None if it is not that of the key, or was changed."""
-    manifest: dict[str, Any] = json.loads(content)
-    is_consistent = (
-        manifest["digest"] == digest_of_output(manifest["facts"], manifest["files"])
-        and Plan(**manifest["plan"]).key == key
-        and "run" in manifest["provenance"]
-    )
-    return manifest if is_consistent else None
-
-
-def _manifest_path(step: str, key: str) -> str:
-    return f"artifacts/{step}/{key}.json"
-
-
-def _file_path(sha256: str) -> str:
-    return f"files/{sha256[:2]}/{sha256}"
-
-
-def _send_file(
-    remote: Remote, folder: Path, show: Callable[[int], object], file: Mapping[str, Any]
-) -> None:
-    """Sends a file to the remote store, if that does not have it."""
-    path = _file_path(file["sha256"])
-    if remote.size(path) != file["bytes"]:
-        remote.write(path, folder / file["path"])
-    show(file["bytes"])
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """The run that makes an artifact (a Prefect flow run, or `dvc`), and its project.
-
-    Attributes:
-        run: The id of the run.
-        project: The clone that the run is in.
-        trial: The trial of a search that a step is run for.
-    """
-
-    run: str
-    project: Project
-    trial: TrialContext | None = None

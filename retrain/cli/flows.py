@@ -215,7 +215,7 @@ def _run(
         preview = flow.preview(dry_run, insist=options.run, refresh=options.refresh)
         return Answer(preview, partial(_show_preview, preview))
     # After a run that was killed, a flow has to run, even if that finds nothing to do.
-    has_to_run = options.run or options.refresh or Store(project.store).killed_runs()
+    has_to_run = options.run or options.refresh or Store(project.store).runs.killed()
     if not has_to_run and (unchanged := flow.unchanged(dry_run)):
         return _tell_unchanged(project, unchanged, dry_run.state.version.warning)
     arguments = (workload, overrides, options.data_rev, options.refresh)

@@ -26,14 +26,14 @@ def end_lost_runs(project: Project) -> None:
     Only runs of this clone are known. If a server does not answer, the next call tries it again.
     """
     store = Store(project.store)
-    if killed := store.killed_runs():
+    if killed := store.runs.killed():
         try:
             mark_crashed(MESSAGE, runs=killed)
             tracking.end_lost_runs(project, lambda key: _is_released(store, key))
         except Exception as error:  # must not keep this run from its work
             logger.warning("The runs that were killed could not be ended: %s", error)
             return
-    store.forget_killed_runs()  # those of DVC, too
+    store.runs.forget_killed()  # those of DVC, too
 
 
 def _is_released(store: Store, key: str) -> bool:

@@ -91,7 +91,7 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
         return _write(project, workload, {"step": step.name})
     state, experiment = _state(flow, step, workload, project), os.environ.get(EXPERIMENT)
     state.promote = None if experiment is None else False
-    with state.store.holding(state.context.run), suppress(StepEndedError):
+    with state.store.runs.holding(state.context.run), suppress(StepEndedError):
         OneStep(state, last=step.name).follow(flow.fn, state.version)
     roots.add(project, [(outcome.step, outcome.key) for outcome in state.outcomes])
     artifact = state.artifacts[step.name]

@@ -219,7 +219,7 @@ def begun(project: Project, flow: str) -> Iterator[FlowRun]:
     lost.end_lost_runs(project)
     preflight.check_surroundings(project)
     run = FlowRun(project, Store.of(project), str(runtime.flow_run.id), flow)
-    with run.store.holding(run.id):
+    with run.store.runs.holding(run.id):
         yield run
 
 

@@ -25,7 +25,7 @@ from retrain.project import Project
 from retrain.store import Store
 
 store = Store(Project(Path(sys.argv[1])).store)
-with store.holding("run-9"):
+with store.runs.holding("run-9"):
     store.use("toy", sys.argv[2])
     (store.scratch("toy", "killed") / "checkpoint").write_text("12345")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -135,7 +135,7 @@ def test_what_a_run_that_goes_on_has_taken_or_is_making_stays(project, store):
     taken, making = made_with(project, store, 0.1), made_with(project, store, 0.2)
     store.scratch("toy", making.key)
     store.partial("toy", making.key).mkdir()
-    with store.holding("run-9"):
+    with store.runs.holding("run-9"):
         with store.lock("toy", making.key):
             assert make_toy(store, RunContext("run-9", project), with_lr(0.1)) == taken
             assert gc.collect(project) == []
@@ -179,7 +179,7 @@ def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(projec
         assert gc.collect(project) == []
     assert (store.scratch("toy", "killed") / "checkpoint").exists()
     if ended == "forgotten":
-        store.forget_killed_runs()
+        store.runs.forget_killed()
     else:
         age(store.root, 24 * 7)
     assert collected(project, "scratch") == ["toy killed"]

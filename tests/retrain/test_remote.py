@@ -94,7 +94,7 @@ def test_a_damaged_object_is_refused_and_the_artifact_is_made_again(remote, cont
     remote.write(path, b"\0" * 70_001)
     other = Store(tmp_path / "other", remote)
     found, _ = make(other, context)
-    with pytest.raises(DamagedArtifactError, match=r"in the remote store, .* has changed"):
+    with pytest.raises(DamagedArtifactError, match="has changed in the remote store"):
         other.fetch(found)
     made, cached = make(other, replace(context, run="run-2"))
     assert not cached

@@ -151,9 +151,9 @@ def test_an_artifact_under_the_key_of_another_is_not_believed(store, context):
 
 def test_a_killed_run_is_known_until_it_is_forgotten_with_its_temporary_files(store):
     before = time.time()
-    with store.holding("run-2"):
-        assert store.oldest_run() <= time.time()
-        assert store.killed_runs() == set()
+    with store.runs.holding("run-2"):
+        assert store.runs.oldest() <= time.time()
+        assert store.runs.killed() == set()
     program = textwrap.dedent(
         f"""
         import os, signal
@@ -161,8 +161,8 @@ def test_a_killed_run_is_known_until_it_is_forgotten_with_its_temporary_files(st
         from retrain.store import Store
 
         store = Store(Path({str(store.root)!r}))
-        with store.holding("run-3"):
-            (store.temporary("run-3") / "package").mkdir()
+        with store.runs.holding("run-3"):
+            (store.runs.temporary("run-3") / "package").mkdir()
             os.kill(os.getpid(), signal.SIGKILL)
         """
     )
@@ -170,10 +170,10 @@ def test_a_killed_run_is_known_until_it_is_forgotten_with_its_temporary_files(st
     assert done.returncode == -9, done.stderr
     began = time.time()
     for _ in range(2):
-        assert store.killed_runs() == {"run-3"}
-        assert before < store.oldest_run() < began
-    store.forget_killed_runs()
-    assert store.killed_runs() == set()
+        assert store.runs.killed() == {"run-3"}
+        assert before < store.runs.oldest() < began
+    store.runs.forget_killed()
+    assert store.runs.killed() == set()
     assert list((store.root / ".holds").iterdir()) == []
 
 

@@ -28,7 +28,7 @@ def run_toy(prefect_session, tmp_path):
             for step in steps:
                 made = step(made)
 
-        with state.store.holding(context.run):
+        with state.store.runs.holding(context.run):
             run.follow(body)
         return run
 

@@ -36,7 +36,7 @@ BEGUN = textwrap.dedent(
 
     @flow
     def lose():
-        with store.holding(str(runtime.flow_run.id)):
+        with store.runs.holding(str(runtime.flow_run.id)):
             train()
 
     lose()
@@ -80,18 +80,18 @@ def test_a_run_that_was_killed_is_ended_as_soon_as_the_servers_answer(
         unreachable.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         unreachable.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         lost.end_lost_runs(project)
-    assert len(Store(project.store).killed_runs()) == 1  # to be tried again
+    assert len(Store(project.store).runs.killed()) == 1  # to be tried again
     lost.end_lost_runs(project)
     assert last_states() == ("Crashed", ["Crashed"])
     client = tracking.client(project)
     [run] = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
     assert run.info.status == "KILLED"
-    assert Store(project.store).killed_runs() == set()
+    assert Store(project.store).runs.killed() == set()
 
 
 def test_runs_that_go_on_or_have_ended_are_left_alone(project, prefect_session):
     assert begin(project, "not at all") == 0
-    with Store(project.store).holding("a run"):
-        assert Store(project.store).killed_runs() == set()
+    with Store(project.store).runs.holding("a run"):
+        assert Store(project.store).runs.killed() == set()
         lost.end_lost_runs(project)
     assert last_states() == ("Completed", ["Completed"])

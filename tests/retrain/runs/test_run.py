@@ -257,7 +257,7 @@ def test_a_trial_runs_beside_the_steps_and_a_pruned_one_is_no_failure(
     def search():
         context = RunContext(str(runtime.flow_run.id), Project(tmp_path))
         run = Run(RunState("search", WORKLOAD, DATA, Store(tmp_path / "store"), context), True)
-        with run.state.store.holding(context.run):
+        with run.state.store.runs.holding(context.run):
             other = WORKLOAD.model_copy(update={"train": Train(epochs=7)})
             made, cached = run.run_trial(step, other, TrialContext("trial 1", "parent", {}), DATA)
             assert ((made.folder / "out.txt").read_text(), cached) == ("7", False)

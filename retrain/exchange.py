@@ -1,0 +1,119 @@
+"""Brings the files of artifacts from the remote store, and sends them there."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from retrain.errors import RemoteError
+from retrain.outputs import parse_manifest
+from retrain.remote import Remote
+from retrain.runs import console
+
+THREADS = 8
+
+File = Mapping[str, Any]  # as a manifest lists it: `path`, `bytes`, `sha256`
+Show = Callable[[int], object]
+
+
+def manifest_path(step: str, key: str) -> str:
+    """The path of a manifest below the remote's URL."""
+    return f"artifacts/{step}/{key}.json"
+
+
+def file_path(sha256: str) -> str:
+    """The path of a file's content below the remote's URL."""
+    return f"files/{sha256[:2]}/{sha256}"
+
+
+def find(remote: Remote, step: str, key: str, *, patient: bool = False) -> dict[str, Any] | None:
+    """The manifest of an artifact in the remote store, with its `remote`; None if there is none.
+
+    Raises:
+        RemoteError: The remote store does not answer.
+    """
+    content = remote.read(manifest_path(step, key), patient=patient)
+    try:
+        manifest = content and parse_manifest(content, key)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return manifest | {"remote": remote.url} if manifest else None
+
+
+def receive(remote: Remote, files: Sequence[File], folder: Path, aside: Path) -> str | None:
+    """Brings files into the folder of an artifact; each appears there when it is complete.
+
+    Args:
+        remote: The remote store.
+        files: The files.
+        folder: The artifact's folder.
+        aside: A folder for the time being, which is removed.
+
+    Returns:
+        What is wrong with one of them in the remote store; None if nothing is.
+
+    Raises:
+        RemoteError: The remote store does not answer.
+    """
+    size = sum(file["bytes"] for file in files)
+    counted = console.counted(f"fetching {folder.parent.name}", size, "bytes")
+    try:
+        with counted as show, ThreadPoolExecutor(THREADS) as pool:
+            fetch = partial(_receive, remote, folder, aside, show)
+            return next(filter(None, pool.map(fetch, files)), None)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _receive(remote: Remote, folder: Path, aside: Path, show: Show, file: File) -> str | None:
+    half, target = aside / file["path"], folder / file["path"]
+    for path in (half, target):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    digest = remote.download(file_path(file["sha256"]), half, show)
+    if digest == file["sha256"]:
+        half.rename(target)
+        return None
+    if digest:
+        with suppress(RemoteError):  # so that it is sent again
+            remote.delete([file_path(file["sha256"])])
+    return f"{file['path']} {'has changed' if digest else 'is gone'} in the remote store"
+
+
+def send(
+    remote: Remote, step: str, key: str, manifest: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Sends the files of an artifact that the remote store does not have, and then its manifest.
+
+    Returns:
+        The manifest, with its `remote`.
+
+    Raises:
+        RemoteError: The remote store does not answer, or refuses.
+    """
+    files = {file["sha256"]: file for file in manifest["files"]}.values()
+    size = sum(file["bytes"] for file in files)
+    counted = console.counted(f"sending {step}", size, "bytes")
+    with counted as show, ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(partial(_send, remote, folder, show), files))
+    known = {name: value for name, value in manifest.items() if name != "remote"}
+    remote.write(manifest_path(step, key), json.dumps(known, sort_keys=True).encode())
+    return known | {"remote": remote.url}
+
+
+def _send(remote: Remote, folder: Path, show: Show, file: File) -> None:
+    path = file_path(file["sha256"])
+    if remote.size(path) != file["bytes"]:
+        remote.write(path, folder / file["path"])
+    show(file["bytes"])
+
+
+def withdraw(remote: Remote, step: str, key: str, manifest: Mapping[str, Any]) -> None:
+    """Deletes the manifest of an artifact that has lost a file, unless it was made again."""
+    with suppress(RemoteError):
+        current = find(remote, step, key)
+        if current and current["files"] == manifest["files"]:
+            remote.delete([manifest_path(step, key)])
