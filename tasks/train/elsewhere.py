@@ -22,7 +22,7 @@ from typing import Any
 from uuid import uuid4
 
 from retrain import atomic
-from retrain.errors import RemoteError, UsageError
+from retrain.errors import DamagedArtifactError, RemoteError, UsageError
 from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.runs import console
@@ -119,14 +119,24 @@ def located(job: TrainingJob) -> TrainingJob:
 
 
 def _fetched(store: Store, folder: Path, with_rows: bool) -> Path:
-    """The folder of an artifact on this machine, with the files that a training opens."""
+    """The folder of an artifact on this machine, with the files that a training opens.
+
+    Raises:
+        DamagedArtifactError: The remote does not have it as it was made.
+    """
     step, key = folder.parts[-2:]
-    return store.fetch(
+    with store.lock(step, key):
+        if store.inspect(step, key)[1]:
+            store.discard(step, key)  # the remote may have what is damaged here
+    fetched = store.fetch(
         Artifact(step, key, "", folder, {}),
         wanted=lambda path: (
             not path.startswith(("test/", "report/")) and (with_rows or not path.endswith(ROWS))
         ),
     )
+    if not fetched.exists():
+        raise DamagedArtifactError(step, key, "it is gone in the remote store")
+    return fetched
 
 
 def upload(job: TrainingJob) -> None:
