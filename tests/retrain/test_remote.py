@@ -4,16 +4,18 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from select import select
 
 import pytest
 
-from retrain import remote as remotes
+from retrain import gc, remote as remotes, remote_gc, roots
 from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run
 from retrain.outputs import plan
+from retrain.project import Project
 from retrain.remote import Remote
 from retrain.step import Workspace
 from retrain.store import Store
@@ -120,6 +122,24 @@ def test_offline_it_is_made_here_and_sent_later(bucket, context, tmp_path, monke
     )
 
 
+def test_two_machines_that_want_the_same_do_the_work_once(remote, context, tmp_path):
+    made = []
+
+    def slow(definition: Train, data, workspace: Workspace) -> dict:
+        made.append(workspace.folder)
+        time.sleep(1)
+        return write_files(definition, data, workspace)
+
+    def work(name):
+        return make(Store(tmp_path / name, remote), context, replace(FILES, function=slow))
+
+    with ThreadPoolExecutor(2) as pool:
+        (one, _), (two, _) = pool.map(work, ("one", "two"))
+    assert len(made) == 1
+    assert one.digest == two.digest
+
+
+@pytest.mark.slow
 def test_a_machine_that_is_killed_leaves_its_lease_to_another(remote, tmp_path):
     program = textwrap.dedent(
         f"""
@@ -156,3 +176,32 @@ def started(program):
             yield process
         finally:
             process.kill()
+
+
+def test_gc_keeps_in_the_remote_what_a_project_needs_or_was_written_today(
+    remote, context, tmp_path, monkeypatch
+):
+    project = Project(tmp_path / "project")
+    project.root.mkdir()
+    project.params.write_text(f"store: {{remote: '{remote.url}'}}\nworkloads: {{}}\n")
+    store = Store.of(project)
+    needed, _ = make(store, context)
+    other, _ = make(store, context, replace(FILES, name="other"))
+    remote.write("files/00/" + "0" * 64, b"of nobody")
+    remote.write("leases/toy/old", b"{}")
+    roots.add(project, [("toy", needed.key)])
+    assert remote_kinds(gc.collect(project, remote=True)) == []
+    monkeypatch.setattr(remote_gc, "DAY", 0.0)
+    monkeypatch.setattr(gc, "_taken", lambda project, keep: frozenset([("toy", needed.key)]))
+    time.sleep(1.1)  # S3 tells the time in seconds
+    leases = ["leases/toy/old"] if remote.url.startswith("s3") else []
+    expected = [f"other {other.key}", "1 files", *leases]
+    assert remote_kinds(gc.collect(project, remote=True)) == expected
+    assert remote_kinds(gc.collect(project, remote=True)) == []
+    third = Store(tmp_path / "third", remote)
+    assert third.find("other", other.key) is None
+    assert files_of(replace(needed, folder=third.fetch(needed))) == files_of(needed)
+
+
+def remote_kinds(garbage):
+    return [piece.name for piece in garbage if piece.kind == "remote"]
