@@ -18,6 +18,7 @@ from ray.train import (
     FailureConfig,
     RunConfig,
     ScalingConfig,
+    TrainingFailedError,
     UserCallback,
 )
 from ray.train.torch import TorchConfig, TorchTrainer
@@ -82,7 +83,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
 
 
 def _fit_on_what_is_there(job: TrainingJob, loop: Any, on_gpus: bool) -> Any:
-    """Trains; when Ray finds no place for the workers, asks for one on the machines that are left.
+    """Trains; starts again on the machines that are left, and after the remote was away.
 
     Returns:
         What the first worker returned.
@@ -92,13 +93,16 @@ def _fit_on_what_is_there(job: TrainingJob, loop: Any, on_gpus: bool) -> Any:
         scaling = _scaling(job.scale, on_gpus)
         try:
             return fit(_trainer(job, loop, scaling)).return_value
-        except ControllerError as error:
-            reason = patches.why_not_started(error.controller_failure)
-            lost += reason == "lost"
-            if reason is None or lost > job.scale.max_failures:
-                raise
+        except TrainingFailedError as error:
+            failure = getattr(error, "controller_failure", error)
+            reason = patches.why_not_started(failure)
             if reason == "no place":
                 console.say(waits(scaling.num_workers, scaling.resources_per_worker))
+            elif _is_final(failure) or not elsewhere.waited_for_the_remote(job):
+                lost += 1
+                is_lost = reason == "lost" or (job.remote and isinstance(failure, OSError))
+                if not is_lost or lost > job.scale.max_failures:
+                    raise
 
 
 def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTrainer:
