@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Joins the Ray cluster of RAY_ADDRESS as a machine that only starts runs, then runs a command:
+# Joins the Ray cluster of RAY_ADDRESS as a machine that trains nothing, then runs a command:
 #
 #     deploy/join.sh deploy/worker.sh
 #
-# A run has to be on a machine of the cluster. When one of the two ends, the other is ended, too.
+# What starts a run has to be on a machine of the cluster. When Ray or the command ends, so does the
+# other.
 set -euo pipefail
 ray start --address "$RAY_ADDRESS" --num-cpus 0 --num-gpus 0 --disable-usage-stats
 raylet=$(pgrep --newest raylet)

@@ -82,10 +82,8 @@ def postgres(password: str) -> Iterator[dict[str, str]]:
                 return psycopg2.connect(host="127.0.0.1", port=port, **login)
             return None
 
-        log = folder.with_suffix(".log")
-        with started(log, [*map(str, command)], connect, cwd=folder, **user):
+        with started(folder / "log", [*map(str, command)], connect, cwd=folder, **user):
             yield {"PGHOST": "127.0.0.1", "PGPORT": str(port), "PGUSER": "retrain"}
-        log.unlink()
     finally:
         shutil.rmtree(folder)
 
