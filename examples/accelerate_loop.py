@@ -27,8 +27,9 @@ def train(config):
     )
     first_epoch = 0
     if checkpoint := ray.train.get_checkpoint():
-        accelerator.load_state(checkpoint.path)
-        first_epoch = int(Path(checkpoint.path, "epoch").read_text(encoding="utf-8")) + 1
+        with checkpoint.as_directory() as last:
+            accelerator.load_state(last)
+            first_epoch = int(Path(last, "epoch").read_text(encoding="utf-8")) + 1
     for epoch in range(first_epoch, config["epochs"]):
         model.train()
         for images, labels in train_loader:

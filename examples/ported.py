@@ -24,7 +24,8 @@ def train(config):
     model = config["model"]
     first_epoch = 0
     if checkpoint := ray.train.get_checkpoint():
-        state = torch.load(Path(checkpoint.path, "model.pt"), weights_only=True)
+        with checkpoint.as_directory() as last:
+            state = torch.load(Path(last, "model.pt"), weights_only=True)
         model.load_state_dict(state["model"])
         first_epoch = state["epoch"] + 1
     model = ray.train.torch.prepare_model(model)

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
+import ray
 import ray.train
 import torch.distributed
 from ray.train import TrainingFailedError
@@ -11,7 +12,6 @@ from ray.train import TrainingFailedError
 from retrain.caching import is_transient
 from retrain.runs import console
 from retrain.workload import Augment, Model, Scale, Train
-from tasks.compute import placement
 from tasks.train import checkpoint
 from tasks.train.collective import value_of_first
 from tasks.train.job import TrainingJob
@@ -97,6 +97,13 @@ def test_a_divided_network_trains_as_a_whole_one_when_a_worker_is_killed(
     assert_alike(divided, alone)
 
 
+class Idle:
+    """Takes CPUs from others."""
+
+    def wait(self):
+        pass
+
+
 def raising_on_the_last_rank(job):
     """A worker's function: the last worker fails while the others wait for it."""
     context = ray.train.get_context()
@@ -167,13 +174,22 @@ def test_other_errors_are_tried_as_often_as_configured_by_ray_and_no_more(
     assert not is_transient(raised.value)
 
 
-def test_it_is_said_that_workers_find_no_place(ray_session, tmp_path, monkeypatch):
+def test_workers_that_find_no_place_are_told_of_and_start_when_there_is_one(
+    ray_session, images, tmp_path, monkeypatch
+):
+    taking = ray.remote(num_cpus=3)(Idle).remote()  # of four
+    ray.get(taking.wait.remote())
     said = []
-    monkeypatch.setattr(placement, "SECONDS", 0.1)
-    monkeypatch.setattr(console, "say", said.append)
-    (tmp_path / "waiting").touch()
-    with placement.telling_that_it_waits(tmp_path / "waiting", 2, {"CPU": 1.0, "GPU": 0}):
-        while not said:
-            time.sleep(0.05)
-    assert said[0].startswith("train waits for Ray to start its workers: 2 with 1 CPUs each. Free")
-    assert "of 4 CPUs and 0 of 0 GPUs, in 1 machines." in said[0]
+
+    def say(line):
+        said.append(line)
+        if line.startswith("train waits"):
+            ray.kill(taking)
+
+    monkeypatch.setattr(console, "say", say)
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1")
+    trained = run(tmp_path, images, RECIPE, scale=Scale(workers=2))
+    assert trained.facts["val_accuracy"] > 0
+    [line] = [line for line in said if line.startswith("train waits")]
+    assert line.startswith("train waits for Ray to start its workers: 2 with 1 CPUs each. Free")
+    assert "are 1 of 4 CPUs and 0 of 0 GPUs, in 1 machines." in line
