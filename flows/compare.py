@@ -30,7 +30,7 @@ from retrain.workload import Gate
 from tasks.data.champion import Registered
 from tasks.data.pixels import digest_of
 from tasks.data.predictions import learnt_images
-from tasks.data.reference import SPLIT, EvaluatedImages, find_evaluated
+from tasks.data.reference import SPLIT, EvaluatedImages, evaluated_of
 from tasks.gate import any_two
 from tasks.predict.inputs import Source, open_labelled, read
 from tasks.predict.predict import predict as classify
@@ -185,9 +185,12 @@ def _opened(
         return
     newest_first = sorted(models, key=lambda model: (model.created, model.version), reverse=True)
     for model in newest_first:  # the store may have lost what the newer one was evaluated on
-        if evaluated := find_evaluated(run.store, model):
+        if evaluated := evaluated_of(run.project, model):
             reader = EvaluatedImages(evaluated.source, evaluated.validated)
-            yield f"the {SPLIT} split of {model.title}", Source(evaluated.source.format, reader)
+            yield (
+                f"the {SPLIT} split of {model.title}",
+                Source(evaluated.source.source.format, reader),
+            )
             return
     first, second = models
     raise ValueError(

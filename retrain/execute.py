@@ -1,7 +1,7 @@
 """Runs a step, and keeps its output in the store if the step is cached."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -81,16 +81,16 @@ def _make(
     refresh: bool,
 ) -> Artifact:
     """Runs a step and publishes its output; see `get_or_run`."""
-    partial = store.partial(step.name, plan.key)
+    half = store.partial(step.name, plan.key)
     # The step itself checks what it looks up; all of that output may be far more.
     to_check = [source for source in inputs if source.step not in step.looked_up]
-    opened = _fetch(store, step, workload, inputs)
+    fetch(store, step, workload, inputs)
     try:
-        with _checked(to_check, opened, check) as state:
-            partial.mkdir(parents=True)
+        with _checked(to_check, partial(_opened, step, workload), check) as state:
+            half.mkdir(parents=True)
             scratch, is_stale = store.scratch_from(step.name, plan.key, state)
             workspace = Workspace(
-                partial,
+                half,
                 scratch,
                 plan.key,
                 workload.name,
@@ -101,7 +101,7 @@ def _make(
             )
             _run(step, plan, workload, inputs, workspace, context)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(half, ignore_errors=True)
         raise
     store.replace(step.name, plan.key)
     shutil.rmtree(scratch)
@@ -127,7 +127,7 @@ def run_uncached(
         ValueError: From the step.
     """
     store = Store.of(context.project)
-    _fetch(store, step, workload, inputs)
+    fetch(store, step, workload, inputs)
     check(inputs)
     with TemporaryDirectory(dir=store.runs.temporary(context.run)) as folder:
         workspace = Workspace(
@@ -142,30 +142,30 @@ def run_uncached(
     return Artifact.of(step.name, plan.key, Path(), manifest)
 
 
-def _fetch(
-    store: Store, step: Step, workload: Workload, inputs: Sequence[Input]
-) -> Mapping[str, Sequence[str]]:
-    """Brings what a step opens from the remote store; returns the step's `opens`."""
-    opened = step.opens(workload)
+def fetch(store: Store, step: Step, workload: Workload, inputs: Sequence[Input]) -> None:
+    """Brings what a step opens of its inputs from the remote store."""
     for source in inputs:
         if isinstance(source, Artifact) and source.folder.name:
-            store.fetch(source, partial(_is_among, opened.get(source.step)))
-    return opened
+            store.fetch(source, _opened(step, workload, source))
 
 
-def _is_among(names: Sequence[str] | None, path: str) -> bool:
-    return names is None or path.split("/")[0] in names
+def _opened(step: Step, workload: Workload, source: Artifact) -> Callable[[str], bool]:
+    """Whether a step opens a file of an input."""
+    names = step.opens(workload).get(source.step)
+    if names is None:
+        return lambda path: True
+    return lambda path: any(path == name or path.startswith(f"{name}/") for name in names)
 
 
 @contextmanager
 def _checked(
-    inputs: Sequence[Input], opened: Mapping[str, Sequence[str]], check: Check
+    inputs: Sequence[Input], opened: Callable[[Artifact], Callable[[str], bool]], check: Check
 ) -> Iterator[str]:
     """Checks inputs before the block, and after it that nobody has changed their files meanwhile.
 
     Args:
         inputs: The inputs.
-        opened: The step's `opens`.
+        opened: Which files of an input the step opens.
         check: Checks them.
 
     Yields:
@@ -176,11 +176,11 @@ def _checked(
             raises another error, to which the damage may have led.
     """
     artifacts = [artifact for artifact in inputs if isinstance(artifact, Artifact)]
-    states = [state_of(artifact.folder, opened.get(artifact.step)) for artifact in artifacts]
+    states = [state_of(artifact.folder, opened(artifact)) for artifact in artifacts]
 
     def check_unchanged() -> None:
         for artifact, state in zip(artifacts, states, strict=True):
-            if state_of(artifact.folder, opened.get(artifact.step)) != state:
+            if state_of(artifact.folder, opened(artifact)) != state:
                 check([artifact])
                 # It is undamaged now: another run has made it again, or a person has restored it.
                 reason = "its files changed while they were read"

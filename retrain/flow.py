@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from retrain import preflight, roots
+from retrain import preflight
 from retrain.code import source_of
 from retrain.messages import local_time
 from retrain.params import load_workload
@@ -250,7 +250,7 @@ class StepsFlow(Flow[..., Any]):
             state = self.state(context, config, data_rev, promote, dry_run)
             flow_runs.name_by_data(self.name, config.name, state.version.digest)
             if dry_run and not run and (unchanged := self.unchanged(dry_run)):
-                roots.add(project, ())
+                dry_run.state.keep()
                 return unchanged
             return self._follow(Run(state, refresh, strict), dry_run, force)
 

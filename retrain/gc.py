@@ -2,51 +2,31 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from time import time
 from typing import Any
 
-from retrain import roots
+from retrain import remote_gc, roots
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import lineage, snapshot, versions
+from retrain.remote_gc import DAY, Finding, Garbage
 from retrain.roots import Roots
 from retrain.runs.records import LATEST
 from retrain.store import Store
 
 KEEP = 5  # runs of each flow and workload
-DAY = 86400.0  # seconds; what was used or made since then stays
 LOG_DAYS = 30
 
 
-@dataclass(frozen=True)
-class Garbage:
-    """Something that nothing needs.
-
-    Attributes:
-        kind: `artifact`; `scratch` or `leftover`, of a run that was killed; `run`, the document of
-            a run; or `log`.
-        name: The step and the key; the flow, the workload and the run; or the path.
-        bytes: The size of its files.
-    """
-
-    kind: str
-    name: str
-    bytes: int
-
-
-# Something that can go, and what removes it; it is removed before the next one is looked for,
-# while its lock is held.
-Finding = tuple[Garbage, Callable[[], object]]
-
-
-def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> list[Garbage]:
+def collect(
+    project: Project, keep: int = KEEP, *, dry_run: bool = False, remote: bool = False
+) -> list[Garbage]:
     """Removes what nothing needs.
 
     An artifact is needed if one of the last runs made or used it, if a registered version of a
@@ -58,17 +38,21 @@ def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> lis
         keep: How many runs of each flow and workload are kept. The runs under names that are not
             in `params.yaml` count together, and such a name goes with its last run.
         dry_run: Remove nothing.
+        remote: Also remove from the remote store what no project needs; see `retrain.remote_gc`.
 
     Returns:
         What was removed, or would be.
 
     Raises:
-        UsageError: `keep` is less than one.
+        UsageError: `keep` is less than one, or there is no remote store.
+        RemoteError: The remote store does not answer.
         mlflow.exceptions.MlflowException: The registry does not answer. Nothing was removed.
     """
     if keep < 1:
         raise UsageError("--keep: at least the last run is kept.")
-    store = Store(project.store)
+    store = Store.of(project)
+    if remote and store.remote is None:
+        raise UsageError("--remote: there is no remote store here; store.remote names one.")
     own_roots = Roots(_taken(project, keep), _registered_outputs(project, keep))
     needed, since = own_roots | roots.of_others(project), store.runs.oldest() - DAY
     if not dry_run:
@@ -79,6 +63,7 @@ def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> lis
         _old_logs(project),
         _artifacts(store, needed, since),
         _leftovers(store, since),
+        remote_gc.findings(store.remote, own_roots) if remote and store.remote else (),
     ):
         collected.append(garbage)
         if not dry_run:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -203,7 +203,7 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
     return sorted(listed, key=lambda file: str(file["path"]))
 
 
-def state_of(folder: Path, opened: Sequence[str] | None = None) -> str:
+def state_of(folder: Path, opened: Callable[[str], bool] = lambda path: True) -> str:
     """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files below a folder.
 
     The digest is another one after a file was written to, replaced, added or removed. No file is
@@ -211,16 +211,16 @@ def state_of(folder: Path, opened: Sequence[str] | None = None) -> str:
 
     Args:
         folder: The folder of an artifact.
-        opened: The names in the folder that count; all if None. Others may still be fetched.
+        opened: Whether a file counts, by its path below the folder. Others may still be fetched.
     """
     digest = hashlib.sha256()
     for place, folders, names in os.walk(folder):
         folders.sort()
-        if opened is not None and place == os.fspath(folder):
-            folders[:] = [name for name in folders if name in opened]
-            names = [name for name in names if name in opened]
-        digest.update(os.fsencode(os.path.relpath(place, folder)))
+        below = os.path.relpath(place, folder)
+        digest.update(os.fsencode(below))
         for name in sorted(set(names) - {MANIFEST}):
+            if not opened(f"{below}/{name}".removeprefix("./")):
+                continue
             with suppress(FileNotFoundError):
                 status = os.stat(os.path.join(place, name))  # noqa: PTH116, PTH118  millions of them
                 file_state = (name, status.st_ino, status.st_size, status.st_mtime_ns)

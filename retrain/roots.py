@@ -2,7 +2,8 @@
 
 The roots of a project are a file in the store. Each run adds the outputs that it used or made, and
 `gc` writes the file anew, with what is still needed. They end with `retrain gc` in the project; or
-`DAYS` after its last run, if the project has vanished.
+`DAYS` after its last run, if the project has vanished. With a remote store, they are published
+there, for the projects of other machines.
 """
 
 import json
@@ -16,7 +17,8 @@ from time import time
 from retrain.atomic import write_json
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.store import ROOTS
+from retrain.remote import Remote
+from retrain.store import ROOTS, Store
 
 DAYS = 90
 
@@ -39,8 +41,9 @@ class Roots:
 
 def add(project: Project, outputs: Iterable[tuple[str, str]]) -> None:
     """Adds outputs to the roots of a project; without any, the roots begin to age anew."""
+    added = frozenset(outputs)
     with _locked(project) as file:
-        _write(project, file, _read(file) | Roots(frozenset(outputs)))
+        _write(project, file, _read(file) | Roots(added), publish=bool(added))
 
 
 def replace(project: Project, find: Callable[[], Roots]) -> None:
@@ -51,7 +54,7 @@ def replace(project: Project, find: Callable[[], Roots]) -> None:
         find: Finds the roots; no run of the project adds any meanwhile.
     """
     with _locked(project) as file:
-        _write(project, file, find())
+        _write(project, file, find(), publish=True)
 
 
 def of_others(project: Project) -> Roots:
@@ -85,14 +88,46 @@ def _file(project: Project) -> Path:
     return project.store / ROOTS / f"{identity['id']}.json"
 
 
+def of_all(remote: Remote, now: float) -> Roots:
+    """The roots of all projects that have published theirs.
+
+    Args:
+        remote: The remote store.
+        now: Seconds since the epoch.
+
+    Raises:
+        RemoteError: The remote store does not answer.
+    """
+    roots = Roots()
+    for path, _, published in remote.listed(ROOTS):
+        if now - published < DAYS * 86400:
+            roots |= _parse(remote.read(path))
+    return roots
+
+
 def _read(file: Path) -> Roots:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    return _parse(file.read_bytes() if file.exists() else None)
+
+
+def _parse(content: bytes | None) -> Roots:
+    if content is None:
         return Roots()
+    values = json.loads(content)
     return Roots(frozenset(map(tuple, values["outputs"])), frozenset(values["digests"]))
 
 
-def _write(project: Project, file: Path, roots: Roots) -> None:
+def _write(project: Project, file: Path, roots: Roots, *, publish: bool) -> None:
     fields = {"outputs": sorted(roots.outputs), "digests": sorted(roots.digests)}
     write_json(file, {"project": str(project.root), **fields})
+    published = project.state / ".roots.published"
+    # A run that has nothing to do asks no network, but for once in a while.
+    is_old = not published.exists() or time() - published.stat().st_mtime > DAYS / 3 * 86400
+    remote = Store.of(project).remote
+    if remote and (publish or is_old):
+        content = file.read_bytes()
+
+        def send() -> None:
+            remote.write(f"{ROOTS}/{file.name}", content)
+            published.touch()
+
+        remote.attempt(send)

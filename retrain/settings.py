@@ -7,7 +7,7 @@ from pathlib import Path
 from retrain.errors import UsageError
 from retrain.logins import has_login
 
-REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the files
+REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the files; if empty, there is none
 SCHEMES = ("s3", "gs", "file")
 
 
@@ -23,7 +23,7 @@ def store_remote(*files: Path) -> str | None:
     from ruamel.yaml import YAML
 
     place, url = REMOTE, os.environ.get(REMOTE)
-    for file in () if url else files:
+    for file in files if url is None else ():
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         # Only this section is parsed: it is asked for often, and the workloads are many lines.
         if section := re.search(r"^store:.*(?:\n(?:[ \t#].*)?)*", text, re.MULTILINE):

@@ -208,8 +208,8 @@ class Step:
             workload where they depend on it.
         looked_up: Those of the inputs in which the step only looks up what another input names by
             its SHA-256, and checks it: their digests are not part of the key.
-        opens: For a workload, by input: the names in the input's folder that the step opens. Of an
-            input that is not in it, all are fetched from the remote store before the step runs.
+        opens: For a workload, by input: the files and folders in the input that the step opens. Of
+            an input that is not named, all are fetched from the remote store before the step runs.
         libraries: The distributions whose version changes the output.
         reports_with: Modules that affect only what the step shows, logs and writes below
             `report/`: a change in them does not change the output.

@@ -28,11 +28,10 @@ from retrain.project import Project
 from retrain.registry import versions
 from retrain.runs.records import Document
 from retrain.step import REPORT
-from retrain.store import Store
 from tasks.data import image_table
 from tasks.data.image_table import SPLITS
-from tasks.data.raw_dataset import RawDataset, open_format
-from tasks.data.reference import find_evaluated
+from tasks.data.raw_dataset import RawDataset, Reader, open_format
+from tasks.data.reference import evaluated_of
 from tasks.validate.step import BRIGHTNESS, NEAR_DUPLICATES, REJECTED, REJECTION, RESULTS
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Before:
 
     title: str
     images: "pd.DataFrame"
-    source: RawDataset
+    source: Reader
 
 
 def sections(project: Project, document: Document, files: Files) -> list[Section]:
@@ -114,7 +113,7 @@ def _before(project: Project, document: Document, images: "pd.DataFrame") -> Bef
     if champion is None or len(images) > MAX_COMPARED:
         return None
     version = versions.get(project, document["workload"], champion["version"])
-    found = version and find_evaluated(Store.of(project), version)
+    found = version and evaluated_of(project, version)
     if not found:
         return None
     return Before(f"version {champion['version']}", _read(found.validated), found.source)
@@ -183,7 +182,7 @@ def _changed(count: int, change: int) -> Cell:
     return Cell(f"{count:,} ({change:+,})" if change else f"{count:,}")
 
 
-def changes(images: "pd.DataFrame", source: RawDataset | None, before: Before) -> Iterator[Block]:
+def changes(images: "pd.DataFrame", source: Reader | None, before: Before) -> Iterator[Block]:
     """What is new, gone and labelled otherwise; an image is its pixels.
 
     Args:
@@ -258,7 +257,7 @@ def _distributions(images: "pd.DataFrame", brightness: Path) -> Iterator[Block]:
             yield charts.histogram(title, numbers.tolist(), ends.tolist())
 
 
-def _set_aside(folder: Path, source: RawDataset | None) -> Iterator[Block]:
+def _set_aside(folder: Path, source: Reader | None) -> Iterator[Block]:
     """The images that the checks have set aside, with the reasons; few for each."""
     import pandas as pd
 
@@ -276,7 +275,7 @@ def _pictures(
     count: int,
     lines: "pd.Series[str]",
     style: str,
-    source: RawDataset | None,
+    source: Reader | None,
 ) -> Iterator[Block]:
     """Some of a count of images, each with a line; a table where they cannot be read."""
     yield Text(f"{len(shown):,} of {count:,} images.", "muted")
@@ -294,7 +293,7 @@ def _pictures(
 
 
 def _near_duplicates(
-    folder: Path, images: "pd.DataFrame", source: RawDataset | None
+    folder: Path, images: "pd.DataFrame", source: Reader | None
 ) -> Iterator[Block]:
     """Pairs of images that look alike in two splits, side by side."""
     with (folder / REPORT / NEAR_DUPLICATES).open(encoding="utf-8", newline="") as file:

@@ -7,7 +7,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from flows.pages.blocks import Thumbnail
-from tasks.data.raw_dataset import RawDataset, unit_of
+from tasks.data.raw_dataset import Reader, unit_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ def of_encoded(data: bytes, alt: str) -> Thumbnail:
         return Thumbnail(BROKEN, f"{alt} (it cannot be decoded)")
 
 
-def read_encoded(source: RawDataset, places: Iterable[tuple[str, int]]) -> list[bytes]:
+def read_encoded(source: Reader, places: Iterable[tuple[str, int]]) -> list[bytes]:
     """The encoded images at some places of the data (file and row), in that order."""
     wanted = list(places)
     unit = unit_of(sorted(set(wanted)))

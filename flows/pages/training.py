@@ -50,7 +50,7 @@ def page_of(project: Project, document: Document) -> Page:
         project: The clone.
         document: As `flows.reports.training.TrainingReport` makes it.
     """
-    files, verdict = files_of(document), _verdict(document)
+    files, verdict = files_of(project, document), _verdict(document)
     has_answers = files.has("evaluate", "preprocess")
     sections = [
         Section("Comparison", list(_comparison(document, files)) if document["metrics"] else []),

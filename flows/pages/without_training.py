@@ -31,7 +31,7 @@ MAX_ROWS = 60  # of a table
 
 def checks(project: Project, document: Document) -> Page:
     """The page of a run of the flow `validate`."""
-    files = files_of(document)
+    files = files_of(project, document)
     sections = data.sections(project, document, files)
     verdict, top = Verdict("Passed", document["outcome"], "✓", "good"), list(gone(files))
     if "error" in document:
@@ -171,7 +171,7 @@ def search(project: Project, document: Document) -> Page:
     if document["best"] is None:
         verdict = Verdict("Failed", "The search has no complete trial.", "✗", "bad")
         top = failure(project, document) if "error" in document else []
-        run = Section("Run", list(run_blocks(project, document, files_of(document))))
+        run = Section("Run", list(run_blocks(project, document, files_of(project, document))))
         return _page(document, document["workload"], verdict, top, [run])
     metric = facts["metric"]
     verdict = Verdict("Searched", document["outcome"], "✓", "good")

@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import Literal
 
 from retrain.cli.command import KEEPING, Answer, Clone, app
+from retrain.errors import RemoteError
 from retrain.messages import message_of
 from retrain.project import Project
 
@@ -188,6 +189,21 @@ def _remote(project: Project) -> str:
     return f"{place} answers"
 
 
+def _store(project: Project) -> str:
+    from retrain.store import Store
+
+    remote = Store.of(project).remote
+    if remote is None:
+        return "on this machine only; store.remote shares it with others"
+    list(remote.listed("leases"))
+    try:
+        remote.write("doctor", b"")
+    except RemoteError as error:
+        raise UserWarning(f"{error} What is made here is not sent there.") from None
+    remote.delete(["doctor"])
+    return f"{remote.url} answers"
+
+
 def _servers(project: Project) -> str:
     from retrain import preflight
     from retrain.servers import reachable, services
@@ -229,6 +245,7 @@ CHECKS: dict[str, Callable[[Project], str]] = {
     "disk": _disk,
     "locks": _locks,
     "DVC remote": _remote,
+    "store": _store,
     "servers": _servers,
     "ports": _ports,
 }

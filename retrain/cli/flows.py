@@ -217,7 +217,7 @@ def _run(
     # After a run that was killed, a flow has to run, even if that finds nothing to do.
     has_to_run = options.run or options.refresh or Store(project.store).runs.killed()
     if not has_to_run and (unchanged := flow.unchanged(dry_run)):
-        return _tell_unchanged(project, unchanged, dry_run.state.version.warning)
+        return _tell_unchanged(dry_run.state, unchanged)
     arguments = (workload, overrides, options.data_rev, options.refresh)
     chosen = {name: getattr(options, name) for name in ("as_name", "force", "strict")}
     run = partial(flow, *arguments, run=True, promote=promote, **chosen)
@@ -228,12 +228,10 @@ def _run(
     )
 
 
-def _tell_unchanged(project: Project, unchanged: "Document", warning: str | None) -> Answer:
-    """Answers what stands, since nothing has changed; the project goes on needing its outputs."""
-    from retrain import roots
-
-    roots.add(project, ())
-    if warning:
+def _tell_unchanged(state: "RunState", unchanged: "Document") -> Answer:
+    """Answers what stands, since nothing has changed."""
+    state.keep()
+    if warning := state.version.warning:
         print(warning, file=sys.stderr)
     return Answer(unchanged | {"took": _seconds()}, lambda: print(wrapped(unchanged["outcome"])))
 

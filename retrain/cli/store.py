@@ -12,7 +12,7 @@ from retrain.errors import UsageError
 
 if TYPE_CHECKING:
     from flows.verify import Verified
-    from retrain.gc import Garbage
+    from retrain.remote_gc import Garbage
 
 
 @app.command(group=KEEPING)
@@ -81,6 +81,7 @@ def gc(
     *,
     keep: int = 5,
     dry_run: bool = False,
+    remote: bool = False,
     yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False,
     project: Clone,
     to_json: ToJson,
@@ -94,6 +95,7 @@ def gc(
     Args:
         keep: How many runs of each flow and workload are kept.
         dry_run: List what would be removed, and remove nothing.
+        remote: Also what no project needs in the remote store of all machines.
         yes: Do not ask; without a terminal nobody can be asked.
     """
     from rich.prompt import Confirm
@@ -104,12 +106,12 @@ def gc(
     if not (yes or dry_run or can_ask):
         raise UsageError("gc removes files: add --yes, or look first with --dry-run.")
     if not (yes or dry_run):
-        garbage = gc.collect(project, keep, dry_run=True)
+        garbage = gc.collect(project, keep, dry_run=True, remote=remote)
         _show_garbage(garbage, "To remove")
         dry_run = not garbage or not Confirm.ask("Remove them?", default=False)
         if dry_run:
             return Answer({}, lambda: print("Nothing was removed."))
-    garbage = gc.collect(project, keep, dry_run=dry_run)
+    garbage = gc.collect(project, keep, dry_run=dry_run, remote=remote)
     size = sum(piece.bytes for piece in garbage)
     show = partial(_show_garbage, garbage, "To remove" if dry_run else "Removed")
     return Answer({"dry_run": dry_run, "bytes": size, "garbage": garbage}, show)

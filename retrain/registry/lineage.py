@@ -178,7 +178,8 @@ def write_images(project: Project, lineage: Lineage, file: Path) -> int:
         raise UsageError(f"--images {file}: name a file that ends in .parquet or .csv.")
     images = lineage.images
     [digest] = [output.digest for output in lineage.steps if output.step == images.step]
-    artifact = Store.of(project).find_digest(images.step, digest)
+    store = Store.of(project)
+    artifact = store.find(images.step, images.key) or store.find_digest(images.step, digest)
     if artifact is None:
         revision = f" --data-rev {lineage.commit}" if lineage.data["tracked"] else ""
         raise ValueError(
@@ -186,7 +187,7 @@ def write_images(project: Project, lineage: Lineage, file: Path) -> int:
             "their digest per split is known. With the code and the checks of then, this makes it "
             f"again: retrain {images.step} {lineage.entry or lineage.model}{revision}"
         )
-    listed = artifact.folder / images.file
+    listed = store.fetch(artifact) / images.file
     if digests_of_images(listed) != images.splits:
         raise ValueError(f"{listed} has changed since the version was registered.")
     table = parquet.read_table(listed, columns=list(COLUMNS)).select(list(COLUMNS))

@@ -312,5 +312,6 @@ def _environment(copy: Copy) -> dict[str, str]:
     paths = [str(copy.root), variables.get("PYTHONPATH", "")]
     return variables | {
         "DVC_SITE_CACHE_DIR": str(copy.state / "dvc"),
+        "RETRAIN_STORE_REMOTE": "",  # which has what is to be made again
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }

@@ -10,7 +10,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from retrain import roots
 from retrain.atomic import write_json
+from retrain.execute import fetch
 from retrain.outputs import Plan, difference, plan
 from retrain.project import Project
 from retrain.step import DataVersion, Input, Step, Workspace, digest_of
@@ -99,6 +101,18 @@ class RunState:
     outcomes: list[Outcome] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     began: float = field(default_factory=monotonic)
+
+    def keep(self) -> None:
+        """Keeps what a run that has nothing to do stands for: its project goes on needing it.
+
+        What could not be sent to the remote store before is sent.
+        """
+        remote = self.store.remote
+        for artifact in self.artifacts.values() if remote else ():
+            if remote and artifact.folder.name and artifact.remote != remote.url:
+                with self.store.lock(artifact.step, artifact.key):
+                    self.store.push(artifact.step, artifact.key)
+        roots.add(self.context.project, ())
 
     def add(self, outcome: Outcome, artifact: Artifact) -> None:
         """Adds a step that has ended, in place of the same step with other inputs."""
@@ -271,6 +285,7 @@ class DryRun(StateRunner):
 
     def _dry_run(self, step: Step, planned: Plan, inputs: tuple[Input, ...]) -> Artifact | None:
         """The output of a step that is not cached; None if the step would change something."""
+        fetch(self.state.store, step, self.workload, inputs)
         workspace = Workspace(Path(), Path(), planned.key, self.workload.name, self.project)
         facts = step.dry_run(self.workload, inputs, workspace)
         if facts is None:

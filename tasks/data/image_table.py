@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from models.image import ImageProperties
-from tasks.data.raw_dataset import RawDataset, unit_of
+from tasks.data.raw_dataset import Reader, unit_of
 
 SPLITS = ("train", "val", "test")  # in the order in which they are shown
 FILE_NAME = "images.parquet"
@@ -174,7 +174,7 @@ class AcceptedImage:
 
 
 def read_images(
-    source: RawDataset, validated: Path, split: str, rows: Collection[int] | None = None
+    source: Reader, validated: Path, split: str, rows: Collection[int] | None = None
 ) -> Iterator[AcceptedImage]:
     """Reads the images of a split, in the order of its prepared rows; few are in memory at a time.
 

@@ -13,17 +13,19 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from retrain.store import Artifact
+from retrain.project import Project
+from retrain.store import Artifact, Store
 from retrain.workload import Data
 from tasks.data.listing import list_files
 
+LISTED = "tasks.data.listed_images"
 # The module of each format, whose class `Images` reads it. One is imported, by its name, so that
 # the code of the others does not belong to a step's.
 READERS = {
     "parquet": "tasks.data.parquet_files",
     "folders": "tasks.data.class_folders",
     "webdataset": "tasks.data.tar_files",
-    **dict.fromkeys(("table", "coco", "label_studio", "cvat"), "tasks.data.listed_images"),
+    **dict.fromkeys(("table", "coco", "label_studio", "cvat"), LISTED),
 }
 
 # This many units spread well over a cluster. A unit with fewer images and less work is not worth a
@@ -191,6 +193,40 @@ def open_raw_dataset(data: Data, pulled: Artifact) -> RawDataset:
     return open_format(
         pulled.facts["format"], pulled.folder / "data", data.image_column, data.label_column
     )
+
+
+@dataclass(frozen=True)
+class FetchedImages:
+    """Reads images of a pulled version of the data, whose files are fetched when they are read.
+
+    Attributes:
+        source: Reads what is here.
+        pulled: The output of `pull`.
+        store: Where it is.
+    """
+
+    source: RawDataset
+    pulled: Artifact
+    store: Store
+
+    def parts(self) -> Iterator[Unit]:
+        """All images; see `Reader`."""
+        self.store.fetch(self.pulled)
+        return self.source.parts()
+
+    def read(self, unit: Unit) -> Iterator[RawImage]:
+        """The images of a unit; see `Reader`."""
+        files = {f"data/{piece.file}" for piece in unit.pieces}
+        # What is listed in a file is looked for among all images.
+        is_listed = READERS[self.source.format] == LISTED
+        if is_listed or not all((self.pulled.folder / file).exists() for file in files):
+            self.store.fetch(self.pulled, lambda path: is_listed or path in files)
+        return self.source.read(unit)
+
+
+def read_again(project: Project, data: Data, pulled: Artifact) -> FetchedImages:
+    """Reads some images of the output of `pull` once more."""
+    return FetchedImages(open_raw_dataset(data, pulled), pulled, Store.of(project))
 
 
 def open_format(

@@ -9,6 +9,7 @@ By default, two versions are also compared on the images of an evaluation in the
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -20,13 +21,14 @@ import pyarrow.parquet as pq
 
 from retrain import tracking
 from retrain.project import Project
+from retrain.registry import lineage
 from retrain.registry.versions import ModelVersion
-from retrain.store import Store
+from retrain.store import Artifact, Store
 from tasks.data import image_table
 from tasks.data.image_facts import is_sampled, measure, schema
 from tasks.data.image_table import read_images
 from tasks.data.predictions import FEATURES, FILE
-from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, open_format, unit_of
+from tasks.data.raw_dataset import FetchedImages, RawImage, Reader, Unit, open_format, unit_of
 
 SPLIT = "test"
 FOLDER = "reference"  # of the run's artifacts
@@ -38,7 +40,7 @@ def find_reference(project: Project, version: ModelVersion) -> pa.Table | None:
     content = tracking.read_artifact(project, version.run_id, path)
     if content:
         return pq.read_table(BytesIO(content), schema=schema())  # an old one lacks features: null
-    evaluated = find_evaluated(Store.of(project), version)
+    evaluated = evaluated_of(project, version)
     return evaluated and make_reference(
         evaluated.source, evaluated.validated, evaluated.predictions
     )
@@ -51,7 +53,7 @@ def keep_reference(project: Project, version: ModelVersion, table: pa.Table) -> 
         tracking.log_artifacts(project, version.run_id, Path(folder), FOLDER)
 
 
-def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> pa.Table:
+def make_reference(source: Reader, validated: Path, evaluated: Path) -> pa.Table:
     """A sample of the test split of an evaluation, with its predictions.
 
     Args:
@@ -98,7 +100,21 @@ class Evaluated:
 
     predictions: Path
     validated: Path
-    source: RawDataset
+    source: FetchedImages
+
+
+def evaluated_of(project: Project, version: ModelVersion) -> Evaluated | None:
+    """Finds the data on which a version was evaluated, here or by another machine.
+
+    None if the store has lost a part of it.
+    """
+    store = Store.of(project)
+    with suppress(ValueError):  # its lineage is gone or was changed, as `verify` says
+        record = lineage.read(project, version) if store.remote else None
+        for output in record.steps if record else ():
+            if output.key:
+                store.find(output.step, output.key)  # known here from now on
+    return find_evaluated(store, version)
 
 
 def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
@@ -113,13 +129,14 @@ def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
     pulled, validated = (_input_of(store, prepared, name) for name in ("pull", "validate"))
     if not (evaluated and prepared and pulled and validated):
         return None
-    config = prepared[1]["plan"]["config"]
+    config = prepared[1]["config"]
     names = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
-    source = open_format(pulled[1]["facts"]["format"], pulled[0] / "data", **names)
-    return Evaluated(evaluated[0], validated[0], source)
+    source = open_format(pulled[0].facts["format"], pulled[0].folder / "data", **names)
+    images = FetchedImages(source, pulled[0], store)
+    return Evaluated(store.fetch(evaluated[0]), store.fetch(validated[0]), images)
 
 
-Stored = tuple[Path, Mapping[str, Any]]  # the folder of an artifact, and its manifest
+Stored = tuple[Artifact, Mapping[str, Any]]  # an artifact, and its plan
 
 
 def _find(store: Store, step: str, matches: Callable[[Mapping[str, Any]], bool]) -> Stored | None:
@@ -128,13 +145,14 @@ def _find(store: Store, step: str, matches: Callable[[Mapping[str, Any]], bool])
         if name == step:
             manifest, damage = store.inspect(step, key)
             if not damage and matches(manifest):
-                return store.folder(step, key), manifest
+                artifact = Artifact.of(step, key, store.folder(step, key), manifest)
+                return artifact, manifest["plan"]
     return None
 
 
 def _input_of(store: Store, artifact: Stored | None, step: str) -> Stored | None:
     """The output of a step that an artifact was made of."""
-    digest = artifact and artifact[1]["plan"]["inputs"].get(step)
+    digest = artifact and artifact[1]["inputs"].get(step)
     return _find(store, step, lambda manifest: manifest["digest"] == digest) if digest else None
 
 

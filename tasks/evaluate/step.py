@@ -25,7 +25,7 @@ from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
 from tasks.data.metrics import LOWER_IS_BETTER, outcomes, per_class, summarise
 from tasks.data.predictions import LEARNT, image_id, learnt_images, read
-from tasks.data.shards import ROWS, Prepared, PreparedSplit, open_prepared
+from tasks.data.shards import IMAGES, LABELS, ROWS, Prepared, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions
 from tasks.evaluate.predictions import Answers
 
@@ -38,6 +38,12 @@ MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 @step(
     inputs=lambda workload: ("train", prepared_by(workload)),
     reads=("evaluate",),
+    opens=lambda workload: {
+        prepared_by(workload): (
+            *(LABELS, IMAGES, SPLIT, f"{REPORT}/{SPLIT}"),
+            *(f"{split}/{ROWS}" for split in LEARNT_FROM),
+        )
+    },
     libraries=("numpy", "pyarrow", "torch", "transformers"),
     reports_with=("tasks.compute.served", "tasks.evaluate.plots"),
     imports=("matplotlib.figure",),

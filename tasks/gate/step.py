@@ -32,7 +32,13 @@ ALREADY = "champion already"
 PASSES = ("first", "repackaged", ALREADY)  # within the bounds, beside what `promotes` names
 
 
-@step(inputs=("evaluate", "opponents", "slices"), reads=("gate",), cached=False, hours=1)
+@step(
+    inputs=("evaluate", "opponents", "slices"),
+    reads=("gate",),
+    opens=lambda workload: {"evaluate": ("per_class.json",)},
+    cached=False,
+    hours=1,
+)
 def gate(
     rules: Gate, scores: Artifact, opponents: Opponents, slices: Slices, workspace: Workspace
 ) -> Facts:

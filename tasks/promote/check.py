@@ -28,7 +28,7 @@ from tasks.promote.latency import measure
 from tasks.promote.package import gradient
 
 if TYPE_CHECKING:
-    from tasks.data.raw_dataset import RawDataset
+    from tasks.data.raw_dataset import Reader
 
 SPLIT = "test"
 EXAMPLES = "examples"  # the folder of the run's artifacts
@@ -90,7 +90,7 @@ class Example:
         )
 
 
-def sample(source: "RawDataset", validated: Path) -> Iterator[AcceptedImage]:
+def sample(source: "Reader", validated: Path) -> Iterator[AcceptedImage]:
     """Some test images, evenly spaced over the split, or over some parts of large data.
 
     Args:

@@ -19,12 +19,12 @@ from retrain.registry import decisions, lineage, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
-from retrain.store import Artifact
+from retrain.store import Artifact, Store
 from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.champion import Registered
-from tasks.data.raw_dataset import open_raw_dataset
+from tasks.data.raw_dataset import read_again
 from tasks.data.reference import keep_reference, make_reference
 from tasks.promote import card, latency
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
@@ -58,6 +58,8 @@ class Intent:
 @step(
     inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
     reads=("data.image_column", "data.label_column", "gate.approval", "gate.max_latency_ms"),
+    # It fetches what it opens when it has anything to do.
+    opens=lambda workload: {"pull": (), "validate": (), "train": (), "evaluate": ()},
     cached=False,
     hours=2,
 )
@@ -92,6 +94,8 @@ def promote(
         _check_still_holds(decision, versions.champion(project, name))
         if decision.facts["verdict"] == "champion already":
             return _facts(_unchanged(project, name, decision))
+        for output in (validated, trained, scores):
+            Store.of(project).fetch(output)
         describe = partial(
             card.describe, name, version, validated.facts, trained, scores, decision.facts
         )
@@ -125,7 +129,7 @@ def _check(
     """Checks that a version can be served, and how fast; keeps what drift is found against."""
     project, bound = workspace.project, rules.max_latency_ms
     latency = check_before_promotion(project, version, workspace.folder, bound)
-    source = open_raw_dataset(data, pulled)
+    source = read_again(project, data, pulled)
     keep_reference(project, version, make_reference(source, validated.folder, scores.folder))
     return versions.note_latency(project, version, latency)
 
@@ -278,7 +282,7 @@ def _register(
                 "registered. Run again."
             )
         run_id = _run_of(trained, workspace)
-        images = sample(open_raw_dataset(data, pulled), validated.folder)
+        images = sample(read_again(project, data, pulled), validated.folder)
         example = example_of(package_folder, images, scores.folder)
         keep(project, run_id, scores.facts["package"], example)
         card.keep(project, run_id, scores.facts["package"], text)

@@ -62,10 +62,10 @@ SCALE = (
     inputs=lambda workload: (prepared_by(workload), "pull", "start"),
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
     looked_up=("pull",),
-    opens=lambda workload: (
-        {prepared_by(workload): (LABELS, IMAGES, "train", "val")}
-        | ({} if workload.images.storage == "source" else {"pull": ()})
-    ),
+    opens=lambda workload: {
+        prepared_by(workload): (LABELS, IMAGES, "train", "val"),
+        **({} if workload.images.storage == "source" else {"pull": ()}),
+    },
     libraries=("numpy", "safetensors", "torch", "transformers"),
     reports_with=(
         "models.processing",

@@ -10,10 +10,11 @@ from select import select
 
 import pytest
 
-from retrain import remote as remotes
+from retrain import gc, remote as remotes, remote_gc, roots
 from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run
 from retrain.outputs import plan
+from retrain.project import Project
 from retrain.remote import Remote
 from retrain.step import Workspace
 from retrain.store import Store
@@ -156,3 +157,32 @@ def started(program):
             yield process
         finally:
             process.kill()
+
+
+def test_gc_keeps_in_the_remote_what_a_project_needs_or_was_written_today(
+    remote, context, tmp_path, monkeypatch
+):
+    project = Project(tmp_path / "project")
+    project.root.mkdir()
+    project.params.write_text(f"store: {{remote: '{remote.url}'}}\nworkloads: {{}}\n")
+    store = Store.of(project)
+    needed, _ = make(store, context)
+    other, _ = make(store, context, replace(FILES, name="other"))
+    remote.write("files/00/" + "0" * 64, b"of nobody")
+    remote.write("leases/toy/old", b"{}")
+    roots.add(project, [("toy", needed.key)])
+    assert remote_kinds(gc.collect(project, remote=True)) == []
+    monkeypatch.setattr(remote_gc, "DAY", 0.0)
+    monkeypatch.setattr(gc, "_taken", lambda project, keep: frozenset([("toy", needed.key)]))
+    time.sleep(1.1)  # S3 tells the time in seconds
+    leases = ["leases/toy/old"] if remote.url.startswith("s3") else []
+    expected = [f"other {other.key}", "1 files", *leases]
+    assert remote_kinds(gc.collect(project, remote=True)) == expected
+    assert remote_kinds(gc.collect(project, remote=True)) == []
+    third = Store(tmp_path / "third", remote)
+    assert third.find("other", other.key) is None
+    assert files_of(replace(needed, folder=third.fetch(needed))) == files_of(needed)
+
+
+def remote_kinds(garbage):
+    return [piece.name for piece in garbage if piece.kind == "remote"]
