@@ -48,8 +48,11 @@ class DamagedArtifactError(Exception):
     """
 
     def __init__(self, step: str, key: str, damage: str) -> None:
-        super().__init__(f"{step} {key[:8]} is damaged ({damage}); it is made again.")
+        super().__init__(step, key, damage)
         self.step, self.key, self.damage = step, key, damage
+
+    def __str__(self) -> str:
+        return f"{self.step} {self.key[:8]} is damaged ({self.damage}); it is made again."
 
 
 class RemoteError(ConnectionError):

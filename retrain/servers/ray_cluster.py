@@ -7,11 +7,12 @@ import json
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any
 
 from retrain import hardware
@@ -176,12 +177,29 @@ def machines_without(file: Path) -> list[str]:
     ]
 
 
+@cache
+def machines_share_the_store() -> bool:
+    """Whether all machines of the cluster see the store, so that their tasks can write there."""
+    store = find_project().store
+    store.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=store) as file:
+        return not machines_without(Path(file.name))
+
+
+def this_node() -> dict[str, Any]:
+    """The node of Ray that this process is on, as Ray describes it."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    return next(node for node in ray.nodes() if node["NodeID"] == here)
+
+
 def node_root() -> Path:
     """The store of a machine of the cluster that does not see the one of the run.
 
     It is the folder that `RETRAIN_STORE` names there, or a temporary one.
     """
-    temporary = Path(tempfile.gettempdir()) / f"retrain-{os.getuid()}" / "store"
+    temporary = Path(gettempdir()) / f"retrain-{os.getuid()}" / "store"
     return Path(os.environ.get("RETRAIN_STORE") or temporary)
 
 

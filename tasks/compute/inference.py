@@ -97,7 +97,8 @@ def probabilities(
         float32 (chunk, classes of the model), in the order of the split; the last has the rest.
     """
     numbers = range(-(-len(open_prepared(job.images).split(job.split)) // job.batch_size))
-    in_order = ray_data.in_actors if ray_cluster.is_remote() else ray_data.in_threads
+    is_spread = ray_cluster.is_remote() and ray_data.cpus() > 0
+    in_order = ray_data.in_actors if is_spread else ray_data.in_threads
     with closing(in_order(partial(_Predictor, job), numbers)) as answers:
         rows = chain.from_iterable(_probabilities(answers, features, done))
         while chunk_rows := list(islice(rows, chunk)):

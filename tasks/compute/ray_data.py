@@ -187,7 +187,7 @@ def connect() -> None:
 
 def _is_worth_a_plan(seconds: float) -> bool:
     if ray_cluster.is_remote():  # its cores are not counted here
-        return seconds > START
+        return seconds > START and cpus() > 0
     from joblib import cpu_count
 
     return bool(seconds - seconds / cpu_count() > START)
@@ -211,22 +211,44 @@ def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Da
         return _outcome(lambda: function(pickle.loads(row["unit"])))
 
     connect()
-    import ray
     from ray.data import TaskPoolStrategy
 
-    cpus = math.ceil(ray.cluster_resources().get("CPU", 1))  # none yet, if it has still to grow
-    blocks = min(len(units), max(BLOCKS_PER_CPU * cpus, math.ceil(seconds / BLOCK_SECONDS)))
-    return _source(units, blocks).map(call, compute=TaskPoolStrategy(size=min(blocks, AT_ONCE)))
+    blocks = min(len(units), max(BLOCKS_PER_CPU * cpus(), math.ceil(seconds / BLOCK_SECONDS)))
+    tasks = TaskPoolStrategy(size=min(blocks, AT_ONCE))
+    return _source(units, blocks).map(call, compute=tasks, **_place())
+
+
+def _place() -> dict[str, Any]:
+    """Where the work of a plan runs: anywhere, or here where no other machine sees the files."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if not ray_cluster.is_remote() or ray_cluster.machines_share_the_store():
+        return {}
+    here = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
+
+
+def _resources() -> dict[str, float]:
+    """The resources of Ray where the work of a plan runs."""
+    connect()
+    import ray
+
+    resources: dict[str, float] = ray.cluster_resources()
+    return ray_cluster.this_node()["Resources"] if _place() else resources
+
+
+def cpus() -> int:
+    """The CPUs of Ray where the work of a plan runs."""
+    return math.ceil(_resources().get("CPU", 0 if _place() else 1))  # it may have still to grow
 
 
 def _plan_of_actors(make: Make[T, R], units: Sequence[T]) -> "Dataset":
     """The plan that has actors call what they make on each unit."""
-    connect()
-    import ray
     from joblib import cpu_count
     from ray.data import ActorPoolStrategy
 
-    resources = ray.cluster_resources()
+    resources = _resources()
     gpus = int(resources.get("GPU", 0))
     # A Ray of this machine counts more CPUs than there are cores.
     cpus = int(resources["CPU"]) if ray_cluster.is_remote() else int(cpu_count())
@@ -239,6 +261,7 @@ def _plan_of_actors(make: Make[T, R], units: Sequence[T]) -> "Dataset":
         num_gpus=1 if gpus else None,
         # Where others have CPUs, it starts with as many actors as it can have.
         compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
+        **_place(),
     )
 
 

@@ -12,17 +12,20 @@ its workers. What they make goes through the training's own place in the remote,
 The small files that show the progress go through an actor of Ray.
 """
 
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
 from retrain import atomic
-from retrain.errors import RemoteError, UsageError
+from retrain.errors import DamagedArtifactError, RemoteError, UsageError
+from retrain.locks import AGAIN_SECONDS
 from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.runs import console
@@ -119,14 +122,24 @@ def located(job: TrainingJob) -> TrainingJob:
 
 
 def _fetched(store: Store, folder: Path, with_rows: bool) -> Path:
-    """The folder of an artifact on this machine, with the files that a training opens."""
+    """The folder of an artifact on this machine, with the files that a training opens.
+
+    Raises:
+        DamagedArtifactError: The remote does not have it as it was made.
+    """
     step, key = folder.parts[-2:]
-    return store.fetch(
+    with store.lock(step, key):
+        if store.inspect(step, key)[1]:
+            store.discard(step, key)  # the remote may have what is damaged here
+    fetched = store.fetch(
         Artifact(step, key, "", folder, {}),
         wanted=lambda path: (
             not path.startswith(("test/", "report/")) and (with_rows or not path.endswith(ROWS))
         ),
     )
+    if not fetched.exists():
+        raise DamagedArtifactError(step, key, "it is gone in the remote store")
+    return fetched
 
 
 def upload(job: TrainingJob) -> None:
@@ -157,6 +170,26 @@ def forget(job: TrainingJob) -> None:
         files, path = FileSystem.from_uri(job.storage)
         with suppress(FileNotFoundError):
             files.delete_dir(path)
+
+
+def waited_for_the_remote(job: TrainingJob) -> bool:
+    """Waits until the remote answers, which is told; returns whether it was away."""
+    from pyarrow.fs import FileSystem
+
+    told = -math.inf
+    while job.remote:
+        try:
+            files, path = FileSystem.from_uri(job.storage)
+            files.get_file_info(path)
+            break
+        except OSError:
+            if monotonic() - told > AGAIN_SECONDS:
+                told = monotonic()
+                console.say(
+                    f"train waits for the remote store {job.remote}, which does not answer."
+                )
+            sleep(TICK_SECONDS)
+    return told > 0
 
 
 class Board:

@@ -18,15 +18,17 @@ from ray.train import (
     FailureConfig,
     RunConfig,
     ScalingConfig,
+    TrainingFailedError,
     UserCallback,
 )
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from retrain import patches
-from retrain.errors import UsageError, is_verdict
+from retrain.errors import DamagedArtifactError, UsageError, is_verdict
 from retrain.project import Project
 from retrain.runs import console
 from retrain.servers import ray_cluster
+from retrain.store import Store
 from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, waits
 from tasks.train import checkpoint, elsewhere
@@ -68,15 +70,20 @@ def launch(job: TrainingJob) -> dict[str, Any]:
             console.say(f"train ended at step {step}. The same command goes on from there.")
         raise
     except ControllerError as error:
-        if is_verdict(error.controller_failure):  # as `StopAtVerdict` raises it
-            raise error.controller_failure from error
-        raise
+        failure = error.controller_failure
+        if not _is_final(failure):
+            raise
+        if isinstance(failure, DamagedArtifactError):  # in the remote: it is made and sent again
+            store = Store(Project(job.root).store)
+            with store.lock(failure.step, failure.key):
+                store.discard(failure.step, failure.key)
+        raise failure from error  # as `StopAtVerdict` has raised it
     result: dict[str, Any] = loop.finish(job, returned)
     return result
 
 
 def _fit_on_what_is_there(job: TrainingJob, loop: Any, on_gpus: bool) -> Any:
-    """Trains; when Ray finds no place for the workers, asks for one on the machines that are left.
+    """Trains; starts again on the machines that are left, and after the remote was away.
 
     Returns:
         What the first worker returned.
@@ -86,13 +93,16 @@ def _fit_on_what_is_there(job: TrainingJob, loop: Any, on_gpus: bool) -> Any:
         scaling = _scaling(job.scale, on_gpus)
         try:
             return fit(_trainer(job, loop, scaling)).return_value
-        except ControllerError as error:
-            reason = patches.why_not_started(error.controller_failure)
-            lost += reason == "lost"
-            if reason is None or lost > job.scale.max_failures:
-                raise
+        except TrainingFailedError as error:
+            failure = getattr(error, "controller_failure", error)
+            reason = patches.why_not_started(failure)
             if reason == "no place":
                 console.say(waits(scaling.num_workers, scaling.resources_per_worker))
+            elif _is_final(failure) or not elsewhere.waited_for_the_remote(job):
+                lost += 1
+                is_lost = reason == "lost" or (job.remote and isinstance(failure, OSError))
+                if not is_lost or lost > job.scale.max_failures:
+                    raise
 
 
 def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTrainer:
@@ -187,6 +197,11 @@ def _scaling(scale: Scale, on_gpus: bool) -> ScalingConfig:
     )
 
 
+def _is_final(error: BaseException) -> bool:
+    """Whether the training cannot go on after an error, however often it is tried."""
+    return is_verdict(error) or isinstance(error, DamagedArtifactError)
+
+
 class StopAtVerdict(UserCallback):  # type: ignore[misc]  # Ray is not typed
     """Fails the training when a worker raises an error that a retry cannot fix.
 
@@ -197,5 +212,5 @@ class StopAtVerdict(UserCallback):  # type: ignore[misc]  # Ray is not typed
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raises the error of the first worker with such an error; else other workers start."""
         for error in worker_exceptions.values():
-            if is_verdict(error):
+            if _is_final(error):
                 raise error

@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -128,7 +128,8 @@ def train(
         write_json(workspace.report / "history.json", result["history"])
         write_json(workspace.report / TRACKED, asdict(run))
         tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
-    elsewhere.forget(job)
+    with suppress(OSError):  # the remote is away: `retrain gc --remote` removes it
+        elsewhere.forget(job)
     return _facts(job, start, result)
 
 

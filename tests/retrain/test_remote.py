@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from select import select
@@ -121,6 +122,24 @@ def test_offline_it_is_made_here_and_sent_later(bucket, context, tmp_path, monke
     )
 
 
+def test_two_machines_that_want_the_same_do_the_work_once(remote, context, tmp_path):
+    made = []
+
+    def slow(definition: Train, data, workspace: Workspace) -> dict:
+        made.append(workspace.folder)
+        time.sleep(1)
+        return write_files(definition, data, workspace)
+
+    def work(name):
+        return make(Store(tmp_path / name, remote), context, replace(FILES, function=slow))
+
+    with ThreadPoolExecutor(2) as pool:
+        (one, _), (two, _) = pool.map(work, ("one", "two"))
+    assert len(made) == 1
+    assert one.digest == two.digest
+
+
+@pytest.mark.slow
 def test_a_machine_that_is_killed_leaves_its_lease_to_another(remote, tmp_path):
     program = textwrap.dedent(
         f"""

@@ -23,9 +23,9 @@ from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.store import Store
-from retrain.workload import Augment, Scale, Train
+from retrain.workload import Augment, Model, Scale, Train
 from tasks.train import elsewhere
-from tests.tasks.train.helpers import Trained, run, write_prepared
+from tests.tasks.train.helpers import SMALL, Trained, run, write_prepared
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +35,7 @@ OWN = Train(epochs=3, batch_size=16, lr=0.003, augment=Augment(shift=1))
 FUNCTION = OWN.model_copy(
     update={"function": "examples.ported:train", "augment": Augment(), "epochs": 4}
 )
+CUSTOM = Model(family="custom", factory="examples.network:build_model", arguments={"channels": 1})
 SCALE = Scale(workers=2, checkpoint_seconds=2.0)
 
 
@@ -56,8 +57,12 @@ def drive(root: str, recipe: str) -> None:
     elsewhere.prepare = lambda job: replace(prepare(job), token="another")
     ray_cluster.machines_without = lambda file: without(file.with_name("another"))
     images = Store(project.store).folder("preprocess", Plan("preprocess", {}, {}, {}, {}).key)
-    trained = run(project.root, images, Train.model_validate_json(recipe), scale=SCALE)
+    trained = train(project.root, images, Train.model_validate_json(recipe))
     print(json.dumps(described(trained)))
+
+
+def train(root: Path, images: Path, recipe: Train) -> Trained:
+    return run(root, images, recipe, model=CUSTOM if recipe.function else SMALL, scale=SCALE)
 
 
 def described(trained: Trained) -> dict:
@@ -104,11 +109,12 @@ def nodes(tmp_path):
 @contextmanager
 def driving(root: Path, recipe: Train, environment: dict[str, str] = "nothing"):
     """A driver's process; it is killed after the block."""
+    folders = {"RETRAIN_STORE": str(root / "store"), "PYTHONPATH": str(ROOT)}
     program = "import sys; from tests.tasks.train.test_elsewhere import drive; drive(*sys.argv[1:])"
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(root), recipe.model_dump_json()],
         cwd=ROOT,
-        env=os.environ | environment | {"RETRAIN_STORE": str(root / "store")},
+        env=os.environ | environment | folders,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -175,7 +181,7 @@ def test_nodes_train_the_same_network_after_the_driver_and_a_node_were_killed(
         kept = {path.parent.name for path in (tmp_path / name / "preprocess").rglob("*.npy")}
         assert kept == {"train", "val"}
     assert not [*(tmp_path / "head/scratch/train").iterdir()]
-    here = described(run(tmp_path / "here", prepared, recipe, scale=SCALE))
+    here = described(train(tmp_path / "here", prepared, recipe))
     assert on_nodes == json.loads(json.dumps(here))
     assert len(on_nodes["epochs"]) == recipe.epochs
 
