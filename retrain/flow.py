@@ -27,6 +27,7 @@ from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import DryRun, RunState, StepHasToRunError
+from retrain.servers import reachable
 from retrain.step import DataVersion, Step, following
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Workload
@@ -263,8 +264,9 @@ class StepsFlow(Flow[..., Any]):
         preflight.check_surroundings(run.project)
         run.warn(*preflight.warnings(self.steps_for(workload), state, forecasts))
         follow = partial(run.follow, self.fn, state.version)
-        document = records.record(state, follow, self.tells.document, self.tells.write_page)
-        self.tells.publish(run.project, document)
+        with reachable.patient():
+            document = records.record(state, follow, self.tells.document, self.tells.write_page)
+            self.tells.publish(run.project, document)
         return document
 
 

@@ -6,13 +6,24 @@ The libraries themselves wait for minutes for a server that is down.
 import json
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic, sleep
 from typing import Any
 from urllib.parse import urlsplit
 
+from rich.markup import escape
+
 from retrain.errors import UsageError
 from retrain.logins import has_login, without_login
+from retrain.runs import console
 
 SECONDS = 5.0
+PATIENT_SECONDS = 180.0
+AGAIN_SECONDS = 2.0  # between two questions to a server that is away
+# MLflow's client waits 2, 4, 8, … seconds before it asks a server again that is in trouble.
+MLFLOW_RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+FEW, MANY = "3", "6"
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433, "ray": 10001}
 # Where the login of a server belongs, by the variable with its URL.
 LOGINS = {
@@ -21,6 +32,22 @@ LOGINS = {
 }
 # The preface of a connection of HTTP/2, which gRPC uses: a server sends its settings back.
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+
+_patience = 0.0  # seconds that `check` waits for a server that is away
+
+
+@contextmanager
+def patient() -> Iterator[None]:
+    """Waits for minutes for a server that is away: in a run that is under way, for the block."""
+    global _patience
+    before = os.environ.get(MLFLOW_RETRIES, FEW)
+    _patience = PATIENT_SECONDS
+    os.environ[MLFLOW_RETRIES] = MANY if before == FEW else before  # else the user has chosen
+    try:
+        yield
+    finally:
+        _patience = 0.0
+        os.environ[MLFLOW_RETRIES] = before
 
 
 def check(name: str, address: str, probe: str = "") -> None:
@@ -32,25 +59,32 @@ def check(name: str, address: str, probe: str = "") -> None:
         probe: A page of an HTTP server that needs little work, added to the address.
 
     Raises:
-        ConnectionError: The server does not answer within seconds.
+        ConnectionError: The server does not answer within seconds; see `patient`.
         UsageError: The URL of a server that is no database has a login.
     """
     from http.client import HTTPException
 
+    global _patience
     scheme = urlsplit(address).scheme.partition("+")[0] if "://" in address else "ray"
     if name in LOGINS and scheme in ("http", "https") and has_login(address):
         raise UsageError(
             f"{name}: the URL has a login, which would stand in messages and logs. It belongs into "
             f"{LOGINS[name]}."
         )
-    try:
-        _ask(scheme, address, probe)
-    except (OSError, HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", error)  # of an error of urllib
-        raise ConnectionError(
-            f"{name}: nothing answers at {without_login(address)} ({reason}). Start that server, "
-            f"or correct {name}."
-        ) from None
+    deadline, has_told = monotonic() + _patience, False
+    while True:
+        try:
+            return _ask(scheme, address, probe)
+        except (OSError, HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)  # of an error of urllib
+            message = f"{name}: nothing answers at {without_login(address)} ({reason})."
+        if monotonic() > deadline:
+            _patience = 0.0  # once is enough
+            raise ConnectionError(f"{message} Start that server, or correct {name}.")
+        if not has_told:
+            console.say(escape(f"{message} The run waits for it."))
+        has_told = True
+        sleep(AGAIN_SECONDS)
 
 
 def request(url: str, body: Any = None, seconds: float = 10.0) -> tuple[int | None, str]:

@@ -177,7 +177,7 @@ class Cluster:
         assert ask("mlflow", f"SELECT version FROM model_versions WHERE name = '{name}'") == ["1"]
         tags = f"SELECT count(*) FROM tags WHERE key = 'retrain.key' AND run_uuid IN ({RUNS})"
         assert ask("mlflow", tags.replace("NAME", name)) == ["1"]
-        assert len(clone.retrain("history", name)["entries"]) == 1
+        assert len(clone.retrain("history", name)) == 1
 
 
 @pytest.fixture(scope="session")

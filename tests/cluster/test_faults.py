@@ -5,6 +5,8 @@ from time import sleep
 
 import pytest
 
+from tests.cluster.servers import BUCKET
+
 pytestmark = pytest.mark.cluster
 
 AWAY_SECONDS = 60.0
@@ -38,10 +40,15 @@ def test_a_machine_that_is_cut_off_for_a_minute(cluster, weights):
 
 
 def test_an_object_store_that_is_busy_then_hangs_and_then_is_slow(cluster, weights):
-    clone = cluster.clone("busy")
-    run = clone.start("train", "vit", "--as", "busy")
-    run.wait_for("validate")
+    clone, dvc = cluster.clone("busy"), ("python", "-m", "dvc")
+    clone.run(*dvc, "fetch", "data.dvc")
+    clone.run(*dvc, "remote", "add", "--default", "team", f"s3://{BUCKET}/data")
+    clone.run(*dvc, "remote", "modify", "team", "endpointurl", cluster.servers.s3)
+    clone.run(*dvc, "push", "data.dvc")
+    clone.run("rm", "-r", ".dvc/cache")
     cluster.servers.misbehave("503")
+    run = clone.start("train", "vit", "--as", "busy")
+    run.wait_for("pull is tried again")
     sleep(AWAY_SECONDS)
     cluster.servers.misbehave("")
     run.wait_for(EPOCH)
@@ -52,48 +59,17 @@ def test_an_object_store_that_is_busy_then_hangs_and_then_is_slow(cluster, weigh
     cluster.check(clone, run.document(), "busy", weights)
 
 
-def test_postgresql_that_is_killed_and_started_again(cluster, weights):
-    clone = cluster.clone("database")
-    run = clone.start("train", "vit", "--as", "database")
-    for moment in (PREPROCESSED, EPOCH, EVALUATED):
+def test_servers_that_are_away_for_a_minute_at_each_step(cluster, weights):
+    clone, servers = cluster.clone("away"), cluster.servers
+    run = clone.start("train", "vit", "--as", "away")
+    for moment, server in (
+        (PREPROCESSED, servers.mlflow),
+        (EPOCH, servers.postgres),
+        (TRAINED, servers.mlflow),
+        (EVALUATED, servers.prefect),
+    ):
         run.wait_for(moment)
-        cluster.servers.postgres.kill()
-        sleep(5)
-        cluster.servers.postgres.start()
-    cluster.check(clone, run.document(), "database", weights)
-
-
-def test_mlflow_that_is_away_for_a_minute_at_each_step(cluster, weights):
-    clone = cluster.clone("untracked")
-    run = clone.start("train", "vit", "--as", "untracked")
-    for moment in (PREPROCESSED, EPOCH, TRAINED, EVALUATED):
-        run.wait_for(moment)
-        cluster.servers.mlflow.kill()
+        server.kill()
         sleep(AWAY_SECONDS)
-        cluster.servers.mlflow.start()
-    cluster.check(clone, run.document(), "untracked", weights)
-
-
-def test_a_prefect_server_that_is_away_for_a_minute(cluster, weights):
-    clone = cluster.clone("unplanned")
-    run = clone.start("train", "vit", "--as", "unplanned")
-    run.wait_for(EPOCH)
-    cluster.servers.prefect.kill()
-    sleep(AWAY_SECONDS)
-    cluster.servers.prefect.start()
-    cluster.check(clone, run.document(), "unplanned", weights)
-
-
-def test_data_in_an_object_store_that_is_away_for_a_minute(cluster, weights):
-    clone, dvc = cluster.clone("far"), ("python", "-m", "dvc")
-    clone.run(*dvc, "fetch")
-    clone.run(*dvc, "remote", "add", "--default", "team", "s3://team/data")
-    clone.run(*dvc, "remote", "modify", "team", "endpointurl", cluster.servers.s3)
-    clone.run(*dvc, "push")
-    clone.run("rm", "-r", ".dvc/cache")
-    cluster.servers.misbehave("503")
-    run = clone.start("train", "vit", "--as", "far")
-    run.wait_for("pull is tried again")
-    sleep(AWAY_SECONDS)
-    cluster.servers.misbehave("")
-    cluster.check(clone, run.document(), "far", weights)
+        server.start()
+    cluster.check(clone, run.document(), "away", weights)

@@ -2,8 +2,8 @@
 
     python unreliable.py PORT UPSTREAM MODE
 
-MODE is a file with one word: `503` answers each request with that status, `slow` passes on a tenth
-of a megabyte a second on each connection. Without the file, all is well. When the word changes,
+MODE is a file with one word: `503` answers each request with that status, `slow` passes on a
+megabyte a second on each connection. Without the file, all is well. When the word changes,
 open connections break off. It runs on a machine that has only the installed packages.
 """
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-CHUNK_BYTES, CHUNK_SECONDS = 10_000, 0.1
+CHUNK_BYTES, CHUNK_SECONDS = 100_000, 0.1
 
 
 class Proxy:

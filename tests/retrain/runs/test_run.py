@@ -208,9 +208,13 @@ def failing(error, times):
 
 
 def test_what_may_pass_is_tried_again_and_a_verdict_is_not(run_toy):
-    step, tries = failing(ConnectionError("away"), 2)
+    step, tries = failing(ConnectionError("away"), 6)
     run_toy(steps=[step], refresh=True)
-    assert tries == [False, True, True]  # another try goes on from the first, in a refresh too
+    assert tries == [False, *[True] * 6]  # another try goes on from the first, in a refresh too
+    step, tries = failing(PermissionError("read-only"), 6)  # of this machine
+    with pytest.raises(PermissionError):
+        run_toy(epochs=20, steps=[step])
+    assert len(tries) == 3
     step, tries = failing(RejectedDataError("bad"), 1)
     with pytest.raises(RejectedDataError):
         run_toy(epochs=30, steps=[step])

@@ -1,11 +1,14 @@
 """Servers that answer, that do not, and that are not there."""
 
 import socket
+from io import StringIO
+from threading import Timer
 from time import monotonic
 
 import pytest
 
 from retrain.errors import UsageError
+from retrain.runs import console
 from retrain.servers import reachable
 from tests.tasks.pull.pulling import serving
 from tests.tasks.pull.test_url_source import Answer
@@ -53,3 +56,23 @@ def test_any_answer_of_a_web_server_is_one():
 
     with serving(Refusing) as url:
         reachable.check("X", url, "/health")
+
+
+def test_a_run_that_is_under_way_waits_once_for_a_server_and_says_so(monkeypatch):
+    monkeypatch.setattr(reachable, "AGAIN_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    late = socket.socket()
+    late.bind(("127.0.0.1", port))
+    said = StringIO()
+    with console.shown_on(said), reachable.patient():
+        Timer(0.5, late.listen).start()
+        reachable.check("X", f"postgresql://127.0.0.1:{port}/mlflow")
+        assert "The run waits for it." in said.getvalue()
+        late.close()
+        monkeypatch.setattr(reachable, "_patience", 0.3)
+        for least, most in ((0.3, 5.0), (0.0, 0.3)):
+            began = monotonic()
+            with pytest.raises(ConnectionError, match="Start that server"):
+                reachable.check("X", f"postgresql://127.0.0.1:{port}/mlflow")
+            assert least <= monotonic() - began < most
