@@ -53,15 +53,19 @@ def list_files(
     if real in parents:
         return
     with os.scandir(root) as entries:
-        shown = [entry for entry in entries if hidden or not entry.name.startswith(".")]
-    # A folder sorts where its files do: "a/1" comes after "a.b".
-    for entry in sorted(shown, key=lambda entry: entry.name + "/" * _is_folder(entry)):
-        if _is_folder(entry):
-            below = f"{above}{entry.name}/"
-            yield from list_files(Path(entry.path), below, hidden, (*parents, real))
-        # `Path` says of a link that points to itself that it is no file; an entry fails.
-        elif Path(entry.path).is_file() if entry.is_symlink() else entry.is_file():
-            yield above + entry.name, entry.stat().st_size
+        # A folder sorts where its files do: "a/1" comes after "a.b".
+        names = sorted(
+            entry.name + "/" * _is_folder(entry)
+            for entry in entries
+            if hidden or not entry.name.startswith(".")
+        )
+    for name in names:
+        if name.endswith("/"):
+            yield from list_files(root / name, above + name, hidden, (*parents, real))
+            continue
+        place = f"{root}/{name}"  # 3 times as fast as a `Path`, which raises if it cannot tell
+        if os.path.isfile(place) or Path(place).is_file():  # noqa: PTH113
+            yield above + name, os.stat(place).st_size  # noqa: PTH116
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:

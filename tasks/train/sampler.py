@@ -5,7 +5,7 @@ same batches, and workers agree without communication.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,28 +80,37 @@ class BatchSampler:
         import numpy as np
 
         random = np.random.default_rng((self.seed, SHUFFLE, epoch))
-        if self.windows is None:
-            order = self._shuffle(random, np.arange(self.rows))
-        else:
+        order, window = np.arange(self.rows), self.rows
+        if self.windows is not None:
             block = self.windows.block
             firsts = block * random.permutation(-(-self.rows // block))
             order = (firsts[:, None] + np.arange(block)).reshape(-1)
             order = order[order < self.rows]
-            images = self.windows.batches * self.size
-            for first in range(0, self.rows, images):
-                window = slice(first, first + images)
-                order[window] = self._shuffle(random, order[window])
+            window = self.windows.batches * self.size
+        own = np.zeros(self.rows, bool)
+        self._part(own)[:] = True
+        for first in range(0, self.rows, window):
+            which = slice(first, first + window)
+            self._shuffle(random, order[which], own[which])
+        return self._part(order).copy()  # the others' parts need no memory during the epoch
+
+    def _part(self, values: "NDArray[Any]") -> "NDArray[Any]":
+        """This worker's part (batches, share) of an epoch's values, as a view."""
         used = self.per_epoch * self.share * self.workers
-        return order[:used].reshape(self.per_epoch, self.workers, self.share)[:, self.rank]
+        return values[:used].reshape(self.per_epoch, self.workers, self.share)[:, self.rank]
 
     def _shuffle(
-        self, random: "np.random.Generator", rows: "NDArray[np.int64]"
-    ) -> "NDArray[np.int64]":
-        """The rows in a random order, or as many drawn from them by their chances."""
+        self, random: "np.random.Generator", rows: "NDArray[np.int64]", own: "NDArray[np.bool_]"
+    ) -> None:
+        """Puts rows in a random order, or as many drawn from them by their chances."""
         if self.chances is None:
-            return random.permutation(rows)
+            random.shuffle(rows)
+            return
+        # What `Generator.choice` does, but that a worker looks up its own draws only.
         chances = self.chances[rows]
-        return random.choice(rows, len(rows), p=chances / chances.sum())
+        limits = (chances / chances.sum()).cumsum()
+        limits /= limits[-1]
+        rows[own] = rows[limits.searchsorted(random.random(len(rows))[own], side="right")]
 
     def network_seeds(self, epoch: int) -> list[int]:
         """The seeds of the network's random choices (dropout), one for each batch of an epoch."""

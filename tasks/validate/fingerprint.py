@@ -30,6 +30,7 @@ BITS = 3  # by which the fingerprints of images that look the same may differ
 SIDE = 8  # the frequencies in each direction
 NEIGHBOURS = 16  # with which a fingerprint is compared in each order, on each side
 _PAIRS = 2**14  # of thumbnails that are compared at a time
+_IMAGES = 2**18  # that are compared with others at a time
 _PIXELS = 32  # of a side that are enough
 # Of a side that are averaged to so few. With 128, one in a hundred copies of a photo that were made
 # smaller by a quarter is missed, with 32 half of them; with 256 none, and of 12 million pixels it
@@ -159,13 +160,20 @@ def _near(
     for turn in range(0, 64, 16):
         turned = (bits << np.uint64(turn)) | (bits >> np.uint64(-turn % 64))
         ordered = among[np.argsort(turned[among], kind="stable")]
-        places = np.searchsorted(turned[ordered], turned[images])
-        for distance in range(-NEIGHBOURS, NEIGHBOURS):
-            place = places + distance
-            inside = (place >= 0) & (place < len(ordered))
-            lefts, rights = images[inside], ordered[place[inside]]
-            near = (np.bitwise_count(bits[lefts] ^ bits[rights]) <= BITS) & (lefts != rights)
-            yield lefts[near], rights[near]
+        keys = turned[ordered]
+        for first in range(0, len(images), _IMAGES):
+            some = images[first : first + _IMAGES]
+            some = some[np.argsort(turned[some])]
+            ours = turned[some]
+            places = np.searchsorted(keys, ours)
+            for distance in range(-NEIGHBOURS, NEIGHBOURS):
+                place = places + distance
+                inside = np.flatnonzero((place >= 0) & (place < len(keys)))
+                differ = np.bitwise_count(ours[inside] ^ keys[place[inside]])
+                near = inside[differ <= BITS]
+                lefts, rights = some[near], ordered[place[near]]
+                others = lefts != rights
+                yield lefts[others], rights[others]
 
 
 def _grey(images: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -116,19 +116,20 @@ class ImageDatabase:
         if not (near_duplicates or self.number("SELECT COUNT(member) FROM images")):
             return
         selected = self._database.execute(
-            "SELECT image, tie, member IS NOT NULL, COALESCE(member, 0), fingerprint FROM images"
+            "SELECT image, tie, COALESCE(member, tie), fingerprint FROM images"
             " WHERE tie IS NOT NULL"
         )
-        rows = np.fromiter(map(tuple, selected), np.dtype((np.int64, 5)))
-        numbers, ties, has_group, groups, prints = rows.T
-        pairs = [equal(ties), np.flatnonzero(has_group)[equal(groups[has_group == 1])]]
+        rows = np.fromiter(map(tuple, selected), np.dtype((np.int64, 4)))
+        numbers, ties, groups, prints = rows.T
+        pairs = [equal(ties), equal(groups)]
         if near_duplicates:
             pairs.append(look_alikes(prints, self._thumbnails_of(numbers)))
-        names = connect(np.concatenate(pairs, axis=1), np.where(has_group, groups, ties))
+        names = connect(np.concatenate(pairs, axis=1), groups)
+        changed = names != ties
         with self._database:
             self._database.executemany(
                 "UPDATE images SET tie = ? WHERE image = ?",
-                zip(names.tolist(), numbers.tolist(), strict=True),
+                zip(map(int, names[changed]), map(int, numbers[changed]), strict=True),
             )
 
     def assign_splits(self, fractions: Split, checks: Checks, by_time: bool) -> None:

@@ -118,8 +118,10 @@ def code(text: str) -> int:
 
 def equal(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Pairs (2, P) of the indices of equal values, enough of them to connect all that are equal."""
-    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    return np.stack([np.arange(len(values)), first[inverse]])
+    order = np.argsort(values, kind="stable")
+    in_order = values[order]
+    same = np.flatnonzero(in_order[1:] == in_order[:-1])
+    return np.stack([order[same], order[same + 1]])
 
 
 def connect(pairs: NDArray[np.int64], names: NDArray[np.int64]) -> NDArray[np.int64]:
