@@ -1,7 +1,8 @@
 """The state of a workload, for `retrain status`: what is in production, and what comes next."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
@@ -10,7 +11,7 @@ from retrain.errors import UsageError
 from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.registry.ledger import Ledger
+from retrain.registry.ledger import Entry, Ledger
 from retrain.runs import records
 from retrain.servers.schedule import NextRun
 from retrain.workload import Gate
@@ -41,6 +42,20 @@ def state_of(project: Project, name: str, next_run: NextRun | None) -> dict[str,
         "next_run": next_run,
         "resolution": _resolution(project, ledger),
     }
+
+
+def explained(project: Project, ledger: Ledger, entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """Entries of a ledger as JSON-able values, each with its `rules` and its `comparison`."""
+    metric = load_section(project.params, ledger.name, Gate).metric
+    values = []
+    for entry in entries:
+        considered = decisions.considered(project, ledger, entry)
+        why = {
+            "rules": considered.get("rules", []),
+            "comparison": comparison_of(considered, metric),
+        }
+        values.append(asdict(entry) | why)
+    return values
 
 
 def comparison_of(considered: Mapping[str, Any], metric: str) -> dict[str, Any] | None:

@@ -17,7 +17,6 @@ from retrain.cli.command import (
     app,
     in_words,
 )
-from retrain.errors import UsageError
 from retrain.messages import ago, local_time, message_of, with_local_times, wrapped
 from retrain.project import Project
 
@@ -117,31 +116,17 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
     Examples: `retrain history vit`, `retrain history vit --last 1000`
 
     Args:
-        last: How many of them, with `--json` too.
+        last: How many of them, with `--json` too; 0 for all.
     """
-    from dataclasses import asdict
-
     from flows.reports import overview
-    from retrain.params import load_section
     from retrain.registry import decisions
     from retrain.runs import console, records
-    from retrain.workload import Gate
 
-    if last < 1:
-        raise UsageError("--last: at least the last decision is shown.")
     ledger = decisions.read(project, workload)
     if not ledger.entries:
         records.check_name(project, workload)
     entries = ledger.entries[-last:]
-    metric = load_section(project.params, workload, Gate).metric
-    document = []
-    for entry in entries:
-        considered = decisions.considered(project, ledger, entry)
-        found = {
-            "rules": considered.get("rules", []),
-            "comparison": overview.comparison_of(considered, metric),
-        }
-        document.append(asdict(entry) | found)
+    document = overview.explained(project, ledger, entries)
 
     def show() -> None:
         if not ledger.entries:
@@ -159,8 +144,8 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
             for entry, facts in zip(entries, document, strict=True)
         ]
         console.print_table(columns, rows[::-1])
-        if (total := len(ledger.entries)) > last:
-            print(f"{total - last} are older: retrain history {workload} --last {total}")
+        if older := len(ledger.entries) - len(entries):
+            print(f"{older} are older: retrain history {workload} --last 0")
         if any(facts["comparison"] for facts in document):
             print("Difference to the champion then, with its interval; of accuracies in points.")
 
