@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrain.code import code_digests
@@ -180,10 +180,13 @@ def parse_manifest(content: bytes, key: str) -> dict[str, Any] | None:
         ValueError, KeyError, TypeError: It is no manifest.
     """
     manifest: dict[str, Any] = json.loads(content)
+    paths = [PurePosixPath(file["path"]) for file in manifest["files"]]
     is_consistent = (
         manifest["digest"] == digest_of_output(manifest["facts"], manifest["files"])
         and Plan(**manifest["plan"]).key == key
         and "run" in manifest["provenance"]
+        # What others can write to must not decide where files are written here.
+        and not any(path.is_absolute() or ".." in path.parts for path in paths)
     )
     return manifest if is_consistent else None
 

@@ -1,5 +1,6 @@
 """The store behind an object store: S3 (moto's server) and a shared folder."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -11,10 +12,10 @@ from select import select
 
 import pytest
 
-from retrain import gc, remote as remotes, remote_gc, roots
+from retrain import exchange, gc, remote as remotes, remote_gc, roots
 from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run
-from retrain.outputs import plan
+from retrain.outputs import digest_of_output, plan
 from retrain.project import Project
 from retrain.remote import Remote
 from retrain.step import Workspace
@@ -102,6 +103,17 @@ def test_a_damaged_object_is_refused_and_the_artifact_is_made_again(remote, cont
     assert not cached
     third = Store(tmp_path / "third", remote)
     assert files_of(replace(made, folder=third.fetch(made))) == files_of(made)
+
+
+@pytest.mark.parametrize("name", ["../../../outside", "/tmp/outside"])
+def test_a_manifest_that_leads_out_of_its_folder_is_none(remote, context, tmp_path, name):
+    made, _ = make(Store(tmp_path / "one", remote), context)
+    place = exchange.manifest_path("toy", made.key)
+    manifest = json.loads(remote.read(place))
+    manifest["files"][0]["path"] = name
+    manifest["digest"] = digest_of_output(manifest["facts"], manifest["files"])
+    remote.write(place, json.dumps(manifest).encode())
+    assert Store(tmp_path / "other", remote).find("toy", made.key) is None
 
 
 def test_offline_it_is_made_here_and_sent_later(bucket, context, tmp_path, monkeypatch, capsys):

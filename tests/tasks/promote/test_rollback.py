@@ -192,6 +192,10 @@ def test_the_commands_go_back_and_tell_of_it(project, three, place_of_commands, 
     assert main(["history", "toy"]) == 0
     shown = capsys.readouterr().out
     assert "3 -> 2" in shown
+    assert main(["history", "toy", "--last", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "3 -> 2" not in shown
+    assert "4 are older: retrain history toy --last 0" in shown
     assert main(["history", "toy", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["action"] for each in told] == ["promoted"] * 3 + ["rolled back"] * 2
