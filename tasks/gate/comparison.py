@@ -86,8 +86,6 @@ def compare(
         `metrics` is empty. A slice, or a class, with fewer than `gate.min_compared` images is left
         out, and if nothing is left of a rule, `not_compared` names it.
     """
-    if terms.slices.divided:
-        Store.of(workspace.project).fetch(terms.slices.divided)
     challenger, opponent = predictions.read(scores.folder), predictions.read(opponent_scores.folder)
     # The challenger has learnt a test image only if the model that it started from did.
     files = [terms.learnt, scores.folder / REPORT / LEARNT]
@@ -154,7 +152,10 @@ def _opponent(comparison_step: Step, scores: Artifact, scored: Scored, slices: S
     is_same_package = version.package_digest == scores.facts["package"]
     comparison = None
     if not is_same_package and version.train_digest != scores.facts["train"]:
-        learnt = learnt_images(current_run().project, version)
+        project = current_run().project
+        learnt = learnt_images(project, version)
+        if slices.divided:
+            Store.of(project).fetch(slices.divided)
         terms = Terms(learnt, version.train_digest if learnt else None, slices)
         comparison = dict(comparison_step(scores, scored.evaluation, terms).facts)
     return Opponent(

@@ -4,6 +4,8 @@ import json
 import tempfile
 from pathlib import Path
 
+from retrain.project import Project
+from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data.champion import Opponent, Opponents
@@ -61,4 +63,6 @@ METRICS = {"accuracy": 0.94, "log_loss": 0.2}
 
 
 def decide(rules: Gate, challenger: Artifact, opponents: Opponents, slices=NO_SLICES) -> dict:
-    return gate(rules, challenger, opponents, slices, None)  # type: ignore[arg-type]
+    place = Path(tempfile.gettempdir())
+    workspace = Workspace(place, place, "key", "toy", Project(place / "nowhere"))
+    return gate(rules, challenger, opponents, slices, workspace)

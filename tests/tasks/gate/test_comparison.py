@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from retrain.project import Project
 from retrain.step import REPORT, following
 from retrain.store import Artifact
 from retrain.workload import Gate
@@ -180,7 +181,7 @@ def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None, no
 
     monkeypatch.setattr(comparison, "learnt_images", lambda project, version: learnt)
     rules = Gate(slices=("site",), no_worse=no_worse)
-    run.workload, run.project = SimpleNamespace(gate=rules), None
+    run.workload, run.project = SimpleNamespace(gate=rules), Project(Path("nowhere"))
     scores = Artifact("evaluate", "k", "d", tmp_path, challenger)
     with following(run):
         made = compare_with(scores, divided(tmp_path, ["Lyon"]), scored(3), reference)
