@@ -20,6 +20,7 @@ from importlib import import_module
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+from retrain.servers.ray_cluster import is_remote
 from tasks.compute.ray_data import BLOCK_SECONDS, connect
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.data.source_images import SourceImages
@@ -168,8 +169,10 @@ def _dataset(job: TrainingJob, rank: int, workers: int, cpus_of_worker: float | 
     cpus = resources.get("CPU", 1)
     free = (cpus - workers * cpus_of_worker) / workers if cpus_of_worker else cpus / 2
     tasks = job.scale.data_cpus or max(1, int(free))
-    # None are left where all workers went to the machines that were not lost.
-    cpus_per_task = min(1.0, math.floor(max(0, free) / tasks * CPU_DIGITS) / CPU_DIGITS)
+    # On a cluster, whose count of CPUs is late after a machine is lost, tasks wait for none: they
+    # would wait for ever where the workers have all that are left.
+    waited_for = 0 if is_remote() else max(0, free)
+    cpus_per_task = min(1.0, math.floor(waited_for / tasks * CPU_DIGITS) / CPU_DIGITS)
     store_bytes = min(job.scale.memory_gb * 1e9 / 2, resources["object_store_memory"] / 2 / workers)
 
     described = pickle.dumps((replace(job, board=None), rank, workers))
