@@ -7,12 +7,10 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
-from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any
 
 from retrain import hardware
@@ -20,7 +18,7 @@ from retrain.atomic import write_text
 from retrain.errors import UsageError
 from retrain.hardware import Node
 from retrain.project import Project, find_project
-from retrain.servers import reachable
+from retrain.servers import machines, reachable
 
 # Training workers and Ray's other tasks share a small machine: with as many logical CPUs as cores,
 # two workers would take all CPUs, and the other tasks would never start.
@@ -148,83 +146,19 @@ def forget_others(state: Path) -> None:
     file = state / NODES
     if file.exists():
         cached = json.loads(file.read_text(encoding="utf-8"))
-        if cached["nodes"].keys() != {node["NodeID"] for node in training_nodes()}:
+        if cached["nodes"].keys() != {node["NodeID"] for node in machines.training_nodes()}:
             file.unlink(missing_ok=True)
-
-
-def training_nodes() -> list[dict[str, Any]]:
-    """The machines on which Ray may start workers, as Ray describes them."""
-    import ray
-
-    return [
-        node
-        for node in ray.nodes()
-        if node["Alive"] and (node["Resources"].get("CPU") or node["Resources"].get("GPU"))
-    ]
-
-
-def machines_without(file: Path) -> list[str]:
-    """The machines of the cluster on which a file of this machine is not to be seen: their names.
-
-    Only machines count on which workers may start.
-    """
-    nodes = training_nodes()
-    answers = _on_each(nodes, lambda: file.exists())
-    return [
-        f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        for node, is_seen in zip(nodes, answers, strict=True)
-        if not is_seen
-    ]
-
-
-@cache
-def machines_share_the_store() -> bool:
-    """Whether all machines of the cluster see the store, so that their tasks can write there."""
-    store = find_project().store
-    store.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=store) as file:
-        return not machines_without(Path(file.name))
-
-
-def this_node() -> dict[str, Any]:
-    """The node of Ray that this process is on, as Ray describes it."""
-    import ray
-
-    here = ray.get_runtime_context().get_node_id()
-    return next(node for node in ray.nodes() if node["NodeID"] == here)
-
-
-def node_root() -> Path:
-    """The store of a machine of the cluster that does not see the one of the run.
-
-    It is the folder that `RETRAIN_STORE` names there, or a temporary one.
-    """
-    temporary = Path(gettempdir()) / f"retrain-{os.getuid()}" / "store"
-    return Path(os.environ.get("RETRAIN_STORE") or temporary)
 
 
 def _ask_nodes() -> dict[str, dict[str, Any]]:
     """What each machine of the cluster is, by its identity in Ray."""
-    nodes = training_nodes()
+    nodes = machines.training_nodes()
     return {
         # Ray may have been given fewer GPUs than the machine has.
         node["NodeID"]: asdict(answer)
         | {"gpus": answer.gpus[: int(node["Resources"].get("GPU", 0))]}
-        for node, answer in zip(nodes, _on_each(nodes, hardware.this_node), strict=True)
+        for node, answer in zip(nodes, machines.on_each(nodes, hardware.this_node), strict=True)
     }
-
-
-def _on_each(nodes: Sequence[Mapping[str, Any]], function: Callable[[], Any]) -> list[Any]:
-    """Calls a function on each of some machines, in a task that takes no CPU."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    task = ray.remote(num_cpus=0)(function)
-    places = (NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes)
-    answers: list[Any] = ray.get(
-        [task.options(scheduling_strategy=place).remote() for place in places]
-    )
-    return answers
 
 
 def logical_cpus() -> int:

@@ -16,7 +16,7 @@ from functools import cached_property
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrain.servers import ray_cluster
+from retrain.servers import machines, ray_cluster
 from tasks.compute.prefetch import prefetch
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _place() -> dict[str, Any]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    if not ray_cluster.is_remote() or ray_cluster.machines_share_the_store():
+    if not ray_cluster.is_remote() or machines.machines_share_the_store():
         return {}
     here = ray.get_runtime_context().get_node_id()
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
@@ -235,7 +235,7 @@ def _resources() -> dict[str, float]:
     import ray
 
     resources: dict[str, float] = ray.cluster_resources()
-    return ray_cluster.this_node()["Resources"] if _place() else resources
+    return machines.this_node()["Resources"] if _place() else resources
 
 
 def cpus() -> int:

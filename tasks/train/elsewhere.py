@@ -29,7 +29,7 @@ from retrain.locks import AGAIN_SECONDS
 from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.runs import console
-from retrain.servers import ray_cluster
+from retrain.servers import machines
 from retrain.store import Artifact, Store
 from tasks.data.shards import ROWS
 from tasks.train.job import TrainingJob
@@ -65,7 +65,7 @@ def prepare(job: TrainingJob) -> TrainingJob:
     token = job.scratch / uuid4().hex
     token.touch()
     if not job.remote:
-        blind = ray_cluster.machines_without(token)
+        blind = machines.machines_without(token)
         token.unlink()
         if blind:
             raise UsageError(
@@ -104,7 +104,7 @@ def located(job: TrainingJob) -> TrainingJob:
     """A training with folders of this machine; those of the step, if they are to be seen here."""
     if not job.remote or (job.scratch / job.token).exists():
         return job
-    store = Store(ray_cluster.node_root(), Remote(job.remote))
+    store = Store(machines.node_root(), Remote(job.remote))
     scratch, streams = store.scratch("train", job.scratch.name), job.ingest == "stream"
     here = replace(
         job,

@@ -27,7 +27,7 @@ from retrain import patches
 from retrain.errors import DamagedArtifactError, UsageError, is_verdict
 from retrain.project import Project
 from retrain.runs import console
-from retrain.servers import ray_cluster
+from retrain.servers import machines, ray_cluster
 from retrain.store import Store
 from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, waits
@@ -168,7 +168,7 @@ def _on_gpus(scale: Scale) -> bool:
     """
     workers = scale.workers
     if workers:
-        gpus = int(sum(node["Resources"].get("GPU", 0) for node in ray_cluster.training_nodes()))
+        gpus = int(sum(node["Resources"].get("GPU", 0) for node in machines.training_nodes()))
     else:
         import torch
 
@@ -184,7 +184,7 @@ def _scaling(scale: Scale, on_gpus: bool) -> ScalingConfig:
     """The resources of each worker: a GPU if it has one, and a share of half of the CPUs."""
     if not scale.workers:
         return ScalingConfig(num_workers=0)
-    nodes = [node["Resources"] for node in ray_cluster.training_nodes()]
+    nodes = [node["Resources"] for node in machines.training_nodes()]
     return ScalingConfig(
         num_workers=scale.workers,
         use_gpu=on_gpus,

@@ -13,7 +13,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -111,7 +111,6 @@ def train(
         ray.train.TrainingFailedError: Ray Train has given the training up.
     """
     job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
-    elsewhere.begin(job, workspace.anew)
     for line in notices(job, start):
         console.say(line)
     with _tracked(workspace, _parameters(job), images.digest) as run:
@@ -124,10 +123,7 @@ def train(
         except PrunedError as pruned:
             log(pruned.history)
             raise
-        tracking.log_best(workspace.project, run.run_id, result["best"])
-        write_json(workspace.report / "history.json", result["history"])
-        write_json(workspace.report / TRACKED, asdict(run))
-        tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
+        _write_report(workspace, run, result)
     with suppress(OSError):  # the remote is away: `retrain gc --remote` removes it
         elsewhere.forget(job)
     return _facts(job, start, result)
@@ -144,7 +140,7 @@ def _job(
 ) -> TrainingJob:
     """Describes the training to its loop."""
     project = workspace.project
-    return TrainingJob(
+    job = TrainingJob(
         model=model,
         hyperparameters=hyperparameters,
         scale=scale,
@@ -158,6 +154,18 @@ def _job(
         bounds=workspace.trial.bounds if workspace.trial else {},
         remote=project.store_remote if scale.workers and ray_cluster.is_remote() else None,
     )
+    elsewhere.begin(job, workspace.anew)
+    return job
+
+
+def _write_report(
+    workspace: Workspace, run: tracking.TrackedRun, result: Mapping[str, Any]
+) -> None:
+    """Writes what is shown of the training, here and in MLflow."""
+    tracking.log_best(workspace.project, run.run_id, result["best"])
+    write_json(workspace.report / "history.json", result["history"])
+    write_json(workspace.report / TRACKED, asdict(run))
+    tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
 
 
 def _parameters(job: TrainingJob) -> dict[str, Any]:

@@ -168,9 +168,8 @@ class Training:
             "history": self.history,
             "best": self.best,
         }
-        path = None
+        keep, path = self.job.scale.keep_checkpoints, None
         if self.rank == 0:
-            keep = self.job.scale.keep_checkpoints
             path = checkpoint.save(self.job.scratch, self.step, state, keep)
         if self.job.remote:
             checkpoint.report(path)

@@ -21,7 +21,7 @@ from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project
-from retrain.servers import ray_cluster
+from retrain.servers import machines
 from retrain.store import Store
 from retrain.workload import Augment, Model, Scale, Train
 from tasks.train import elsewhere
@@ -52,10 +52,10 @@ def publish(images: Path, store: Store) -> Path:
 
 def drive(root: str, recipe: str) -> None:
     """What a driver's process runs; it prints what it has trained."""
-    project, prepare, without = Project(Path(root)), elsewhere.prepare, ray_cluster.machines_without
+    project, prepare, without = Project(Path(root)), elsewhere.prepare, machines.machines_without
     # All is on one machine here: the nodes look for another file than the driver has made.
     elsewhere.prepare = lambda job: replace(prepare(job), token="another")
-    ray_cluster.machines_without = lambda file: without(file.with_name("another"))
+    machines.machines_without = lambda file: without(file.with_name("another"))
     images = Store(project.store).folder("preprocess", Plan("preprocess", {}, {}, {}, {}).key)
     trained = train(project.root, images, Train.model_validate_json(recipe))
     print(json.dumps(described(trained)))
