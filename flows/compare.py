@@ -189,7 +189,7 @@ def _opened(
             reader = EvaluatedImages(evaluated.source, evaluated.validated)
             yield (
                 f"the {SPLIT} split of {model.title}",
-                Source(evaluated.source.source.format, reader),
+                Source(evaluated.source.format, reader),
             )
             return
     first, second = models

@@ -84,7 +84,7 @@ def _make(
     half = store.partial(step.name, plan.key)
     # The step itself checks what it looks up; all of that output may be far more.
     to_check = [source for source in inputs if source.step not in step.looked_up]
-    fetch(store, step, workload, inputs)
+    _fetch(store, step, workload, inputs)
     try:
         with _checked(to_check, partial(_opened, step, workload), check) as state:
             half.mkdir(parents=True)
@@ -127,7 +127,7 @@ def run_uncached(
         ValueError: From the step.
     """
     store = Store.of(context.project)
-    fetch(store, step, workload, inputs)
+    _fetch(store, step, workload, inputs)
     check(inputs)
     with TemporaryDirectory(dir=store.runs.temporary(context.run)) as folder:
         workspace = Workspace(
@@ -142,7 +142,7 @@ def run_uncached(
     return Artifact.of(step.name, plan.key, Path(), manifest)
 
 
-def fetch(store: Store, step: Step, workload: Workload, inputs: Sequence[Input]) -> None:
+def _fetch(store: Store, step: Step, workload: Workload, inputs: Sequence[Input]) -> None:
     """Brings what a step opens of its inputs from the remote store."""
     for source in inputs:
         if isinstance(source, Artifact) and source.folder.name:

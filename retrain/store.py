@@ -143,9 +143,9 @@ class Store:
                 artifact has to be made again.
             RemoteError: The remote store does not answer.
         """
-        step, key, folder = artifact.step, artifact.key, self.folder(artifact.step, artifact.key)
         if self.remote is None:
-            return folder
+            return artifact.folder
+        step, key, folder = artifact.step, artifact.key, self.folder(artifact.step, artifact.key)
         self._adopt(step, key, patient=True)
         if self.missing(step, key, wanted):
             purpose = f"another process fetches what {step} has made"

@@ -230,7 +230,10 @@ def _run(
 
 def _tell_unchanged(state: "RunState", unchanged: "Document") -> Answer:
     """Answers what stands, since nothing has changed."""
-    state.keep()
+    from retrain.runs import console
+
+    with console.shown_on(sys.stderr):  # it may have something to send
+        state.keep()
     if warning := state.version.warning:
         print(warning, file=sys.stderr)
     return Answer(unchanged | {"took": _seconds()}, lambda: print(wrapped(unchanged["outcome"])))

@@ -12,7 +12,6 @@ from typing import Any
 
 from retrain import roots
 from retrain.atomic import write_json
-from retrain.execute import fetch
 from retrain.outputs import Plan, difference, plan
 from retrain.project import Project
 from retrain.step import DataVersion, Input, Step, Workspace, digest_of
@@ -285,7 +284,6 @@ class DryRun(StateRunner):
 
     def _dry_run(self, step: Step, planned: Plan, inputs: tuple[Input, ...]) -> Artifact | None:
         """The output of a step that is not cached; None if the step would change something."""
-        fetch(self.state.store, step, self.workload, inputs)
         workspace = Workspace(Path(), Path(), planned.key, self.workload.name, self.project)
         facts = step.dry_run(self.workload, inputs, workspace)
         if facts is None:

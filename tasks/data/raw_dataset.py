@@ -209,6 +209,11 @@ class FetchedImages:
     pulled: Artifact
     store: Store
 
+    @property
+    def format(self) -> str:
+        """A key of `READERS`."""
+        return self.source.format
+
     def parts(self) -> Iterator[Unit]:
         """All images; see `Reader`."""
         self.store.fetch(self.pulled)
@@ -218,7 +223,7 @@ class FetchedImages:
         """The images of a unit; see `Reader`."""
         files = {f"data/{piece.file}" for piece in unit.pieces}
         # What is listed in a file is looked for among all images.
-        is_listed = READERS[self.source.format] == LISTED
+        is_listed = READERS[self.format] == LISTED
         if is_listed or not all((self.pulled.folder / file).exists() for file in files):
             self.store.fetch(self.pulled, lambda path: is_listed or path in files)
         return self.source.read(unit)

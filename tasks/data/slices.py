@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retrain.step import current_run
-from retrain.store import Artifact, Store
+from retrain.store import Artifact
 
 FILE = "slices.parquet"  # a row per test image: `sha256`, and a text for each column asked for
 
@@ -65,8 +64,7 @@ class Slices:
     def contains(self, part: Slice) -> NDArray[np.bool_]:
         """Bool (images of the test split,): whether each is in a slice."""
         assert self.divided
-        folder = Store.of(current_run().project).fetch(self.divided)
-        column = pq.read_table(folder / FILE, columns=[part["column"]])[0]
+        column = pq.read_table(self.divided.folder / FILE, columns=[part["column"]])[0]
         mask: NDArray[np.bool_] = pc.equal(column, part["value"]).to_numpy()
         return mask
 

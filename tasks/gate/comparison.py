@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from retrain.step import REPORT, Facts, Step, Workspace, current_run, digest_of, step
-from retrain.store import Artifact
+from retrain.store import Artifact, Store
 from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Scored
@@ -86,6 +86,8 @@ def compare(
         `metrics` is empty. A slice, or a class, with fewer than `gate.min_compared` images is left
         out, and if nothing is left of a rule, `not_compared` names it.
     """
+    if terms.slices.divided:
+        Store.of(workspace.project).fetch(terms.slices.divided)
     challenger, opponent = predictions.read(scores.folder), predictions.read(opponent_scores.folder)
     # The challenger has learnt a test image only if the model that it started from did.
     files = [terms.learnt, scores.folder / REPORT / LEARNT]

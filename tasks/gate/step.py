@@ -12,7 +12,7 @@ from typing import Any
 from retrain.faults import did_you_mean
 from retrain.project import Project
 from retrain.step import Facts, Workspace, step
-from retrain.store import Artifact
+from retrain.store import Artifact, Store
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.metrics import METRICS, split_name
@@ -29,13 +29,14 @@ ROUNDING = 1e-6
 Rule = dict[str, Any]
 
 ALREADY = "champion already"
+PER_CLASS = "per_class.json"  # of the evaluation
 PASSES = ("first", "repackaged", ALREADY)  # within the bounds, beside what `promotes` names
 
 
 @step(
     inputs=("evaluate", "opponents", "slices"),
     reads=("gate",),
-    opens=lambda workload: {"evaluate": ("per_class.json",)},
+    opens=lambda workload: {"evaluate": (PER_CLASS,)},
     cached=False,
     hours=1,
 )
@@ -58,7 +59,8 @@ def gate(
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
-    table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
+    folder = Store.of(workspace.project).fetch(scores, PER_CLASS.__eq__)  # in a dry run, too
+    table = json.loads((folder / PER_CLASS).read_text(encoding="utf-8"))
     bounded = bounds(rules, scores, table, slices)
     within, champion = _all_passed(bounded), opponents.champion
     against = _compared_opponents(opponents)

@@ -19,7 +19,7 @@ from retrain.registry import decisions, lineage, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
-from retrain.store import Artifact, Store
+from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package
@@ -58,8 +58,7 @@ class Intent:
 @step(
     inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
     reads=("data.image_column", "data.label_column", "gate.approval", "gate.max_latency_ms"),
-    # It fetches what it opens when it has anything to do.
-    opens=lambda workload: {"pull": (), "validate": (), "train": (), "evaluate": ()},
+    opens=lambda workload: {"pull": ()},  # of which `read_again` brings some images
     cached=False,
     hours=2,
 )
@@ -94,8 +93,6 @@ def promote(
         _check_still_holds(decision, versions.champion(project, name))
         if decision.facts["verdict"] == "champion already":
             return _facts(_unchanged(project, name, decision))
-        for output in (validated, trained, scores):
-            Store.of(project).fetch(output)
         describe = partial(
             card.describe, name, version, validated.facts, trained, scores, decision.facts
         )
