@@ -13,9 +13,11 @@ def test_machines_that_share_only_an_object_store_train_as_one_machine(cluster, 
     cluster.check(clone, document, "apart", weights)
     # The other machine, which does not see the clone, has taken part, and fetched what it opens.
     assert subprocess.call(cluster.other.command(["test", "-e", clone.folder])) == 1
-    [images] = cluster.other.disk.glob("retrain-0/store/preprocess/*")
+    keys = {step["step"]: step["key"] for step in document["steps"]}
+    store = cluster.other.disk / "retrain-0" / "store"
+    images = store / "preprocess" / keys["preprocess"]
     assert {path.name for path in images.iterdir() if path.is_dir()} == {"train", "val"}
-    assert not [*cluster.other.disk.glob("retrain-0/store/pull/*/data")]
+    assert not (store / "pull" / keys["pull"] / "data").exists()
     assert not cluster.servers.objects("apart/scratch/")
     assert not cluster.servers.objects("apart/leases/")
 
