@@ -5,7 +5,11 @@
 The scan is made up: units of 16,384 images in 1,000 classes, without splits, random digests,
 fingerprints and thumbnails; of each 1,000 images one does not decode, one is too small, and two
 are copies of another one's pixels. Each part of the step is shown with its seconds, and with the
-highest memory of the process until its end that files on disk do not back.
+highest memory of the process in it that no file on disk backs.
+
+Of 2026-11-25, 10,000,000 rows, two cores that others used too, seconds of one core: `_fill` 68,
+`_divide` 229 (of which the splits 125, near duplicates 37 and 849 MB), Great Expectations 41,
+`_write` 80; the order of an epoch 0.6 and 0.2 with windows, by classes 2.9 and 0.7.
 """
 
 import argparse

@@ -158,7 +158,8 @@ def _near(
     """
     bits = prints.view(np.uint64)
     for turn in range(0, 64, 16):
-        turned = (bits << np.uint64(turn)) | (bits >> np.uint64(-turn % 64))
+        turned = bits << np.uint64(turn)
+        turned |= bits >> np.uint64(-turn % 64)
         ordered = among[np.argsort(turned[among], kind="stable")]
         keys = turned[ordered]
         for first in range(0, len(images), _IMAGES):
@@ -174,6 +175,7 @@ def _near(
                 lefts, rights = some[near], ordered[place[near]]
                 others = lefts != rights
                 yield lefts[others], rights[others]
+        del ordered, keys  # before the next ones need the memory
 
 
 def _grey(images: NDArray[np.uint8]) -> NDArray[np.float32]:

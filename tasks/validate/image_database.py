@@ -159,7 +159,8 @@ class ImageDatabase:
         selected = self._database.execute(
             "SELECT image, fingerprint, rank FROM images WHERE error IS NULL AND also_in IS NULL"
         )
-        numbers, prints, ranks = np.fromiter(map(tuple, selected), np.dtype((np.int64, 3))).T
+        rows = np.fromiter(map(tuple, selected), "i8, i8, i1")
+        numbers, prints, ranks = (rows[name] for name in ("f0", "f1", "f2"))
         matches = near_duplicates(prints, ranks, self._thumbnails_of(numbers))
         places = np.flatnonzero(matches >= 0)
         with self._database:

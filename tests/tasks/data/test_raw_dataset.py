@@ -1,5 +1,6 @@
 import io
 import os
+import pickle
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -244,6 +245,14 @@ def test_units_of_files_are_as_many_as_spread_well_and_know_their_size(tmp_path,
     assert [len(image.data) for unit in units for image in source.read(unit)] == [*range(1, 26)]
     monkeypatch.setattr(raw_dataset, "UNITS", 4)
     assert [unit.rows for unit in source.units()] == [9, 9, 7]
+
+
+def test_the_names_of_many_files_need_little_memory(tmp_path):
+    names = [f"cat/{number:08}.jpg" for number in range(2000)]
+    write_files(tmp_path / "data", dict.fromkeys(names, b""))
+    units = opened(tmp_path, "folders").units()
+    assert [piece.file for unit in units for piece in unit.pieces] == names
+    assert len(pickle.dumps(units)) < 20 * len(names)
 
 
 def test_only_regular_files_are_read(tmp_path):

@@ -4,6 +4,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from models.image import inspect
+from tasks.validate import fingerprint
 from tasks.validate.fingerprint import (
     BITS,
     THUMBNAIL,
@@ -80,7 +81,9 @@ def test_a_fingerprint_does_not_depend_on_the_images_beside_it():
     assert np.array_equal(thumbnails, [each for _, [each] in alone])
 
 
-def test_near_duplicates_are_those_of_a_comparison_of_all_pairs():
+@pytest.mark.parametrize("at_a_time", [2**18, 300])
+def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(monkeypatch, at_a_time):
+    monkeypatch.setattr(fingerprint, "_IMAGES", at_a_time)
     random = np.random.default_rng(0)
     prints = random.integers(1, 2**62, 1_000)
     for bits, begin in enumerate((0, 200, 400, 600, 800)):  # copies with 0 to 4 changed bits
