@@ -4,7 +4,7 @@ Four kinds are read: `parquet_files.py`, `class_folders.py`, `tar_files.py`, and
 `listed_images.py`.
 """
 
-import pickle
+import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -67,7 +67,7 @@ class Pieces:
     packed: bytes
 
     def __iter__(self) -> Iterator[Piece]:
-        return starmap(Piece, pickle.loads(zlib.decompress(self.packed)))
+        return starmap(Piece, json.loads(zlib.decompress(self.packed)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def group(parts: Iterable[Unit], tasks: float) -> Iterator[Unit]:
 
 def _join(units: Sequence[Unit]) -> Unit:
     pieces = [(piece.file, piece.first, piece.rows) for unit in units for piece in unit.pieces]
-    packed = Pieces(zlib.compress(pickle.dumps(pieces), level=1))
+    packed = Pieces(zlib.compress(json.dumps(pieces).encode(), level=1))
     return Unit(sum(unit.rows for unit in units), sum(unit.bytes for unit in units), packed)
 
 
