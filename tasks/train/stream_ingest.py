@@ -57,7 +57,7 @@ def of_trainer(job: TrainingJob, scaling: "ScalingConfig") -> dict[str, Any]:
     workers = max(scaling.num_workers, 1)
     cpus_of_worker = scaling.resources_per_worker["CPU"] if scaling.num_workers else None
     datasets: dict[str, Callable[[], Dataset]] = {
-        _name(rank): partial(_dataset, job, rank, workers, cpus_of_worker)
+        _name(rank): partial(_dataset, job, rank, workers, cpus_of_worker, is_remote())
         for rank in range(workers)
     }
     # Ray Train calls the functions whenever it starts the workers, also after one was lost.
@@ -151,7 +151,9 @@ def _blocks(shard: "DataIterator") -> "Generator[tuple[NDArray[np.uint8], NDArra
         raise error.cause from None
 
 
-def _dataset(job: TrainingJob, rank: int, workers: int, cpus_of_worker: float | None) -> "Dataset":
+def _dataset(
+    job: TrainingJob, rank: int, workers: int, cpus_of_worker: float | None, on_cluster: bool
+) -> "Dataset":
     """The dataset of one worker, from the step of the last checkpoint on.
 
     Args:
@@ -160,6 +162,7 @@ def _dataset(job: TrainingJob, rank: int, workers: int, cpus_of_worker: float | 
         workers: The number of workers.
         cpus_of_worker: What Ray has given each worker; None for a training in this process, which
             takes no CPU of Ray's, but as much of the machine's.
+        on_cluster: Whether Ray is that of `RAY_ADDRESS`, which only the step's process knows.
     """
     connect()
     import ray
@@ -169,9 +172,9 @@ def _dataset(job: TrainingJob, rank: int, workers: int, cpus_of_worker: float | 
     cpus = resources.get("CPU", 1)
     free = (cpus - workers * cpus_of_worker) / workers if cpus_of_worker else cpus / 2
     tasks = job.scale.data_cpus or max(1, int(free))
-    # On a cluster, whose count of CPUs is late after a machine is lost, tasks wait for none: they
-    # would wait for ever where the workers have all that are left.
-    waited_for = 0 if is_remote() else max(0, free)
+    # A cluster's count of CPUs is late after a machine is lost, and tasks would wait for ever where
+    # the workers have all that are left: there they wait for none.
+    waited_for = 0 if on_cluster else max(0, free)
     cpus_per_task = min(1.0, math.floor(waited_for / tasks * CPU_DIGITS) / CPU_DIGITS)
     store_bytes = min(job.scale.memory_gb * 1e9 / 2, resources["object_store_memory"] / 2 / workers)
 
