@@ -139,13 +139,14 @@ class Servers:
         (self.host.disk / MODE).write_text(mode, encoding="utf-8")
 
     def objects(self, prefix: str) -> list[str]:
-        """The keys in the bucket that begin with a prefix."""
+        """The keys in the bucket that begin with a prefix, without the marks of empty folders."""
         names = (
             "import boto3; pages = boto3.client('s3').get_paginator('list_objects_v2').paginate("
             f"Bucket={BUCKET!r}, Prefix={prefix!r}); "
             "[print(one['Key']) for page in pages for one in page.get('Contents', ())]"
         )
-        return self.host.run("python", "-c", names, **self.aws).splitlines()
+        keys = self.host.run("python", "-c", names, **self.aws).splitlines()
+        return [key for key in keys if not key.endswith("/")]
 
     def ask(self, database: str, query: str) -> list[str]:
         """The rows that PostgreSQL answers, each as text."""
