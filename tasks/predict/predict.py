@@ -14,7 +14,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -243,7 +243,7 @@ def _key(
         "libraries": {name: installed(name) for name in LIBRARIES},
         "only_sample": only_sample,
         "state": source.state,
-        "units": [asdict(unit) for unit in units],
+        "units": [[astuple(piece) for piece in unit.pieces] for unit in units],
     }
     return digest_of(made_by)
 

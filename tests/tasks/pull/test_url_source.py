@@ -150,9 +150,9 @@ def test_a_file_that_changes_on_the_server_or_breaks_off_is_an_error(tmp_path):
             place.fetch(digest, tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/pets", "nonsense://pets"])
+@pytest.mark.parametrize("url", ["gs://bucket/pets", "nonsense://pets"])
 def test_a_protocol_that_is_unknown_or_not_installed_is_named(project, url):
-    with pytest.raises(UsageError, match=r"s3fs|nonsense"):
+    with pytest.raises(UsageError, match=r"gcsfs|nonsense"):
         version_of(project, url)
 
 
