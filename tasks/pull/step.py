@@ -13,6 +13,7 @@ from retrain.project import Project
 from retrain.step import Chosen, DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
 from tasks.data.formats import recognise
+from tasks.data.listing import list_files
 from tasks.pull.archives import unpack
 
 # The module of each kind of source. One is imported, by its name, so that the code of the others
@@ -92,7 +93,8 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
         source.fetch(version.digest, folder, workspace.scratch)
         if data.format != "webdataset":  # of which one tar file may be all
             unpack(folder, workspace.scratch)
-        form = recognise(folder) if data.format in ("auto", "hub") else data.format
+        names = [name for name, _ in list_files(folder)]
+        form = recognise(folder, names) if data.format in ("auto", "hub") else data.format
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
