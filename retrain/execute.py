@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from retrain import hardware
+from retrain import exchange, hardware
 from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files, state_of
@@ -57,6 +57,7 @@ def get_or_run(
         DamagedArtifactError: An input has changed since it was made, even while the step ran.
             Nothing is published.
         PrunedError: The step is the trial of a search, and was ended early. Its scratch is kept.
+        RemoteError: A part of the output is in the remote store, and it does not take the rest.
         ValueError: The step has raised it. The store is unchanged.
     """
     store.use(step.name, plan.key)
@@ -99,7 +100,13 @@ def _make(
                 context.trial,
                 workload,
             )
-            _run(step, plan, workload, inputs, workspace, context)
+            manifest = _run(step, plan, workload, inputs, workspace, context)
+            if workspace.sent:  # it is whole only together with the remote
+                assert store.remote is not None
+                sent = exchange.send(
+                    store.remote, step.name, plan.key, manifest, half, patient=True
+                )
+                write_json(half / MANIFEST, sent)
     except BaseException:
         shutil.rmtree(half, ignore_errors=True)
         raise
@@ -206,7 +213,8 @@ def _run(
     """Runs a step in a workspace; its manifest is the last file that is written there."""
     began = monotonic()
     facts = step.run(workload, inputs, workspace)
-    files = list_files(workspace.folder)
+    files = [*list_files(workspace.folder), *workspace.sent]
+    files.sort(key=lambda file: str(file["path"]))
     manifest = {
         "digest": digest_of_output(facts, files),
         "facts": facts,
