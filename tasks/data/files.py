@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
@@ -19,9 +19,11 @@ from retrain.outputs import MANIFEST
 from retrain.remote import Remote
 from retrain.store import Artifact, Store
 from tasks.data.listing import has_split_folders, is_below_a_split, is_hidden, list_files
+from tasks.data.room import make_room
 
 CHUNK = 4096  # files that are packed together
 THREADS = 8
+FETCHED_SHARE = 0.01  # of the data, after which a process looks at the room that is left
 
 Entry = tuple[str, int, str]  # a file's name, bytes and SHA-256
 
@@ -35,11 +37,12 @@ class Files:
 
     Attributes:
         root: The folder.
-        pulled: The output of `pull`, of which it is the folder `data`, if the remote store has it.
+        pulled: The output of `pull`, of which it is the folder `data`, if there is a remote store:
+            its `remote` is that from which another machine can fetch the files.
     """
 
     root: Path
-    pulled: Artifact | None = None
+    pulled: Artifact | None = field(default=None, compare=False)
 
     def __reduce__(self) -> Any:
         return Files, (self.root, self.pulled)  # other machines read the manifest themselves
@@ -50,6 +53,11 @@ class Files:
             return list_files(self.root)
         entries = (entry for chunk in range(len(self._chunks)) for entry in self._unpack(chunk))
         return ((name, size) for name, size, _ in entries if not is_hidden(name))
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest of the output, with which a machine fetches the rest itself."""
+        return self.root.parent / MANIFEST
 
     def have_split_folders(self) -> bool:
         """Whether the class folders lie in folders that are named as splits."""
@@ -71,13 +79,25 @@ class Files:
         """
         if missing := self.missing(names):
             with ThreadPoolExecutor(THREADS) as pool:
-                list(pool.map(self._receive, self._entries(missing)))
+                self._fetched.append(sum(pool.map(self._receive, self._entries(missing))))
+            if sum(self._fetched) > FETCHED_SHARE * self._total:
+                self._fetched.clear()
+                make_room(self.root, self._total)
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Those of some files that are not on this machine and can be fetched."""
         if self.pulled is None:
             return []
         return [name for name in names if not (self.root / name).exists()]
+
+    @cached_property
+    def _fetched(self) -> list[int]:
+        """The bytes that have been fetched since the last look at the room, a number each time."""
+        return []
+
+    @cached_property
+    def _total(self) -> int:
+        return sum(size for _, size in self)
 
     @cached_property
     def _store(self) -> Store:
@@ -89,9 +109,9 @@ class Files:
     def _chunks(self) -> list[tuple[str, bytes]]:
         """The first name of each chunk and its packed entries: 60 bytes for a file, not 400."""
         assert self.pulled
-        if not (self.pulled.folder / MANIFEST).exists():  # on another machine than the run's
+        if not self.manifest.exists():  # on another machine than the run's
             self._store.fetch(self.pulled, lambda path: False)
-        text = (self.pulled.folder / MANIFEST).read_text(encoding="utf-8")
+        text = self.manifest.read_text(encoding="utf-8")
         above = f"{self.root.name}/"
         entries = (
             (file["path"].removeprefix(above), file["bytes"], file["sha256"])
@@ -116,7 +136,8 @@ class Files:
         for chunk, inside in wanted.items():
             yield from (entry for entry in self._unpack(chunk) if entry[0] in inside)
 
-    def _receive(self, entry: Entry) -> None:
+    def _receive(self, entry: Entry) -> int:
+        """Brings a file, if no other process has done so; returns its bytes."""
         name, size, sha256 = entry
         assert self.pulled
         assert self._store.remote
@@ -124,12 +145,13 @@ class Files:
         # A lock for each file would leave a file for each.
         with self._store.lock(step, f"{key}-{sha256[:2]}"):
             if (self.root / name).exists():
-                return
+                return 0
             file = {"path": f"{self.root.name}/{name}", "bytes": size, "sha256": sha256}
             aside = self.pulled.folder.with_name(f".{key}.{uuid4().hex}.partial")
             damage = exchange.receive(self._store.remote, [file], self.pulled.folder, aside)
         if damage:
             self._store.fetch(self.pulled, file["path"].__eq__)  # withdraws it
+        return size
 
 
 def _listed(manifest: str) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import starmap
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from retrain.project import find_project
 from retrain.store import Artifact
 from retrain.workload import Data
 from tasks.data.files import Files
@@ -221,7 +222,9 @@ def open_pulled(
     pulled: Artifact, image_column: str | None = None, label_column: str | None = None
 ) -> RawDataset:
     """The images in the output of `pull`, with certain columns; see `RawDataset`."""
-    files = Files(pulled.folder / "data", pulled if pulled.remote else None)
+    # It may have been sent there since the run has found it.
+    remote = pulled.remote or find_project().store_remote
+    files = Files(pulled.folder / "data", replace(pulled, remote=remote) if remote else None)
     return _open(pulled.facts["format"], files, image_column, label_column)
 
 
