@@ -180,6 +180,10 @@ class RawDataset(Reader, ABC):
                 "name it for one (train, val, test), or none."
             )
 
+    def paths_of(self, unit: Unit) -> list[Path]:
+        """The files that hold the images of a unit."""
+        return [self.root / file for file in dict.fromkeys(piece.file for piece in unit.pieces)]
+
     def labels(self) -> Iterator[tuple[str | None, str | None]]:
         """The class and the split of each image, in order."""
         return ((raw.label, raw.split) for part in self.parts() for raw in self.read(part))
