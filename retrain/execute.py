@@ -84,8 +84,8 @@ def _make(
     """Runs a step and publishes its output; see `get_or_run`."""
     half = store.partial(step.name, plan.key)
     # The step itself checks what it looks up; all of that output may be far more.
+    inputs = [*_fetched(store, step, workload, inputs)]
     to_check = [source for source in inputs if source.step not in step.looked_up]
-    _fetch(store, step, workload, inputs)
     try:
         with _checked(to_check, partial(_opened, step, workload), check) as state:
             half.mkdir(parents=True)
@@ -134,7 +134,7 @@ def run_uncached(
         ValueError: From the step.
     """
     store = Store.of(context.project)
-    _fetch(store, step, workload, inputs)
+    inputs = [*_fetched(store, step, workload, inputs)]
     check(inputs)
     with TemporaryDirectory(dir=store.runs.temporary(context.run)) as folder:
         workspace = Workspace(
@@ -149,11 +149,22 @@ def run_uncached(
     return Artifact.of(step.name, plan.key, Path(), manifest)
 
 
-def _fetch(store: Store, step: Step, workload: Workload, inputs: Sequence[Input]) -> None:
-    """Brings what a step opens of its inputs from the remote store."""
+def _fetched(
+    store: Store, step: Step, workload: Workload, inputs: Sequence[Input]
+) -> Iterator[Input]:
+    """Brings what a step opens of its inputs from the remote store; sends there what it lacks.
+
+    Yields:
+        The inputs, with the remote that has them.
+    """
     for source in inputs:
-        if isinstance(source, Artifact) and source.folder.name:
+        if isinstance(source, Artifact) and source.folder.name and store.remote:
+            if source.remote is None:  # it was made in this run, or when the remote was away
+                with store.lock(source.step, source.key):
+                    store.push(source.step, source.key)
+                source = store.find(source.step, source.key) or source
             store.fetch(source, _opened(step, workload, source))
+        yield source
 
 
 def _opened(step: Step, workload: Workload, source: Artifact) -> Callable[[str], bool]:

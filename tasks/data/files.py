@@ -37,8 +37,7 @@ class Files:
 
     Attributes:
         root: The folder.
-        pulled: The output of `pull`, of which it is the folder `data`, if there is a remote store:
-            its `remote` is that from which another machine can fetch the files.
+        pulled: The output of `pull`, of which it is the folder `data`, if the remote store has it.
     """
 
     root: Path

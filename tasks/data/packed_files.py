@@ -34,6 +34,7 @@ class PackedImages(RawDataset):
             [*sizes],
             seconds=sum(sizes.values()) * SECONDS_PER_FETCHED_BYTE,
             done=lambda name: None,
+            reads=lambda name: [self.files.manifest],
         )
         return chain.from_iterable(parts)
 

@@ -8,7 +8,7 @@ import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import starmap
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from retrain.project import find_project
 from retrain.store import Artifact
 from retrain.workload import Data
 from tasks.data.files import Files
@@ -189,6 +188,10 @@ class RawDataset(Reader, ABC):
         """The files that are opened to read a unit."""
         return list(dict.fromkeys(piece.file for piece in unit.pieces))
 
+    def paths_of(self, unit: Unit) -> list[Path]:
+        """What another machine needs of the pulled data, to fetch the files of a unit itself."""
+        return [self.files.manifest]
+
     def labels(self) -> Iterator[tuple[str | None, str | None]]:
         """The class and the split of each image, in order."""
         return ((raw.label, raw.split) for part in self.parts() for raw in self.read(part))
@@ -222,9 +225,7 @@ def open_pulled(
     pulled: Artifact, image_column: str | None = None, label_column: str | None = None
 ) -> RawDataset:
     """The images in the output of `pull`, with certain columns; see `RawDataset`."""
-    # It may have been sent there since the run has found it.
-    remote = pulled.remote or find_project().store_remote
-    files = Files(pulled.folder / "data", replace(pulled, remote=remote) if remote else None)
+    files = Files(pulled.folder / "data", pulled if pulled.remote else None)
     return _open(pulled.facts["format"], files, image_column, label_column)
 
 

@@ -18,7 +18,7 @@ from retrain import exchange
 from retrain.atomic import write_json
 from retrain.remote import Remote
 from retrain.runs import console
-from retrain.servers import machines, ray_cluster
+from tasks.compute import spread
 from tasks.compute.ray_data import map_units
 from tasks.pull.transfer import inside, map_in_threads, reaching
 
@@ -26,14 +26,6 @@ from tasks.pull.transfer import inside, map_in_threads, reaching
 MAX_FILES, TASKS = 1000, 256
 # What a file costs one core, roughly: its requests, and its bytes on their way in and out.
 SECONDS_PER_FILE, SECONDS_PER_BYTE = 5e-3, 10e-9
-
-
-def machines_are_apart() -> bool:
-    """Whether the work runs on a cluster whose machines do not see the store of this one."""
-    if not ray_cluster.is_remote():
-        return False
-    ray_cluster.connect()
-    return not machines.machines_share_the_store()
 
 
 @dataclass(frozen=True)
@@ -115,7 +107,9 @@ def send(
         SendTask(tuple(files[first : first + step]), folder / f"{first:09}.json")
         for first in range(0, len(files), step)
     ]
-    missing = [task for task in tasks if not task.record.exists()]
+    records = [task.record for task in tasks]
+    done = spread.made(records)
+    missing = [task for task in tasks if task.record not in done]
     count = sum(len(task.files) for task in missing)
     with console.counted("sending the data", count, "files") as show:
         map_units(
@@ -123,13 +117,15 @@ def send(
             missing,
             seconds=(SECONDS_PER_FILE + SECONDS_PER_BYTE * size) * count,
             done=lambda task: show(len(task.files)),
+            reads=lambda task: (),
+            writes=lambda task: [task.record],
         )
-    for task in tasks:
-        yield from json.loads(task.record.read_text(encoding="utf-8"))
+    spread.receive(records, folder)
+    for record in records:
+        yield from json.loads(record.read_text(encoding="utf-8"))
 
 
 def _send_files(objects: Objects, remote: Remote, task: SendTask) -> None:
-    task.record.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=task.record.parent) as aside:
 
         def send_file(file: tuple[str, str]) -> dict[str, Any]:

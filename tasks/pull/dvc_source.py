@@ -14,7 +14,9 @@ from retrain.logins import without_login
 from retrain.project import Project
 from retrain.remote import Remote
 from retrain.runs import console
+from retrain.servers import ray_cluster
 from retrain.step import Workspace
+from tasks.compute import spread
 from tasks.data.listing import link_file, list_files
 from tasks.data.listings import SUFFIXES, candidates
 from tasks.pull import dvc_objects
@@ -167,7 +169,7 @@ class DvcSource:
             Whether it was done; else `fetch` is left to do.
         """
         remote = self.project.store_remote
-        if not (remote and dvc_objects.machines_are_apart()):
+        if not (remote and share_only_the_remote()):
             return False
         with self._repo() as repo:
             name = repo.config["core"].get("remote")
@@ -258,6 +260,14 @@ class DvcSource:
                     raise
             if missing := [path.name for path in objects if not path.exists()]:
                 raise FileNotFoundError(f"{len(missing)} files are missing")
+
+
+def share_only_the_remote() -> bool:
+    """Whether the work runs on a cluster whose machines share nothing but the remote store."""
+    if not ray_cluster.is_remote():
+        return False
+    ray_cluster.connect()
+    return spread.is_apart()
 
 
 def _cache_of(repo: Any) -> Path:

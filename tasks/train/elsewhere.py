@@ -24,13 +24,14 @@ from typing import Any
 from uuid import uuid4
 
 from retrain import atomic
-from retrain.errors import DamagedArtifactError, RemoteError, UsageError
+from retrain.errors import UsageError
 from retrain.locks import AGAIN_SECONDS
 from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.runs import console
 from retrain.servers import machines
-from retrain.store import Artifact, Store
+from retrain.store import Store
+from tasks.compute import machine, spread
 from tasks.data.shards import ROWS
 from tasks.train.job import TrainingJob
 
@@ -76,11 +77,7 @@ def prepare(job: TrainingJob) -> TrainingJob:
         return job
     store = Store.of(Project(job.root))
     for folder in [job.images, job.pulled] if job.ingest == "stream" else [job.images]:
-        step, key = folder.parts[-2:]
-        with store.lock(step, key):
-            store.push(step, key)
-        if not store.can_fetch(store.inspect(step, key)[0]):
-            raise RemoteError(f"The output of {step} could not be sent to {job.remote}.")
+        spread.send(store, *folder.parts[-2:])
     if job.start:
         _copy(job.start, f"{job.storage}/{START}")
     return replace(job, token=token.name, board=_start_board())
@@ -127,19 +124,13 @@ def _fetched(store: Store, folder: Path, with_rows: bool) -> Path:
     Raises:
         DamagedArtifactError: The remote does not have it as it was made.
     """
+
+    def is_opened(path: str) -> bool:
+        is_other = path.startswith(("test/", "report/"))
+        return not is_other and (with_rows or not path.endswith(ROWS))
+
     step, key = folder.parts[-2:]
-    with store.lock(step, key):
-        if store.inspect(step, key)[1]:
-            store.discard(step, key)  # the remote may have what is damaged here
-    fetched = store.fetch(
-        Artifact(step, key, "", folder, {}),
-        wanted=lambda path: (
-            not path.startswith(("test/", "report/")) and (with_rows or not path.endswith(ROWS))
-        ),
-    )
-    if not fetched.exists():
-        raise DamagedArtifactError(step, key, "it is gone in the remote store")
-    return fetched
+    return machine.fetch(store, step, key, is_opened)
 
 
 def upload(job: TrainingJob) -> None:

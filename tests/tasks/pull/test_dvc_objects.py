@@ -19,7 +19,7 @@ from retrain.store import RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Model, Workload
 from tasks.data.raw_dataset import open_raw_dataset
-from tasks.pull import dvc_objects
+from tasks.pull import dvc_source
 from tasks.pull.step import data_version, pull
 from tests.tasks.pull.pulling import dvc
 from tests.tasks.toy_data import png, write_files, write_parquet
@@ -70,7 +70,7 @@ def project(template, tmp_path, bucket, monkeypatch):
     """A fresh clone: nothing in DVC's cache, and no `data/`; a new remote store."""
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
     monkeypatch.setenv("RETRAIN_STORE_REMOTE", bucket)
-    monkeypatch.setattr(dvc_objects, "machines_are_apart", lambda: True)
+    monkeypatch.setattr(dvc_source, "share_only_the_remote", lambda: True)
     root = tmp_path / "clone"
     shutil.copytree(template, root, ignore=shutil.ignore_patterns("data", "cache"))
     return Project(root)
@@ -188,10 +188,11 @@ def test_an_object_that_is_missing_is_named_with_its_file(project, s3, client):
 
 PROGRAM = """
 import sys
+from pathlib import Path
 from retrain.project import Project
-from tasks.pull import dvc_objects
+from tasks.pull import dvc_source
 from tests.tasks.pull.test_dvc_objects import made
-dvc_objects.machines_are_apart = lambda: True
+dvc_source.share_only_the_remote = lambda: True
 made(Project(Path(sys.argv[1])), "data/folders")
 """
 
