@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.markup import escape
+
 from retrain import exchange
 from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError, RemoteError
@@ -67,10 +69,11 @@ def place(is_free: bool) -> dict[str, Any]:
 
 @cache
 def _say_that_it_stays() -> None:
+    store = escape(str(find_project().store))
     console.say(
         "Only this machine of the cluster does the work before and after a training: the others do "
-        f"not see the store in {find_project().store}. Set store.remote to an object store, such "
-        "as s3://bucket/prefix, or RETRAIN_STORE to a folder that all machines see."
+        f"not see the store in {store}. Set store.remote to an object store, such as "
+        "s3://bucket/prefix, or RETRAIN_STORE to a folder that all machines see."
     )
 
 
