@@ -24,6 +24,7 @@ from retrain.runs import console
 from retrain.servers import machines, ray_cluster
 from retrain.step import Workspace
 from retrain.store import Artifact, Store
+from retrain.workload import Workload
 from tasks.compute import machine
 from tasks.data.listing import link_file
 
@@ -36,6 +37,11 @@ Paths = Callable[[T], Iterable[Path]]
 def is_lazy() -> bool:
     """Whether the files of units are fetched when units need them, and not before the step."""
     return ray_cluster.is_remote() and _store().remote is not None
+
+
+def fetching(*steps: str) -> Callable[[Workload], dict[str, tuple[str, ...]]]:
+    """The `opens` of a step that itself fetches what it needs of the outputs of others."""
+    return lambda workload: dict.fromkeys(steps, ()) if is_lazy() else {}
 
 
 def _store() -> Store:

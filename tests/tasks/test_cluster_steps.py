@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from models.pretrained import find_version
 from retrain import exchange
 from retrain.execute import get_or_run
 from retrain.outputs import plan
@@ -32,6 +33,7 @@ from tasks.pull.step import data_version, pull
 from tasks.train.step import train
 from tasks.validate.step import validate
 from tests import templates
+from tests.tasks.embed.conftest import write_backbone
 from tests.tasks.toy_data import png, write_files
 
 pytestmark = pytest.mark.slow
@@ -147,13 +149,28 @@ def records(root: Path) -> list[Path]:
     return [*root.glob("store/scratch/preprocess/*/*/*.sent")]
 
 
-def test_two_nodes_make_what_one_machine_makes_and_keep_nothing(nodes, bucket, raw, tmp_path):
+def vit(root: Path) -> str:
+    return json.dumps(VIT)
+
+
+def head(root: Path) -> str:
+    backbone = str(write_backbone(root / "backbone"))
+    version = find_version(backbone, Path())
+    settings = {"pretrained": backbone, "pretrained_version": version, "hidden": 8}
+    return json.dumps({"family": "embedding_head"} | settings)
+
+
+@pytest.mark.parametrize("model", [vit, head])
+def test_two_nodes_make_what_one_machine_makes(nodes, bucket, raw, tmp_path, model):
     environment, _ = nodes
     environment = environment | {"RETRAIN_STORE_REMOTE": bucket}
-    arguments = (str(raw), json.dumps(VIT), "evaluate")
-    apart = run(tmp_path / "driver", environment, *arguments)
+    network = model(tmp_path)
+    run(tmp_path / "laptop", {"RETRAIN_STORE_REMOTE": bucket}, str(raw), network, "pull")
+    arguments, driver = (str(raw), network, "evaluate"), tmp_path / "driver"
+    apart = run(driver, environment, *arguments)
     here = run(tmp_path / "here", {}, *arguments)
     assert apart == here
+    assert not [*(driver / "store/pull").rglob("*.png")]
     for name in ("head", "other"):
         assert not shards(tmp_path / name / "scratch")
         fetched = [*(tmp_path / name / "pull").rglob("*.png")]
