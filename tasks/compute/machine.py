@@ -9,13 +9,13 @@ one below the machine's store.
 import io
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from retrain import exchange
-from retrain.errors import DamagedArtifactError
+from retrain.errors import DamagedArtifactError, RemoteError
 from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.servers import machines
@@ -74,7 +74,8 @@ class Errands:
         """Does the work on a unit.
 
         Args:
-            errand: Packed: the unit, the paths that it reads, and those that it writes.
+            errand: Packed: the unit, the files of artifacts and of the scratch that it reads, these
+                with `bytes` and `sha256`, and the files that it writes.
 
         Returns:
             What the function returned, and `bytes` and `sha256` of each file that it has written.
@@ -83,9 +84,11 @@ class Errands:
             DamagedArtifactError: A file has changed in the remote store, or is gone there.
             RemoteError: The remote store does not answer.
         """
-        unit, reads, writes = unpack(errand)
+        unit, reads, copies, writes = unpack(errand)
         remote = Remote(self._url)
-        bring(Store(machines.node_root(), remote), reads)
+        store = Store(machines.node_root(), remote)
+        bring(store, reads)
+        _receive(store, remote, copies)
         for path in writes:
             path.parent.mkdir(parents=True, exist_ok=True)
         result, sent = self._function(unit), []
@@ -93,6 +96,21 @@ class Errands:
             sent.append(exchange.send_file(remote, path))
             path.unlink()
         return result, sent
+
+
+def _receive(
+    store: Store, remote: Remote, copies: Sequence[tuple[Path, Mapping[str, Any]]]
+) -> None:
+    """Fetches what is not in the store of files that belong to no artifact."""
+    for path, entry in copies:
+        if not path.exists():
+            with store.lock("copies", entry["sha256"]):
+                file = {**entry, "path": path.relative_to(store.root).as_posix()}
+                aside = store.partial("copies", entry["sha256"])
+                if not path.exists() and (
+                    damage := exchange.receive(remote, [file], store.root, aside)
+                ):
+                    raise RemoteError(damage)
 
 
 def bring(store: Store, paths: Iterable[Path]) -> None:

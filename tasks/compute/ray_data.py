@@ -74,8 +74,8 @@ def map_units(
         units: The arguments of the calls.
         seconds: How long one core would be busy with all of them, roughly.
         done: Called in this process with each finished unit, in order.
-        reads: The files of artifacts that a unit reads. Machines that do not see the store fetch
-            them. Without it, the work stays where the store is.
+        reads: The files of artifacts and of the scratch that a unit reads. Machines that do not
+            see the store fetch them. Without it, the work stays where the store is.
         writes: The files of the scratch that a unit writes, for `spread.made` and `spread.add`.
 
     Returns:

@@ -13,27 +13,36 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.markup import escape
+
 from retrain import exchange
 from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError, RemoteError
+from retrain.outputs import MANIFEST
 from retrain.project import find_project
 from retrain.remote import Remote
 from retrain.runs import console
 from retrain.servers import machines, ray_cluster
 from retrain.step import Workspace
 from retrain.store import Artifact, Store
+from retrain.workload import Workload
 from tasks.compute import machine
 from tasks.data.listing import link_file
 
 T = TypeVar("T")
 R = TypeVar("R")
-# The files of a unit, below the store.
+# The files of a unit: of artifacts, or of the scratch.
 Paths = Callable[[T], Iterable[Path]]
 
 
 def is_lazy() -> bool:
     """Whether the files of units are fetched when units need them, and not before the step."""
     return ray_cluster.is_remote() and _store().remote is not None
+
+
+def fetching(*steps: str) -> Callable[[Workload], dict[str, tuple[str, ...]]]:
+    """The `opens` of a step that itself fetches what it needs of the outputs of others."""
+    return lambda workload: dict.fromkeys(steps, ()) if is_lazy() else {}
 
 
 def _store() -> Store:
@@ -56,22 +65,27 @@ def place(is_free: bool) -> dict[str, Any]:
 
     if not ray_cluster.is_remote() or machines.machines_share_the_store():
         return {}
-    if is_lazy():
-        if is_free:
-            return {}
-    else:
-        _say_that_it_stays()
+    if is_free and is_lazy():
+        return {}
+    _say_that_it_stays(is_free)
     here = ray.get_runtime_context().get_node_id()
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
 
 
 @cache
-def _say_that_it_stays() -> None:
-    console.say(
-        "Only this machine of the cluster does the work before and after a training: the others do "
-        f"not see the store in {find_project().store}. Set store.remote to an object store, such "
-        "as s3://bucket/prefix, or RETRAIN_STORE to a folder that all machines see."
-    )
+def _say_that_it_stays(is_free: bool) -> None:
+    store = escape(str(find_project().store))
+    if is_free:
+        console.say(
+            "Only this machine of the cluster does the work before and after a training: the "
+            f"others do not see the store in {store}. Set store.remote to an object store, such as "
+            "s3://bucket/prefix, or RETRAIN_STORE to a folder that all machines see."
+        )
+    else:
+        console.say(
+            "Only this machine of the cluster reads the input: the others do not see the store in "
+            f"{store}. They would help if RETRAIN_STORE and the input were where all see them."
+        )
 
 
 def bring(units: Iterable[T], reads: Paths[T] | None) -> None:
@@ -94,16 +108,22 @@ def errands(units: Iterable[T], reads: Paths[T], writes: Paths[T]) -> list[bytes
         RemoteError: It cannot be sent there.
     """
     project, store = find_project(), _store()
+    assert store.remote
     sent: set[tuple[str, str]] = set()
+    own: dict[Path, dict[str, Any]] = {}  # files of the scratch, and what was sent of them
     errands = []
     for unit in units:
         paths = list(reads(unit))
         for path in paths:
-            step, key = path.relative_to(store.root).parts[:2]
-            if (step, key) not in sent:
+            step, key, _ = path.relative_to(store.root).as_posix().split("/", 2)
+            if not (store.folder(step, key) / MANIFEST).exists():
+                own[path] = own.get(path) or exchange.send_file(store.remote, path)
+            elif (step, key) not in sent:
                 send(store, step, key)
                 sent.add((step, key))
-        errands.append(machine.pack((unit, paths, list(writes(unit))), project))
+        copies = [(path, own[path]) for path in paths if path in own]
+        artifacts = [path for path in paths if path not in own]
+        errands.append(machine.pack((unit, artifacts, copies, list(writes(unit))), project))
     return errands
 
 

@@ -11,7 +11,6 @@ the scratch folder, so a run that was killed continues with the missing parts.
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -117,7 +116,9 @@ def embed(
     if missing:
         shape = open_prepared(images.folder).image_shape
         shards = {split: fetchable_shards(images, split) for split in SPLITS}
-        load = partial(_load, model, evaluation, shards, shape, workspace.project.root)
+        network = _network(model, workspace)
+        own = [*network.iterdir()] if isinstance(network, Path) else []
+        load = partial(_load, model, network, evaluation, shards, shape)
         rows = sum(part.rows for part in missing)
         with console.counted("embed", rows) as show:
             map_with_workers(
@@ -125,7 +126,7 @@ def embed(
                 missing,
                 seconds=_seconds(shape, rows),
                 done=lambda part: show(part.rows),
-                reads=lambda part: shards[part.split].files_of(part.numbers),
+                reads=lambda part: [*own, *shards[part.split].files_of(part.numbers)],
                 writes=lambda part: [part.file],
             )
     _write(images, parts, workspace)
@@ -156,12 +157,29 @@ def _seconds(shape: tuple[int, int, int], rows: int) -> float:
     return rows * height * width * FLOPS / SPEED["gpu" if gpu_capabilities() else "cpu"]
 
 
+def _network(model: "Model", workspace: "Workspace") -> Path | str:
+    """The network's name on the hub, or its folder; if others are to have that, a copy of it."""
+    from models.pretrained import READ, find_folder
+
+    name: str = model.model_dump()["pretrained"]
+    folder = find_folder(name, workspace.project.root)
+    if folder is None or not spread.is_lazy():
+        return folder or name
+    copy = workspace.scratch / "network"
+    if not copy.exists():
+        with atomic.replacing(copy) as aside:
+            aside.mkdir()
+            for file in (file for pattern in READ for file in folder.glob(pattern)):
+                shutil.copyfile(file, aside / file.name)
+    return copy
+
+
 def _load(
     model: "Model",
+    network_name: Path | str,
     evaluation: "Evaluate",
     images: Mapping[str, FetchableShards],
     shape: tuple[int, int, int],
-    root: Path,
     device: str,
 ) -> Callable[[Part], None]:
     """Makes a worker: loads the network on a device."""
@@ -170,9 +188,7 @@ def _load(
     from models.backbone import load
 
     torch.set_num_threads(THREADS)
-    settings = model.model_dump()
-    with chdir(root):  # where a relative path of the network starts
-        network = load(settings["pretrained"], settings["pretrained_version"], shape)
+    network = load(str(network_name), model.model_dump()["pretrained_version"], shape)
     network.to(device)
     network.prefer_attention(torch.device(device).type, evaluation.precision)
     return partial(_embed_part, network, torch.device(device), evaluation, images)

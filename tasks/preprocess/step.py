@@ -53,6 +53,7 @@ class ShardTask:
 @step(
     inputs=("pull", "validate"),
     reads=("data.image_column", "data.label_column", "images"),
+    opens=spread.fetching("pull"),
     libraries=("numpy", "pillow", "pyarrow"),
     imports=("numpy", "pyarrow.parquet"),
 )

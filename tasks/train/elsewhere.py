@@ -31,6 +31,7 @@ from retrain.remote import Remote
 from retrain.runs import console
 from retrain.servers import machines
 from retrain.store import Store
+from retrain.workload import Scale
 from tasks.compute import machine, spread
 from tasks.data.shards import ROWS
 from tasks.train.job import TrainingJob
@@ -38,6 +39,11 @@ from tasks.train.job import TrainingJob
 START, MODEL = "start", "model"
 BEGUN = "begun"  # a file in the scratch: what is in the remote is not of another try
 TICK_SECONDS = 0.25
+
+
+def is_elsewhere(scale: Scale) -> bool:
+    """Whether a training takes its images from the remote store, on machines of a cluster."""
+    return bool(scale.workers) and spread.is_lazy()
 
 
 def begin(job: TrainingJob, anew: bool) -> None:
@@ -99,18 +105,24 @@ def on_this_machine(job: TrainingJob) -> Iterator[TrainingJob]:
 
 def located(job: TrainingJob) -> TrainingJob:
     """A training with folders of this machine; those of the step, if they are to be seen here."""
-    if not job.remote or (job.scratch / job.token).exists():
+    if not job.remote:
         return job
-    store = Store(machines.node_root(), Remote(job.remote))
-    scratch, streams = store.scratch("train", job.scratch.name), job.ingest == "stream"
+    is_seen, streams = (job.scratch / job.token).exists(), job.ingest == "stream"
+    root = job.images.parents[1] if is_seen else machines.node_root()
+    store = Store(root, Remote(job.remote))
+    images = _fetched(store, job.images, streams)
+    pulled = _fetched(store, job.pulled, streams) if streams else job.pulled
+    if is_seen:
+        return job
+    scratch = store.scratch("train", job.scratch.name)
     here = replace(
         job,
         start=job.start and scratch / START,
         root=CODE.parent,
         scratch=scratch,
         output=scratch / MODEL,
-        images=_fetched(store, job.images, streams),
-        pulled=_fetched(store, job.pulled, streams) if streams else job.pulled,
+        images=images,
+        pulled=pulled,
     )
     if here.start and not here.start.exists():
         with atomic.replacing(here.start) as aside:
