@@ -6,6 +6,10 @@ The listing of DVC, the records of the tasks that have sent the files, and the m
 are made up; no file has a content. Each part runs in a process of its own, which is shown with its
 seconds and its highest memory, with 83 MB of imports. A run does the first part once for new data,
 and the others in each step that reads the raw data.
+
+Of 2026-11-25, two cores, nearly idle: a million loose files 32 s and 889 MB (`publish`), 16 s and
+978 MB (`find`), 40 s and 979 MB (`list_units`, which finds the output first); ten million images in
+10,000 files 1.2 s and 95 MB, 0.4 s and 92 MB, 0.9 s and 111 MB.
 """
 
 import argparse

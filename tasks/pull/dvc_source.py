@@ -190,9 +190,8 @@ class DvcSource:
         folder = workspace.folder / "data"
         for name in files:
             inside(folder, name)
-        for name in [name for form in SUFFIXES for name in candidates(files, form)]:
-            if name in files:  # two formats have the same suffix
-                objects.get(name, files.pop(name), inside(folder, name))
+        for name in {name for form in SUFFIXES for name in candidates(files, form)}:
+            objects.get(name, files.pop(name), inside(folder, name))
         size = self._pinned().get("size", 0) / len(md5s)
         records = workspace.scratch / "sent"
         workspace.sent.extend(dvc_objects.send(objects, files, size, Remote(remote), records))

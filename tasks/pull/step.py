@@ -77,7 +77,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace.
 
     A single archive (zip, or tar in any compression) is unpacked, and folders that only wrap all
-    of it are removed.
+    of it are removed. On a cluster the files of data under DVC may go to the remote store alone.
 
     Returns:
         `{"format": …}`, a key of `tasks.data.raw_dataset.READERS`.
