@@ -1,9 +1,10 @@
 """Keeps what a training function of the user's reports to Ray Train: the history, and the best.
 
-With workers, Ray Train copies each reported checkpoint to its storage, calls `Reports` in its
-controller, which is on the machine of the step, and gives the last checkpoint back when the
-function runs again after a kill. Without workers, Ray Train runs the function in this process and
-keeps nothing; `reporting_in_process` then keeps the checkpoints and calls `Reports` instead.
+With workers, Ray Train copies each reported checkpoint to its storage, records it there, calls
+`Reports` in its controller, which is on the machine of the step, and gives the last checkpoint back
+when the function runs again after a kill. Without workers, Ray Train runs the function in this
+process and keeps nothing; `reporting_in_process` then keeps the checkpoints and calls `Reports`
+instead.
 """
 
 import json
@@ -17,12 +18,12 @@ from typing import Any
 
 import ray.train
 from pyarrow.fs import FileSelector, FileSystem, copy_files
-from ray.train import Checkpoint, UserCallback
+from ray.train import Checkpoint, Result, UserCallback
 
 from retrain.runs.console import Progress
 from tasks.data.shards import open_prepared
 from tasks.train import progress
-from tasks.train.job import TrainingJob
+from tasks.train.job import RAY, TrainingJob
 from tasks.train.selection import is_better
 
 HISTORY = "reports.json"
@@ -45,10 +46,22 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         self._images = len(open_prepared(job.images).split("train"))
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
+        self._newest = ""  # the name of the newest checkpoint
         files, above = FileSystem.from_uri(job.storage)
         if files.get_file_info(f"{above}/{HISTORY}").is_file:
             document = json.loads(files.open_input_file(f"{above}/{HISTORY}").read())
             self.history, self.best = document["history"], document["best"]
+            self._newest = document["newest"]
+        self._take_one_that_was_cut_off()
+
+    def _take_one_that_was_cut_off(self) -> None:
+        """Takes the last report if a kill came after Ray Train had recorded it, and before this."""
+        try:
+            recorded = Result.from_path(f"{self._job.storage}/{RAY}")
+        except RuntimeError:  # Ray Train has recorded none
+            return
+        if recorded.checkpoint and _name(recorded.checkpoint) != self._newest:
+            self.after_report(None, [recorded.metrics], recorded.checkpoint)
 
     @property
     def best_checkpoint(self) -> Checkpoint:
@@ -82,9 +95,12 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         if checkpoint and choice.metric in entry and is_better(entry, self.best, choice):
             self.best = entry
             _copy(checkpoint, self.best_checkpoint)
+        if checkpoint:
+            self._newest = _name(checkpoint)
         files, above = FileSystem.from_uri(self._job.storage)
         with files.open_output_stream(f"{above}/{HISTORY}.new") as file:
-            file.write(json.dumps({"history": self.history, "best": self.best}).encode())
+            document = {"history": self.history, "best": self.best, "newest": self._newest}
+            file.write(json.dumps(document).encode())
         files.move(f"{above}/{HISTORY}.new", f"{above}/{HISTORY}")
         if self.best:
             _remove_others(f"{self._job.storage}/{BEST}", [self.best_checkpoint])
@@ -149,6 +165,10 @@ def reporting_in_process(job: TrainingJob, reports: Reports, users: ModuleType) 
     finally:
         for module, name, original in replaced:
             setattr(module, name, original)
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    return str(checkpoint.path.rpartition("/")[2])
 
 
 def _copy(checkpoint: Checkpoint, to: Checkpoint) -> None:

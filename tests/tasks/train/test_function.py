@@ -1,5 +1,6 @@
 """A training function of the user's: what it gets, what it reports, and what it does wrong."""
 
+import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,8 @@ from retrain import tracking
 from retrain.workload import Best, Model, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.train.datasets import SplitDataset
-from tasks.train.reports import BEST, NEWEST
+from tasks.train.job import RAY
+from tasks.train.reports import BEST, HISTORY, NEWEST
 from tests.tasks.train import functions
 from tests.tasks.train.helpers import SMALL, run, validated
 
@@ -201,3 +203,21 @@ def test_workers_with_accelerate_train_one_network(for_workers, images):
     trained = run(for_workers, images, chosen, model=MODEL, scale=Scale(workers=2))
     assert trained.facts["val_accuracy"] > 0.6
     assert len(trained.history) == 4
+
+
+@pytest.mark.slow
+def test_a_report_counts_that_ray_had_recorded_when_the_driver_was_killed(for_workers, images):
+    lost = with_function("stops_once", arguments={"lost": str(for_workers / "lost")})
+    scale = Scale(workers=1, max_failures=0)
+    with pytest.raises(ray.train.TrainingFailedError, match="the connection was lost"):
+        run(for_workers, images, lost, model=MODEL, scale=scale, output="lost-output")
+    reports = for_workers / "scratch" / HISTORY
+    document = json.loads(reports.read_text())
+    [first, second] = document["history"]
+    # As a kill leaves it that comes before the project has taken the second report.
+    newest = sorted(path.name for path in (for_workers / "scratch" / RAY).glob("checkpoint_*"))[0]
+    document = {"history": [first], "best": first, "newest": newest}
+    reports.write_text(json.dumps(document))
+    resumed = run(for_workers, images, lost, model=MODEL, scale=scale)
+    assert [entry["epoch"] for entry in resumed.history] == [1, 2, 3, 4]
+    assert resumed.history[1]["val_accuracy"] == second["val_accuracy"]
