@@ -42,7 +42,7 @@ from tasks.data.shards import open_prepared
 from tasks.embed import step
 
 HALF = (0.5, 0.5, 0.5)
-PART_ROWS = 64  # so that a few images are many parts
+EMBEDDED_ROWS = 64  # so that a few images are many parts
 ALWAYS, NEVER = 1e-9, 1e30  # FLOP/s of a core, as the step believes: whether actors are worth it
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a tiny network, to try it")
     options = parser.parse_args()
     ray_cluster.connect()
-    step.PART_ROWS = PART_ROWS
+    step.EMBEDDED_ROWS = EMBEDDED_ROWS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         network = write_network(folder / "clip", options.small)
@@ -164,7 +164,7 @@ def run_step(workload: Workload, images: Path) -> None:
         step.embed(
             model,
             workload.evaluate,
-            Artifact("preprocess", "benchmark", "benchmark", images, {}),
+            Artifact("preprocess", "benchmark", "benchmark", images, {"storage": "pixels"}),
             Workspace(output, scratch, "benchmark", workload.name, Project(Path(name))),
         )
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from retrain.digests import sha256_of
 from retrain.errors import RemoteError
 from retrain.outputs import parse_manifest
 from retrain.remote import Remote
@@ -84,31 +85,68 @@ def _receive(remote: Remote, folder: Path, aside: Path, show: Show, file: File) 
 
 
 def send(
-    remote: Remote, step: str, key: str, manifest: Mapping[str, Any], folder: Path
+    remote: Remote,
+    step: str,
+    key: str,
+    manifest: Mapping[str, Any],
+    folder: Path,
+    *,
+    patient: bool = False,
 ) -> dict[str, Any]:
     """Sends the files of an artifact that the remote store does not have, and then its manifest.
+
+    Args:
+        remote: The remote store.
+        step: The step that made the artifact.
+        key: The artifact's key.
+        manifest: Its manifest.
+        folder: Its folder; files that the remote has need not be there.
+        patient: Wait for minutes for a remote that is away, because nothing goes on without.
 
     Returns:
         The manifest, with its `remote`.
 
     Raises:
-        RemoteError: The remote store does not answer, or refuses.
+        RemoteError: The remote store does not answer, or refuses, or has lost a file.
     """
     files = {file["sha256"]: file for file in manifest["files"]}.values()
     size = sum(file["bytes"] for file in files)
     counted = console.counted(f"sending {step}", size, "bytes")
     with counted as show, ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(partial(_send, remote, folder, show), files))
+        list(pool.map(partial(_send, remote, folder, show, patient), files))
     known = {name: value for name, value in manifest.items() if name != "remote"}
-    remote.write(manifest_path(step, key), json.dumps(known, sort_keys=True).encode())
+    content = json.dumps(known, sort_keys=True).encode()
+    remote.write(manifest_path(step, key), content, patient=patient)
     return known | {"remote": remote.url}
 
 
-def _send(remote: Remote, folder: Path, show: Show, file: File) -> None:
-    path = file_path(file["sha256"])
-    if remote.size(path) != file["bytes"]:
-        remote.write(path, folder / file["path"])
+def _send(remote: Remote, folder: Path, show: Show, patient: bool, file: File) -> None:
+    if not has(remote, file, patient=patient):
+        content = folder / file["path"]
+        if not content.exists():
+            raise RemoteError(f"{file['path']} is gone in the remote store {remote.url}.")
+        remote.write(file_path(file["sha256"]), content)
     show(file["bytes"])
+
+
+def send_file(remote: Remote, file: Path) -> dict[str, Any]:
+    """Sends a file, if the remote store does not have its content.
+
+    Returns:
+        Its `bytes` and `sha256` (hex), as a manifest lists them.
+
+    Raises:
+        RemoteError: The remote store does not answer for minutes, or refuses.
+    """
+    entry: dict[str, Any] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+    if not has(remote, entry, patient=True):
+        remote.write(file_path(entry["sha256"]), file)
+    return entry
+
+
+def has(remote: Remote, file: File, *, patient: bool) -> bool:
+    """Whether the remote store has the content of a file, by its size; see `Remote.read`."""
+    return bool(remote.size(file_path(file["sha256"]), patient=patient) == file["bytes"])
 
 
 def withdraw(remote: Remote, step: str, key: str, manifest: Mapping[str, Any]) -> None:

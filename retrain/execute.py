@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from retrain import hardware
+from retrain import exchange, hardware
 from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files, state_of
@@ -57,6 +57,7 @@ def get_or_run(
         DamagedArtifactError: An input has changed since it was made, even while the step ran.
             Nothing is published.
         PrunedError: The step is the trial of a search, and was ended early. Its scratch is kept.
+        RemoteError: A part of the output is in the remote store, and it does not take the rest.
         ValueError: The step has raised it. The store is unchanged.
     """
     store.use(step.name, plan.key)
@@ -83,8 +84,8 @@ def _make(
     """Runs a step and publishes its output; see `get_or_run`."""
     half = store.partial(step.name, plan.key)
     # The step itself checks what it looks up; all of that output may be far more.
+    inputs = [*_fetched(store, step, workload, inputs)]
     to_check = [source for source in inputs if source.step not in step.looked_up]
-    _fetch(store, step, workload, inputs)
     try:
         with _checked(to_check, partial(_opened, step, workload), check) as state:
             half.mkdir(parents=True)
@@ -99,7 +100,13 @@ def _make(
                 context.trial,
                 workload,
             )
-            _run(step, plan, workload, inputs, workspace, context)
+            manifest = _run(step, plan, workload, inputs, workspace, context)
+            if workspace.sent:  # it is whole only together with the remote
+                assert store.remote is not None
+                sent = exchange.send(
+                    store.remote, step.name, plan.key, manifest, half, patient=True
+                )
+                write_json(half / MANIFEST, sent)
     except BaseException:
         shutil.rmtree(half, ignore_errors=True)
         raise
@@ -127,7 +134,7 @@ def run_uncached(
         ValueError: From the step.
     """
     store = Store.of(context.project)
-    _fetch(store, step, workload, inputs)
+    inputs = [*_fetched(store, step, workload, inputs)]
     check(inputs)
     with TemporaryDirectory(dir=store.runs.temporary(context.run)) as folder:
         workspace = Workspace(
@@ -142,11 +149,22 @@ def run_uncached(
     return Artifact.of(step.name, plan.key, Path(), manifest)
 
 
-def _fetch(store: Store, step: Step, workload: Workload, inputs: Sequence[Input]) -> None:
-    """Brings what a step opens of its inputs from the remote store."""
+def _fetched(
+    store: Store, step: Step, workload: Workload, inputs: Sequence[Input]
+) -> Iterator[Input]:
+    """Brings what a step opens of its inputs from the remote store; sends there what it lacks.
+
+    Yields:
+        The inputs, with the remote that has them.
+    """
     for source in inputs:
-        if isinstance(source, Artifact) and source.folder.name:
+        if isinstance(source, Artifact) and source.folder.name and store.remote:
+            if source.remote is None:  # it was made in this run, or when the remote was away
+                with store.lock(source.step, source.key):
+                    store.push(source.step, source.key)
+                source = store.find(source.step, source.key) or source
             store.fetch(source, _opened(step, workload, source))
+        yield source
 
 
 def _opened(step: Step, workload: Workload, source: Artifact) -> Callable[[str], bool]:
@@ -206,7 +224,8 @@ def _run(
     """Runs a step in a workspace; its manifest is the last file that is written there."""
     began = monotonic()
     facts = step.run(workload, inputs, workspace)
-    files = list_files(workspace.folder)
+    files = [*list_files(workspace.folder), *workspace.sent]
+    files.sort(key=lambda file: str(file["path"]))
     manifest = {
         "digest": digest_of_output(facts, files),
         "facts": facts,

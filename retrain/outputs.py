@@ -220,10 +220,11 @@ def state_of(folder: Path, opened: Callable[[str], bool] = lambda path: True) ->
     for place, folders, names in os.walk(folder):
         folders.sort()
         below = os.path.relpath(place, folder)
-        digest.update(os.fsencode(below))
-        for name in sorted(set(names) - {MANIFEST}):
-            if not opened(f"{below}/{name}".removeprefix("./")):
-                continue
+        above = "" if below == "." else f"{below}/"
+        counted = [name for name in sorted(set(names) - {MANIFEST}) if opened(above + name)]
+        if counted:  # else a file that was fetched meanwhile may have made the folder
+            digest.update(os.fsencode(below))
+        for name in counted:
             with suppress(FileNotFoundError):
                 status = os.stat(os.path.join(place, name))  # noqa: PTH116, PTH118  millions of them
                 file_state = (name, status.st_ino, status.st_size, status.st_mtime_ns)

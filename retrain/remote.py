@@ -72,8 +72,13 @@ class Remote:
             return bytes(obstore.get(_client(self.url, patient), path).bytes())
         return None
 
-    def write(self, path: str, content: bytes | Path) -> None:
+    def write(self, path: str, content: bytes | Path, *, patient: bool = False) -> None:
         """Writes an object, from bytes or a file, in place of another one.
+
+        Args:
+            path: Its path below the URL.
+            content: What is written.
+            patient: As in `read`; always so with a file.
 
         Raises:
             RemoteError: The remote does not answer, or refuses.
@@ -81,10 +86,10 @@ class Remote:
         import obstore
 
         with self._answers():
-            obstore.put(_client(self.url, patient=isinstance(content, Path)), path, content)
+            obstore.put(_client(self.url, patient or isinstance(content, Path)), path, content)
 
-    def size(self, path: str) -> int | None:
-        """The bytes of an object; None if there is none.
+    def size(self, path: str, *, patient: bool = False) -> int | None:
+        """The bytes of an object; None if there is none. The arguments are those of `read`.
 
         Raises:
             RemoteError: The remote does not answer, or refuses.
@@ -92,7 +97,7 @@ class Remote:
         import obstore
 
         with self._answers(), suppress(FileNotFoundError):
-            return obstore.head(_client(self.url), path)["size"]
+            return obstore.head(_client(self.url, patient), path)["size"]
         return None
 
     def download(self, path: str, file: Path, show: Callable[[int], object]) -> str | None:

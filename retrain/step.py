@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -91,6 +91,8 @@ class Workspace:
             whether there is one.
         configuration: The whole workload, for a record of how a version came about. What a step
             computes depends on its arguments only.
+        sent: The files of the output that are in the remote store and not here: `path` below the
+            folder, `bytes` and `sha256` (hex). The step adds them.
     """
 
     folder: Path
@@ -101,6 +103,7 @@ class Workspace:
     anew: bool = False
     trial: TrialContext | None = None
     configuration: Workload | None = None
+    sent: list[Facts] = field(default_factory=list)
 
     @property
     def report(self) -> Path:
@@ -218,19 +221,16 @@ class Step:
         hours: The time limit of each try, if the workload's `limits` have none for the step.
         needed: Whether a flow calls the step for a workload.
         has_stage: Whether `dvc.yaml` has a stage for the step.
-        imports: The modules that take long to import: a run that needs the step imports them
-            while its Prefect server starts.
+        imports: Modules that take long to import: a run does it while its Prefect server starts.
         prepare: Called when the step has to run, to start what a later step needs.
         chosen: Called with the workload and the inputs; returns what is used because of them.
         check: Finds faults that would make the step fail, before a run's first step: a sentence
             for each. It takes milliseconds and imports nothing heavy.
-        check_slowly: Finds faults that take seconds to find: a sentence for each. It is called only
-            when the step is about to run, or may be.
+        check_slowly: The same for faults that take seconds to find, when the step may have to run.
         forecast: What the step would take, also known before a run's first step.
         warnings: Finds what a person should know before a run starts: a sentence for each.
         dry_function: For a step that is not cached. It has the parameters of the function, changes
-            nothing and returns what the function would return, or None if the function would
-            change something.
+            nothing and returns the same, or None if the function would change something.
     """
 
     name: str

@@ -14,6 +14,7 @@ LOADS = {"read_pickle", "unsafe_load", "full_load", "load_model"}
 
 # What goes between processes of one run; and the packages of the registry, which are code.
 ALLOWED = {
+    "tasks/compute/machine.py": ["pickle"],
     "tasks/compute/ray_data.py": ["pickle"],
     "tasks/compute/answer.py": ["mlflow.pyfunc.load_model"],
     "tasks/train/stream_ingest.py": ["pickle"],

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 import models
 from retrain.servers import ray_cluster
-from tasks.compute import ray_data
-from tasks.data.shards import open_prepared
+from tasks.compute import ray_data, spread
+from tasks.data.shards import FetchableShards
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,27 @@ class PredictionJob:
 
     Attributes:
         model: A folder that `models.save` wrote.
-        images: The folder of the prepared images.
-        split: `train`, `val` or `test`.
+        images: The prepared images of a split.
         batch_size: Images per forward pass.
         precision: `fp32` or `bf16`, of the matrix products.
         sampled: The rows of which the features are wanted, too, in ascending order.
     """
 
     model: Path
-    images: Path
-    split: str
+    images: FetchableShards
     batch_size: int
     precision: str
     sampled: tuple[int, ...] = ()
+
+    def rows(self, number: int) -> NDArray[np.int64]:
+        """The rows of a batch, by its number from 0."""
+        start = number * self.batch_size
+        return np.arange(start, min(start + self.batch_size, len(self.images)))
+
+    def files_of(self, number: int) -> list[Path]:
+        """The files that are read for a batch."""
+        model = (path for path in self.model.rglob("*") if path.is_file())
+        return [*model, *self.images.files_of(self.rows(number))]
 
 
 # The probabilities, float32 (rows, classes), and the features, float32 (sampled rows, D); None if
@@ -61,16 +69,14 @@ class _Predictor:
         module = models.load(job.model).module.to(self._device)
         module.prefer_attention(self._device.type, job.precision)
         self._observed = Observed(module)
-        self._images = open_prepared(job.images).split(job.split).images
 
     def __call__(self, number: int) -> _Answers:
         import torch
 
-        start = number * self._job.batch_size
-        rows = np.arange(start, min(start + self._job.batch_size, len(self._images)))
-        pixels = torch.from_numpy(self._images[rows]).to(self._device)
+        rows = self._job.rows(number)
+        pixels = torch.from_numpy(self._job.images[rows]).to(self._device)
         probabilities, features = self._observed.answer(pixels, self._job.precision)
-        sampled = [row - start for row in self._job.sampled if start <= row <= rows[-1]]
+        sampled = [row - rows[0] for row in self._job.sampled if rows[0] <= row <= rows[-1]]
         sampled_features = (
             features[sampled].cpu().numpy() if features is not None and sampled else None
         )
@@ -96,10 +102,13 @@ def probabilities(
     Yields:
         float32 (chunk, classes of the model), in the order of the split; the last has the rest.
     """
-    numbers = range(-(-len(open_prepared(job.images).split(job.split)) // job.batch_size))
-    is_spread = ray_cluster.is_remote() and ray_data.cpus() > 0
-    in_order = ray_data.in_actors if is_spread else ray_data.in_threads
-    with closing(in_order(partial(_Predictor, job), numbers)) as answers:
+    numbers, make = range(-(-len(job.images) // job.batch_size)), partial(_Predictor, job)
+    if ray_cluster.is_remote() and ray_data.cpus(is_free=True) > 0:
+        in_order = ray_data.in_actors(make, numbers, job.files_of)
+    else:
+        spread.bring(numbers, job.files_of)
+        in_order = ray_data.in_threads(make, numbers)
+    with closing(in_order) as answers:
         rows = chain.from_iterable(_probabilities(answers, features, done))
         while chunk_rows := list(islice(rows, chunk)):
             yield np.stack(chunk_rows)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cached_property
 
-from tasks.data.listing import has_split_folders, is_no_image, split_of_folder
+from tasks.data.listing import is_no_image, split_of_folder
 from tasks.data.raw_dataset import Piece, RawDataset, RawImage, Unit, group
 
 
@@ -12,7 +12,7 @@ class Images(RawDataset):
 
     @cached_property
     def _has_splits(self) -> bool:
-        return self.labelled and has_split_folders(self.root)
+        return self.labelled and self.files.have_split_folders()
 
     def holds_images(self, name: str) -> bool:
         """Whether a file is an image, by its name."""
@@ -29,17 +29,26 @@ class Images(RawDataset):
 
     def labels(self) -> Iterator[tuple[str | None, str | None]]:
         """The class and the split of each image, without reading it."""
-        return ((self.label_of(name), self.split_of(name)) for name, _ in self.files())
+        return ((self.label_of(name), self.split_of(name)) for name, _ in self.image_files())
 
     def parts(self) -> Iterator[Unit]:
         """The image files, in the smallest units that are worth a task."""
-        return group((Unit(1, size, (Piece(name, 0, 1),)) for name, size in self.files()), tasks=1)
+        images = (Unit(1, size, (Piece(name, 0, 1),)) for name, size in self.image_files())
+        return group(images, tasks=1)
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
+        self.files.fetch(self.files_of(unit))
         return (self._read_file(piece.file) for piece in unit.pieces)
 
     def _read_file(self, name: str) -> RawImage:
         label = self.label_of(name)
-        with open(f"{self.root}/{name}", "rb", buffering=0) as file:  # noqa: PTH123  half the time
-            return RawImage(name, 0, name, label, self.split_of(name), file.read())
+        return RawImage(name, 0, name, label, self.split_of(name), self._content(name))
+
+    def _content(self, name: str) -> bytes:
+        path = f"{self.files.root}/{name}"
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123  half the time
+                return file.read()
+        except FileNotFoundError:  # to make room on this machine
+            return self.files.path(name).read_bytes()

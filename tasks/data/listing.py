@@ -73,12 +73,23 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def has_split_folders(root: Path) -> bool:
-    """Whether the class folders in a folder lie in folders that are named as splits."""
+    """Whether a file in a folder `is_below_a_split`; that takes a look at two levels alone."""
     return any(
-        folder.name.lower() in ALIASES and any(below.is_dir() for below in folder.iterdir())
+        below.is_dir() and not is_hidden(below.name) and any(list_files(below))
         for folder in root.iterdir()
-        if folder.is_dir()
+        if folder.name.lower() in ALIASES and folder.is_dir()
+        for below in folder.iterdir()
     )
+
+
+def is_below_a_split(name: str) -> bool:
+    """Whether a file is in a class folder, and that in a folder that is named as a split."""
+    return name.count("/") > 1 and split_of_folder(name) is not None
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file, or a folder above it, is hidden."""
+    return name.startswith(".") or "/." in name
 
 
 def is_no_image(name: str) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from tasks.data.listing import ALIASES, list_files, split_of_folder, split_of_parquet
+from tasks.data.listing import ALIASES, split_of_folder, split_of_parquet
 
 # The columns of a listing, whatever its format; the user's own have their own names.
 PATH, LABEL, SPLIT = "file_name", "label", "split"
@@ -73,7 +73,7 @@ def recognise(root: Path, names: Sequence[str], has_class_folders: bool = False)
     if not found:
         return None
     try:
-        rows = read(root, found[0], None, None)
+        rows = read(root, names, found[0], None, None)
     except ValueError as error:
         hint = " If the folders are the classes, set data.format to folders."
         raise ValueError(f"{error}{hint * has_class_folders}") from None
@@ -82,9 +82,20 @@ def recognise(root: Path, names: Sequence[str], has_class_folders: bool = False)
 
 
 def read(
-    root: Path, form: str, image_column: str | None, label_column: str | None
+    root: Path,
+    names: Sequence[str],
+    form: str,
+    image_column: str | None,
+    label_column: str | None,
 ) -> Mapping[str, Row]:
     """Reads all files of a folder that list images in a format.
+
+    Args:
+        root: The folder. Of its files, the `candidates` have to be there.
+        names: Its files.
+        form: The format, a key of `SUFFIXES`.
+        image_column: The column with the images' paths; None if it has a usual name.
+        label_column: The column with their classes; None if it has a usual name.
 
     Returns:
         By the file of each image, relative to the folder: `file_name` (the same), `label`, `split`,
@@ -94,9 +105,9 @@ def read(
         ValueError: There is none, one is broken, an image is not there or outside the folder, or
             has two classes.
     """
-    find = _Finder(root)
+    find = _Finder(root, names)
     rows: dict[str, Row] = {}
-    tables = list(_tables(root, find.names, form, image_column, label_column))
+    tables = list(_tables(root, names, form, image_column, label_column))
     if not tables:
         raise ValueError(f"data.path holds no {HOLDS[form]}.")
     for listing, table in tables:
@@ -117,12 +128,11 @@ def read(
 class _Finder:
     """Finds the listed images among the files of the data."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, names: Sequence[str]) -> None:
         self._root, self._real = root, cache(os.path.realpath)
-        self.names = [name for name, _ in list_files(root)]
-        self._names = {*self.names}
+        self._names = {*names}
         self._by_last: dict[str, list[str]] = defaultdict(list)
-        for name in self.names:
+        for name in names:
             self._by_last[name.rpartition("/")[2]].append(name)
 
     def __call__(self, path: Any, listing: str) -> str:
@@ -155,6 +165,12 @@ class _Finder:
         return found[0]
 
 
+def candidates(names: Iterable[str], form: str) -> Sequence[str]:
+    """The files that may list images in a format, by their names."""
+    found = [name for name in names if name.lower().endswith(SUFFIXES[form])]
+    return found if len(found) <= MOST else ()
+
+
 def _split(value: Any, listing: str, name: str) -> str | None:
     if value in (None, "", "default"):  # which CVAT writes where there are no subsets
         return split_of_parquet(listing.rpartition(".")[0]) or split_of_folder(name)
@@ -171,8 +187,7 @@ def _tables(
     label_column: str | None,
 ) -> Iterator[tuple[str, Sequence[Row]]]:
     """The files that list images in a format, and their rows."""
-    listings = [name for name in names if name.lower().endswith(SUFFIXES[form])]
-    for name in listings if len(listings) <= MOST else ():
+    for name in candidates(names, form):
         try:
             rows = READ[form](root / name, image_column, label_column)
         except FAULTS as error:

@@ -16,7 +16,8 @@ import pyarrow.types as is_type
 
 from tasks.data import raw_dataset
 from tasks.data.listing import split_of_parquet
-from tasks.data.raw_dataset import Piece, RawDataset, RawImage, Unit
+from tasks.data.packed_files import PackedImages
+from tasks.data.raw_dataset import Piece, RawImage, Unit
 
 BATCH = 64  # rows that are read at a time
 # The types of a column, as pyarrow names them.
@@ -33,7 +34,7 @@ FORMS = {
 }
 
 
-class Images(RawDataset):
+class Images(PackedImages):
     """The images in the Parquet files of a folder."""
 
     def holds_images(self, name: str) -> bool:
@@ -44,24 +45,24 @@ class Images(RawDataset):
         """The split in a file's name, else in that of the nearest folder that has one."""
         return split_of_parquet(name) if self.labelled else None
 
-    def parts(self) -> Iterator[Unit]:
-        """The row groups; one that is too large for a task is divided."""
+    def parts_of(self, name: str) -> Iterator[Unit]:
+        """The row groups of a file; one that is too large for a task is divided."""
         most = raw_dataset.MAX_UNIT_ROWS
-        for name, _ in list(self.files()):
-            with self._open(name) as parquet:
-                self._columns(name, parquet.schema_arrow)
-                begin = 0
-                for number in range(parquet.num_row_groups):
-                    row_group = parquet.metadata.row_group(number)
-                    end = begin + row_group.num_rows
-                    for first in range(begin, end, most):
-                        rows = min(most, end - first)
-                        size = row_group.total_byte_size * rows // row_group.num_rows
-                        yield Unit(rows, size, (Piece(name, first, rows),))
-                    begin = end
+        with self._open(name) as parquet:
+            self._columns(name, parquet.schema_arrow)
+            begin = 0
+            for number in range(parquet.num_row_groups):
+                row_group = parquet.metadata.row_group(number)
+                end = begin + row_group.num_rows
+                for first in range(begin, end, most):
+                    rows = min(most, end - first)
+                    size = row_group.total_byte_size * rows // row_group.num_rows
+                    yield Unit(rows, size, (Piece(name, first, rows),))
+                begin = end
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
+        self.files.fetch(self.files_of(unit))
         for name, pieces in groupby(unit.pieces, key=attrgetter("file")):
             ranges = (range(piece.first, piece.first + piece.rows) for piece in pieces)
             try:
@@ -87,7 +88,7 @@ class Images(RawDataset):
 
         try:
             # Mapped, because a row group may be larger than the memory.
-            return pq.ParquetFile(self.root / name, memory_map=True)
+            return pq.ParquetFile(self.files.path(name), memory_map=True)
         except (pa.ArrowInvalid, OSError) as error:
             raise _fault(f"{name} is no Parquet file", error) from None
 

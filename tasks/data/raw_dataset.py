@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import starmap
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from retrain.project import Project
-from retrain.store import Artifact, Store
+from retrain.store import Artifact
 from retrain.workload import Data
-from tasks.data.listing import list_files
+from tasks.data.files import Files
 
 LISTED = "tasks.data.listed_images"
 # The module of each format, whose class `Images` reads it. One is imported, by its name, so that
@@ -140,14 +139,14 @@ class RawDataset(Reader, ABC):
 
     Attributes:
         format: A key of `READERS`.
-        root: The folder that the files' names are relative to.
+        files: The files.
         image_column: The column with the images or their paths; None if it has a usual name.
         label_column: The column with their classes; None if it has a usual name.
         labelled: Whether the images have classes, and the names mean splits.
     """
 
     format: str
-    root: Path
+    files: Files
     image_column: str | None = None
     label_column: str | None = None
     labelled: bool = True
@@ -160,14 +159,19 @@ class RawDataset(Reader, ABC):
     def split_of(self, name: str) -> str | None:
         """The split that a file's name stands for; None where it stands for none."""
 
-    def files(self) -> Iterator[tuple[str, int]]:
+    @property
+    def root(self) -> Path:
+        """The folder that the files' names are relative to."""
+        return self.files.root
+
+    def image_files(self) -> Iterator[tuple[str, int]]:
         """The files with images, and their sizes in bytes, in order of the names.
 
         Raises:
             ValueError: Only some of them belong to a split; raised at the end.
         """
         with_split, without = 0, ""
-        for name, size in list_files(self.root):
+        for name, size in self.files:
             if self.holds_images(name):
                 if self.split_of(name):
                     with_split += 1
@@ -179,6 +183,14 @@ class RawDataset(Reader, ABC):
                 f"{without} belongs to no split, as {with_split} other files do: "
                 "name it for one (train, val, test), or none."
             )
+
+    def files_of(self, unit: Unit) -> list[str]:
+        """The files that are opened to read a unit."""
+        return list(dict.fromkeys(piece.file for piece in unit.pieces))
+
+    def paths_of(self, unit: Unit) -> list[Path]:
+        """What another machine needs of the pulled data, to fetch the files of a unit itself."""
+        return [self.files.manifest]
 
     def labels(self) -> Iterator[tuple[str | None, str | None]]:
         """The class and the split of each image, in order."""
@@ -203,48 +215,18 @@ class RawDataset(Reader, ABC):
 
 def open_raw_dataset(data: Data, pulled: Artifact) -> RawDataset:
     """The images in the output of `pull`."""
-    return open_format(
-        pulled.facts["format"], pulled.folder / "data", data.image_column, data.label_column
-    )
+    source = open_pulled(pulled, data.image_column, data.label_column)
+    if data.label_names:
+        source.files.fetch([data.label_names])
+    return source
 
 
-@dataclass(frozen=True)
-class FetchedImages:
-    """Reads images of a pulled version of the data, whose files are fetched when they are read.
-
-    Attributes:
-        source: Reads what is here.
-        pulled: The output of `pull`.
-        store: Where it is.
-    """
-
-    source: RawDataset
-    pulled: Artifact
-    store: Store
-
-    @property
-    def format(self) -> str:
-        """A key of `READERS`."""
-        return self.source.format
-
-    def parts(self) -> Iterator[Unit]:
-        """All images; see `Reader`."""
-        self.store.fetch(self.pulled)
-        return self.source.parts()
-
-    def read(self, unit: Unit) -> Iterator[RawImage]:
-        """The images of a unit; see `Reader`."""
-        files = {f"data/{piece.file}" for piece in unit.pieces}
-        # What is listed in a file is looked for among all images.
-        is_listed = READERS[self.format] == LISTED
-        if is_listed or not all((self.pulled.folder / file).exists() for file in files):
-            self.store.fetch(self.pulled, lambda path: is_listed or path in files)
-        return self.source.read(unit)
-
-
-def read_again(project: Project, data: Data, pulled: Artifact) -> FetchedImages:
-    """Reads some images of the output of `pull` once more."""
-    return FetchedImages(open_raw_dataset(data, pulled), pulled, Store.of(project))
+def open_pulled(
+    pulled: Artifact, image_column: str | None = None, label_column: str | None = None
+) -> RawDataset:
+    """The images in the output of `pull`, with certain columns; see `RawDataset`."""
+    files = Files(pulled.folder / "data", pulled if pulled.remote else None)
+    return _open(pulled.facts["format"], files, image_column, label_column)
 
 
 def open_format(
@@ -255,8 +237,12 @@ def open_format(
     labelled: bool = True,
 ) -> RawDataset:
     """The images in a folder, in a known format; see `RawDataset`."""
+    return _open(name, Files(root), image_column, label_column, labelled)
+
+
+def _open(name: str, *options: Any) -> RawDataset:
     module = import_module(READERS[name])
-    opened: RawDataset = module.Images(name, root, image_column, label_column, labelled)
+    opened: RawDataset = module.Images(name, *options)
     return opened
 
 

@@ -28,7 +28,7 @@ from tasks.data import image_table
 from tasks.data.image_facts import is_sampled, measure, schema
 from tasks.data.image_table import read_images
 from tasks.data.predictions import FEATURES, FILE
-from tasks.data.raw_dataset import FetchedImages, RawImage, Reader, Unit, open_format, unit_of
+from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, open_pulled, unit_of
 
 SPLIT = "test"
 FOLDER = "reference"  # of the run's artifacts
@@ -100,7 +100,7 @@ class Evaluated:
 
     predictions: Path
     validated: Path
-    source: FetchedImages
+    source: RawDataset
 
 
 def evaluated_of(project: Project, version: ModelVersion) -> Evaluated | None:
@@ -131,8 +131,7 @@ def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
         return None
     config = prepared[1]["config"]
     names = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
-    source = open_format(pulled[0].facts["format"], pulled[0].folder / "data", **names)
-    images = FetchedImages(source, pulled[0], store)
+    images = open_pulled(pulled[0], **names)
     return Evaluated(store.fetch(evaluated[0]), store.fetch(validated[0]), images)
 
 

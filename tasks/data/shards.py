@@ -20,9 +20,9 @@ The splits are train, val and test, and none is empty.
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrain.step import REPORT
+from retrain.store import Artifact
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +43,7 @@ SOURCE = "source.json"
 
 # Imported by its name: a step that reads prepared images does not depend on how others are decoded.
 SOURCE_MODULE = "tasks.data.source_images"
+EMBEDDED_ROWS = 512  # of a file of embeddings; what a killed run loses at most, for each worker
 
 
 def shard_name(number: int) -> str:
@@ -119,22 +121,86 @@ class Shards:
         return images
 
 
+class FetchableShards:
+    """The shards of a split that are read one at a time, where not all of them need be here."""
+
+    def __init__(self, paths: Sequence[Path], ends: Sequence[int]) -> None:
+        """Opens nothing yet.
+
+        Args:
+            paths: As in `Shards`.
+            ends: The rows of the split up to the end of each.
+        """
+        self._paths, self._ends = paths, np.array(ends)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def files_of(self, rows: NDArray[np.int64]) -> list[Path]:
+        """The files that have some rows of the split."""
+        return [self._paths[shard] for shard in np.unique(self._owners(rows)).tolist()]
+
+    def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self._ends, rows, side="right")
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Reads images into memory, as `Shards` does; of no rows it does not know the shape."""
+        if not len(rows):
+            return np.empty(0)
+        owners, parts = self._owners(rows), []
+        for shard in np.unique(owners).tolist():
+            first = self._ends[shard - 1] if shard else 0
+            parts.append(Shards([self._paths[shard]])[rows[owners == shard] - first])
+        places = np.argsort(np.argsort(owners, kind="stable"), kind="stable")
+        return np.concatenate(parts)[places]
+
+
+def fetchable_shards(prepared: Artifact, split: str, *, pixels: bool = False) -> FetchableShards:
+    """The shards of a split; if the remote store has them, only `*/rows.parquet` has to be here.
+
+    Args:
+        prepared: The output of `preprocess` or `embed`.
+        split: `train`, `val` or `test`.
+        pixels: Whether the images are wanted, even if the split itself holds embeddings.
+    """
+    import pyarrow.parquet as pq
+
+    has_embeddings = prepared.facts["storage"] == "embeddings"
+    folder = prepared.folder / (REPORT if pixels and has_embeddings else "") / split
+    if prepared.remote is None:
+        paths = sorted(folder.glob("images-*.npy"))
+        rows = [len(np.load(path, mmap_mode="r")) for path in paths]
+    elif has_embeddings and not pixels:
+        count = pq.read_metadata(prepared.folder / split / ROWS).num_rows
+        rows = [min(EMBEDDED_ROWS, count - first) for first in range(0, count, EMBEDDED_ROWS)]
+    else:  # there is a row group for each shard
+        metadata = pq.read_metadata(prepared.folder / split / ROWS)
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    shards = [folder / shard_name(number) for number in range(len(rows))]
+    return FetchableShards(shards, np.cumsum(rows).tolist())
+
+
 @dataclass(frozen=True)
 class PreparedSplit:
     """One split; index i is the same image in all its attributes.
 
     Attributes:
-        images: Left on disk.
+        open_images: Opens the images, which may need files that are not here.
         labels: int64 (rows,), class indices.
         folder: The folder with its files.
     """
 
-    images: StoredImages
+    open_images: Callable[[], StoredImages]
     labels: NDArray[np.int64]
     folder: Path
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @cached_property
+    def images(self) -> StoredImages:
+        """The images, left on disk."""
+        return self.open_images()
 
     @cached_property
     def rows(self) -> "pd.DataFrame":
@@ -164,14 +230,22 @@ class Prepared:
     def shape(self) -> tuple[int, ...]:
         """The shape of a network's input: height, width, channels; or the length of an embedding.
 
-        The images of the training split may have a margin around it.
+        The images of the training split may have a margin around it. Embeddings have to be here.
         """
-        return self.split("val").images.shape
+        if (self.folder / "val" / shard_name(0)).exists():
+            return self.split("val").images.shape
+        return self.image_shape
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of an image, even if the splits hold embeddings."""
+        size = self.images["size"]
+        return size, size, self.images["channels"]
 
     def split(self, name: str) -> PreparedSplit:
         """Opens `train`, `val` or `test`."""
         folder = self.folder / name
-        return PreparedSplit(self._open(folder), np.load(folder / "labels.npy"), folder)
+        return PreparedSplit(partial(self._open, folder), np.load(folder / "labels.npy"), folder)
 
     def pixels(self, split: str) -> StoredImages:
         """The images of a split, even if the split itself holds embeddings."""

@@ -58,7 +58,8 @@ def survey(place: Path) -> Survey:
     Raises:
         ValueError: The format is not recognised, a file is broken, or no image decodes.
     """
-    source = open_format(recognise(place), place)
+    files = list(list_files(place))
+    source = open_format(recognise(place, [name for name, _ in files]), place)
     labels = list(source.labels())
     shapes, modes, undecodable = _decode(source, len(labels))
     if not shapes:
@@ -66,7 +67,7 @@ def survey(place: Path) -> Survey:
         raise ValueError(f"None of the images in {place} decodes: {path} ({error}).")
     return Survey(
         format=source.format,
-        bytes=sum(size for _, size in list_files(place)),
+        bytes=sum(size for _, size in files),
         classes=dict(Counter(label for label, _ in labels if label is not None)),
         splits=dict(Counter(split for _, split in labels if split is not None)),
         groups=_groups(source),
@@ -104,7 +105,7 @@ def _groups(source: RawDataset) -> int:
     if source.format != "folders":
         return 0
     groups = set()
-    for name, _ in source.files():
+    for name, _ in source.image_files():
         from_class = name.partition("/")[2] if source.split_of(name) else name
         found = re.match(BELOW_CLASS, from_class)
         if not found:

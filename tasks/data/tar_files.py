@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from tasks.data.listing import is_no_image, split_of_parquet
-from tasks.data.raw_dataset import Piece, RawDataset, RawImage, Unit, group
+from tasks.data.packed_files import PackedImages
+from tasks.data.raw_dataset import Piece, RawImage, Unit, group
 
 
 class _Sample(NamedTuple):
@@ -25,7 +26,7 @@ class _Sample(NamedTuple):
     label: tarfile.TarInfo | None
 
 
-class Images(RawDataset):
+class Images(PackedImages):
     """The images in the tar files of a folder."""
 
     def holds_images(self, name: str) -> bool:
@@ -36,20 +37,21 @@ class Images(RawDataset):
         """The split in a file's name, else in that of the nearest folder that has one."""
         return split_of_parquet(name.removesuffix(".tar")) if self.labelled else None
 
-    def parts(self) -> Iterator[Unit]:
-        """The samples, in the smallest units that are worth a task."""
-        for name, _ in list(self.files()):
-            samples = (
-                Unit(1, sample.image.size if sample.image else 0, (Piece(name, row, 1),))
-                for row, sample in enumerate(_samples(self.root, name))
-            )
-            yield from group(samples, tasks=1)
+    def parts_of(self, name: str) -> Iterator[Unit]:
+        """The samples of a file, in the smallest units that are worth a task."""
+        samples = (
+            Unit(1, sample.image.size if sample.image else 0, (Piece(name, row, 1),))
+            for row, sample in enumerate(_samples(self.files.path(name), name))
+        )
+        return group(samples, tasks=1)
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
+        self.files.fetch(self.files_of(unit))
         for name, pieces in groupby(unit.pieces, key=attrgetter("file")):
-            samples, split = _samples(self.root, name), self.split_of(name)
-            with (self.root / name).open("rb") as file:
+            place, split = self.files.path(name), self.split_of(name)
+            samples = _samples(place, name)
+            with place.open("rb") as file:
                 for row in (row for p in pieces for row in range(p.first, p.first + p.rows)):
                     key, image, label = samples[row]
                     data = _content(file, image) if image else b""
@@ -59,14 +61,14 @@ class Images(RawDataset):
 
 
 @lru_cache(maxsize=2)
-def _samples(root: Path, name: str) -> list[_Sample]:
+def _samples(path: Path, name: str) -> list[_Sample]:
     """The samples of a tar file, by the headers in it.
 
     Raises:
         ValueError: The tar file is broken.
     """
     try:
-        with tarfile.open(root / name, "r:") as tar:
+        with tarfile.open(path, "r:") as tar:
             files = [member for member in tar if member.isfile()]
     except (tarfile.TarError, EOFError) as error:
         raise ValueError(f"{name} is no tar file, or a compressed or broken one: {error}") from None

@@ -10,8 +10,7 @@ the scratch folder, so a run that was killed continues with the missing parts.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,27 +20,32 @@ from retrain import atomic
 from retrain.hardware import gpu_capabilities
 from retrain.runs import console
 from retrain.step import REPORT, step
+from tasks.compute import spread
 from tasks.compute.ray_data import THREADS, map_with_workers
 from tasks.data.embeddings import has_embeddings
 from tasks.data.image_table import SPLITS
-from tasks.data.listing import link_file
 from tasks.data.shards import (
+    EMBEDDED_ROWS,
     IMAGES,
     LABELS,
     ROWS,
+    FetchableShards,
+    Shards,
+    fetchable_shards,
     open_prepared,
     shard_name,
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from models.backbone import EmbeddingNetwork
     from retrain.project import Project
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
     from retrain.workload import Evaluate, Model, Workload
-    from tasks.data.shards import StoredImages
 
-PART_ROWS = 512  # of a file; what a killed run loses at most, for each worker
 SHOWN = "test"  # the split whose images the plots of the evaluation show
 
 # FLOPs of a ViT-B/32 for a pixel; and what a core or a GPU does in a second. They decide no more
@@ -59,11 +63,28 @@ class Part:
     rows: int
     file: Path
 
+    @property
+    def numbers(self) -> "NDArray[np.int64]":
+        """The numbers of the rows in the split."""
+        import numpy as np
+
+        return np.arange(self.first, self.first + self.rows)
+
 
 @step(
     inputs=("preprocess",),
     reads=("model.pretrained", "model.pretrained_version", "evaluate"),
     libraries=("numpy", "safetensors", "torch", "transformers"),
+    opens=lambda workload: (
+        {
+            "preprocess": (
+                *(LABELS, IMAGES),
+                *(f"{split}/{name}" for split in SPLITS for name in (ROWS, "labels.npy")),
+            )
+        }
+        if spread.is_lazy()
+        else {}
+    ),
     needed=has_embeddings,
     imports=("torch", "transformers.modeling_utils"),
 )
@@ -90,23 +111,31 @@ def embed(
         OSError: The hub cannot be reached.
     """
     parts = list(_plan(images.folder, workspace.scratch))
-    missing = [part for part in parts if not part.file.exists()]
+    done = spread.made([part.file for part in parts])
+    missing = [part for part in parts if part.file not in done]
     if missing:
-        load = partial(_load, model, evaluation, images.folder, workspace.project.root)
+        shape = open_prepared(images.folder).image_shape
+        shards = {split: fetchable_shards(images, split) for split in SPLITS}
+        network = _network(model, workspace)
+        own = [*network.iterdir()] if isinstance(network, Path) else []
+        load = partial(_load, model, network, evaluation, shards, shape)
         rows = sum(part.rows for part in missing)
         with console.counted("embed", rows) as show:
             map_with_workers(
                 load,
                 missing,
-                seconds=_seconds(images.folder, rows),
+                seconds=_seconds(shape, rows),
                 done=lambda part: show(part.rows),
+                reads=lambda part: [*own, *shards[part.split].files_of(part.numbers)],
+                writes=lambda part: [part.file],
             )
-    _write(images.folder, parts, workspace.folder)
+    _write(images, parts, workspace)
     data = open_prepared(workspace.folder)
+    spread.receive([parts[0].file], workspace.scratch)
     return {
         "rows": {split: len(data.split(split)) for split in SPLITS},
         "classes": list(data.labels),
-        "shape": list(data.shape),
+        "shape": list(Shards([parts[0].file]).shape),
         "storage": "embeddings",
     }
 
@@ -117,19 +146,41 @@ def _plan(images: Path, folder: Path) -> Iterator[Part]:
     for split in SPLITS:
         (folder / split).mkdir(parents=True, exist_ok=True)
         count = len(prepared.split(split))
-        for number, first in enumerate(range(0, count, PART_ROWS)):
-            rows = min(PART_ROWS, count - first)
+        for number, first in enumerate(range(0, count, EMBEDDED_ROWS)):
+            rows = min(EMBEDDED_ROWS, count - first)
             yield Part(split, first, rows, folder / split / shard_name(number))
 
 
-def _seconds(images: Path, rows: int) -> float:
-    """How long a core, or a GPU, takes for some images, roughly."""
-    height, width, _ = open_prepared(images).shape
+def _seconds(shape: tuple[int, int, int], rows: int) -> float:
+    """How long a core, or a GPU, takes for some images of a shape, roughly."""
+    height, width, _ = shape
     return rows * height * width * FLOPS / SPEED["gpu" if gpu_capabilities() else "cpu"]
 
 
+def _network(model: "Model", workspace: "Workspace") -> Path | str:
+    """The network's name on the hub, or its folder; if others are to have that, a copy of it."""
+    from models.pretrained import READ, find_folder
+
+    name: str = model.model_dump()["pretrained"]
+    folder = find_folder(name, workspace.project.root)
+    if folder is None or not spread.is_lazy():
+        return folder or name
+    copy = workspace.scratch / "network"
+    if not copy.exists():
+        with atomic.replacing(copy) as aside:
+            aside.mkdir()
+            for file in (file for pattern in READ for file in folder.glob(pattern)):
+                shutil.copyfile(file, aside / file.name)
+    return copy
+
+
 def _load(
-    model: "Model", evaluation: "Evaluate", images: Path, root: Path, device: str
+    model: "Model",
+    network_name: Path | str,
+    evaluation: "Evaluate",
+    images: Mapping[str, FetchableShards],
+    shape: tuple[int, int, int],
+    device: str,
 ) -> Callable[[Part], None]:
     """Makes a worker: loads the network on a device."""
     import torch
@@ -137,31 +188,26 @@ def _load(
     from models.backbone import load
 
     torch.set_num_threads(THREADS)
-    prepared, settings = open_prepared(images), model.model_dump()
-    height, width, channels = prepared.shape
-    shape = (height, width, channels)
-    with chdir(root):  # where a relative path of the network starts
-        network = load(settings["pretrained"], settings["pretrained_version"], shape)
+    network = load(str(network_name), model.model_dump()["pretrained_version"], shape)
     network.to(device)
     network.prefer_attention(torch.device(device).type, evaluation.precision)
-    stored = {split: prepared.split(split).images for split in SPLITS}
-    return partial(_embed_part, network, torch.device(device), evaluation, stored)
+    return partial(_embed_part, network, torch.device(device), evaluation, images)
 
 
 def _embed_part(
     network: "EmbeddingNetwork",
     device: Any,
     evaluation: "Evaluate",
-    images: "dict[str, StoredImages]",
+    images: Mapping[str, FetchableShards],
     part: Part,
 ) -> None:
     """Embeds the images of a part, a batch at a time, and writes its file."""
     import numpy as np
     import torch
 
-    batches, end = [], part.first + part.rows
-    for first in range(part.first, end, evaluation.batch_size):
-        rows = np.arange(first, min(first + evaluation.batch_size, end))
+    batches = []
+    for first in range(0, part.rows, evaluation.batch_size):
+        rows = part.numbers[first : first + evaluation.batch_size]
         pixels = torch.from_numpy(images[part.split][rows]).to(device)
         batches.append(network.embed(pixels, evaluation.precision).cpu().numpy())
     # Its name marks the part as finished.
@@ -169,20 +215,17 @@ def _embed_part(
         np.save(file, np.concatenate(batches))
 
 
-def _write(images: Path, parts: Sequence[Part], folder: Path) -> None:
+def _write(images: "Artifact", parts: Sequence[Part], workspace: "Workspace") -> None:
     """Writes the output: the embeddings, and what is known of the images."""
     for split in SPLITS:
-        (folder / split).mkdir()
+        (workspace.folder / split).mkdir()
         for name in ("labels.npy", ROWS):
-            shutil.copyfile(images / split / name, folder / split / name)
+            shutil.copyfile(images.folder / split / name, workspace.folder / split / name)
     for part in parts:
-        link_file(part.file, folder / part.split / part.file.name)
+        spread.add(part.file, workspace, f"{part.split}/{part.file.name}")
     for name in (LABELS, IMAGES):
-        shutil.copyfile(images / name, folder / name)
-    pixels = folder / REPORT / SHOWN
-    pixels.mkdir(parents=True)
-    for shard in sorted((images / SHOWN).glob("images-*.npy")):
-        link_file(shard, pixels / shard.name)
+        shutil.copyfile(images.folder / name, workspace.folder / name)
+    spread.pass_on(images, f"{SHOWN}/images-", workspace, f"{REPORT}/")
 
 
 @embed.checks

@@ -18,6 +18,7 @@ from retrain.runs import console
 from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload
+from tasks.compute import spread
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.compute.served import start_ahead
 from tasks.data import package
@@ -25,7 +26,7 @@ from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
 from tasks.data.metrics import LOWER_IS_BETTER, outcomes, per_class, summarise
 from tasks.data.predictions import LEARNT, image_id, learnt_images, read
-from tasks.data.shards import IMAGES, LABELS, ROWS, Prepared, PreparedSplit, open_prepared
+from tasks.data.shards import IMAGES, LABELS, ROWS, PreparedSplit, fetchable_shards, open_prepared
 from tasks.evaluate import plots, predictions
 from tasks.evaluate.predictions import Answers
 
@@ -40,7 +41,8 @@ MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
     reads=("evaluate",),
     opens=lambda workload: {
         prepared_by(workload): (
-            *(LABELS, IMAGES, SPLIT, f"{REPORT}/{SPLIT}"),
+            *(LABELS, IMAGES, f"{SPLIT}/{ROWS}", f"{SPLIT}/labels.npy"),
+            *(() if spread.is_lazy() else (SPLIT, f"{REPORT}/{SPLIT}")),
             *(f"{split}/{ROWS}" for split in LEARNT_FROM),
         )
     },
@@ -70,7 +72,7 @@ def evaluate(
 
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
-    _predict(evaluation, model, prepared, workspace.folder)
+    _predict(evaluation, model, images, workspace.folder)
     named = read(workspace.folder)
     tally = named.tally(prepared.labels)
     metrics = summarise(tally)
@@ -82,7 +84,9 @@ def evaluate(
     csv.write_csv(pairs, workspace.folder / "confusion.csv")
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
-    plots.draw(tally, prepared.pixels(SPLIT), workspace.report)
+    pixels = fetchable_shards(images, SPLIT, pixels=True)
+    spread.bring([plots.worst_mistakes(tally)], pixels.files_of)
+    plots.draw(tally, pixels, workspace.report)
     _track(trained.folder / REPORT, metrics, workspace)
     return {
         "metrics": metrics,
@@ -97,14 +101,18 @@ def evaluate(
     }
 
 
-def _predict(evaluation: Evaluate, model: Path, prepared: Prepared, folder: Path) -> None:
+def _predict(evaluation: Evaluate, model: Path, images: Artifact, folder: Path) -> None:
     """Predicts the test split, and writes the predictions and the features."""
-    split = prepared.split(SPLIT)
+    split = open_prepared(images.folder).split(SPLIT)
     labels = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
     chunk = max(1, min(MAX_ROWS, MAX_PROBABILITIES // len(labels)))
     sampled = _sampled(split)
     job = PredictionJob(
-        model, prepared.folder, SPLIT, evaluation.batch_size, evaluation.precision, tuple(sampled)
+        model,
+        fetchable_shards(images, SPLIT),
+        evaluation.batch_size,
+        evaluation.precision,
+        tuple(sampled),
     )
     features: list[NDArray[np.float32]] = []
     with console.counted("evaluate", len(split)) as show:

@@ -18,10 +18,10 @@ from retrain import atomic
 from retrain.atomic import write_json
 from retrain.runs import console
 from retrain.step import Chosen, step
+from tasks.compute import spread
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.image_table import SPLITS
-from tasks.data.listing import link_file
 from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset
 from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, shard_name
 
@@ -53,6 +53,7 @@ class ShardTask:
 @step(
     inputs=("pull", "validate"),
     reads=("data.image_column", "data.label_column", "images"),
+    opens=spread.fetching("pull"),
     libraries=("numpy", "pillow", "pyarrow"),
     imports=("numpy", "pyarrow.parquet"),
 )
@@ -71,14 +72,14 @@ def preprocess(
         `rows` of each split, the `classes` by index, the `shape` (H, W, C) of an image, and the
         `storage` of the training split: `pixels` or `source`.
     """
-    source = open_raw_dataset(data, pulled)
+    source, accepted = open_raw_dataset(data, pulled), validated.folder / image_table.FILE_NAME
     groups = image_table.row_groups(validated.folder)
     rows = {split: sum(group.rows.get(split, 0) for group in groups) for split in SPLITS}
     labels = image_table.class_names(validated.folder)
     # Evaluation always uses the pixels that serving does.
     stored = [split for split in SPLITS if (split, images.storage) != ("train", "source")]
     tasks = _plan(source.units(), groups, workspace.scratch, stored)
-    missing = [task for task in map(_unfinished, tasks) if task.shards]
+    missing = _unfinished(tasks)
     for split in SPLITS:
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
         (workspace.folder / split).mkdir()
@@ -89,11 +90,12 @@ def preprocess(
                 missing,
                 seconds=sum(task.unit.seconds for task in missing),
                 done=lambda task: show(task.unit.rows),
+                reads=lambda task: [accepted, *source.paths_of(task.unit)],
+                writes=lambda task: task.shards.values(),
             )
     for task in tasks:
         for split, shard in task.shards.items():
-            # Should this run be killed before the output is published, the next finds it.
-            link_file(shard, workspace.folder / split / shard.name)
+            spread.add(shard, workspace, f"{split}/{shard.name}")
     for split in SPLITS:
         _write_rows(validated.folder, split, rows[split], labels, workspace.folder / split)
     if images.storage == "source":
@@ -144,10 +146,16 @@ def _plan(
     return tasks
 
 
-def _unfinished(task: ShardTask) -> ShardTask:
-    """The part of a task that is left: its missing shards."""
-    missing = {split: path for split, path in task.shards.items() if not path.exists()}
-    return replace(task, shards=missing)
+def _unfinished(tasks: Sequence[ShardTask]) -> list[ShardTask]:
+    """The parts of tasks that are left: their missing shards."""
+    done = spread.made([shard for task in tasks for shard in task.shards.values()])
+    parts = (
+        replace(
+            task, shards={split: shard for split, shard in task.shards.items() if shard not in done}
+        )
+        for task in tasks
+    )
+    return [part for part in parts if part.shards]
 
 
 def _write_shards(source: RawDataset, images: "Images", validated: Path, task: ShardTask) -> None:

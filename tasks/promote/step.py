@@ -24,7 +24,7 @@ from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.champion import Registered
-from tasks.data.raw_dataset import read_again
+from tasks.data.raw_dataset import open_raw_dataset
 from tasks.data.reference import keep_reference, make_reference
 from tasks.promote import card, latency
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
@@ -58,7 +58,7 @@ class Intent:
 @step(
     inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
     reads=("data.image_column", "data.label_column", "gate.approval", "gate.max_latency_ms"),
-    opens=lambda workload: {"pull": ()},  # of which `read_again` brings some images
+    opens=lambda workload: {"pull": ()},  # of which some images are fetched
     cached=False,
     hours=2,
 )
@@ -126,7 +126,7 @@ def _check(
     """Checks that a version can be served, and how fast; keeps what drift is found against."""
     project, bound = workspace.project, rules.max_latency_ms
     latency = check_before_promotion(project, version, workspace.folder, bound)
-    source = read_again(project, data, pulled)
+    source = open_raw_dataset(data, pulled)
     keep_reference(project, version, make_reference(source, validated.folder, scores.folder))
     return versions.note_latency(project, version, latency)
 
@@ -279,7 +279,7 @@ def _register(
                 "registered. Run again."
             )
         run_id = _run_of(trained, workspace)
-        images = sample(read_again(project, data, pulled), validated.folder)
+        images = sample(open_raw_dataset(data, pulled), validated.folder)
         example = example_of(package_folder, images, scores.folder)
         keep(project, run_id, scores.facts["package"], example)
         card.keep(project, run_id, scores.facts["package"], text)

@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from retrain.atomic import replacing
 from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.project import Project
+from retrain.remote import Remote
 from retrain.runs import console
+from retrain.servers import ray_cluster
+from retrain.step import Workspace
+from tasks.compute import spread
 from tasks.data.listing import link_file, list_files
+from tasks.data.listings import SUFFIXES, candidates
+from tasks.pull import dvc_objects
+from tasks.pull.dvc_objects import Objects
 from tasks.pull.transfer import arriving, in_time, inside, map_in_threads, reaching
 
 _FILE, _FOLDER = re.compile(r"[0-9a-f]{32}\Z"), re.compile(r"[0-9a-f]{32}\.dir\Z")  # MD5
@@ -144,29 +152,72 @@ class DvcSource:
             is_whole = self.part == PurePath()
             self._download(repo, [listing], self._pinned().get("size") if is_whole else None)
             _check([listing], [digest])
-            md5s = _read_listing(listing)
-            files = self._below(md5s)
-            if not files:
-                tops = sorted({name.split("/")[0] for name in md5s})
-                raise UsageError(
-                    f"data.path: version {digest[:8]} of data/ has no {self.part}, but "
-                    f"{', '.join(tops)}. If it is new, put it under DVC first: dvc add data"
-                )
+            files = self._below(_read_listing(listing), digest)
             targets = [inside(folder, name) for name in files]
             objects = [_object(cache, md5) for md5 in files.values()]
             self._download(repo, objects)
             _check(objects, list(files.values()))
             map_in_threads(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
 
-    def _below(self, md5s: Mapping[str, str]) -> dict[str, str]:
-        """The files of the part, by their names below it; or the one file that the part names."""
+    def send(self, digest: str, workspace: Workspace) -> bool:
+        """Has the machines of a cluster send the files to the remote store, where that is better.
+
+        It is if they share that alone, and DVC's remote is on the network and has files that this
+        machine lacks. Then only those that may list images are also written to `data/` here.
+
+        Returns:
+            Whether it was done; else `fetch` is left to do.
+        """
+        remote = self.project.store_remote
+        if not (remote and share_only_the_remote()):
+            return False
+        with self._repo() as repo:
+            name = repo.config["core"].get("remote")
+            database = name and repo.cloud.get_remote_odb(name)
+            if not database or database.fs.protocol == "local":
+                return False
+            url, cache = without_login(repo.config["remote"][name]["url"]), _cache_of(repo)
+        objects, listing = Objects(database, f"{name!r} ({url})"), _object(cache, digest)
+        if not listing.exists():
+            listing.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(listing) as aside:
+                objects.get("data/", digest, aside)
+        _check([listing], [digest])
+        md5s = _read_listing(listing)
+        files = self._below(md5s, digest)
+        if len(files) == 1 or all(_object(cache, md5).exists() for md5 in files.values()):
+            return False
+        folder = workspace.folder / "data"
+        for name in files:
+            inside(folder, name)
+        for name in [name for form in SUFFIXES for name in candidates(files, form)]:
+            if name in files:  # two formats have the same suffix
+                objects.get(name, files.pop(name), inside(folder, name))
+        size = self._pinned().get("size", 0) / len(md5s)
+        records = workspace.scratch / "sent"
+        workspace.sent.extend(dvc_objects.send(objects, files, size, Remote(remote), records))
+        return True
+
+    def _below(self, md5s: Mapping[str, str], digest: str) -> dict[str, str]:
+        """The files of the part, by their names below it; or the one file that the part names.
+
+        Raises:
+            UsageError: The version of the data has no such part.
+        """
         part = self.part.as_posix()
         if part in md5s:
             return {self.part.name: md5s[part]}
         prefix = "" if part == "." else f"{part}/"
-        return {
+        files = {
             name.removeprefix(prefix): md5 for name, md5 in md5s.items() if name.startswith(prefix)
         }
+        if not files:
+            tops = sorted({name.split("/")[0] for name in md5s})
+            raise UsageError(
+                f"data.path: version {digest[:8]} of data/ has no {self.part}, but "
+                f"{', '.join(tops)}. If it is new, put it under DVC first: dvc add data"
+            )
+        return files
 
     def _download(self, repo: Any, objects: Sequence[Path], size: int | None = None) -> None:
         """Runs `dvc fetch` for the part, unless the objects that it takes are in the cache.
@@ -209,6 +260,14 @@ class DvcSource:
                     raise
             if missing := [path.name for path in objects if not path.exists()]:
                 raise FileNotFoundError(f"{len(missing)} files are missing")
+
+
+def share_only_the_remote() -> bool:
+    """Whether the work runs on a cluster whose machines share nothing but the remote store."""
+    if not ray_cluster.is_remote():
+        return False
+    ray_cluster.connect()
+    return spread.is_apart()
 
 
 def _cache_of(repo: Any) -> Path:

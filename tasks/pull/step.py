@@ -13,6 +13,7 @@ from retrain.project import Project
 from retrain.step import Chosen, DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
 from tasks.data.formats import recognise
+from tasks.data.listing import is_hidden, list_files
 from tasks.pull.archives import unpack
 
 # The module of each kind of source. One is imported, by its name, so that the code of the others
@@ -87,12 +88,16 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """
     folder = workspace.folder / "data"
     folder.mkdir()
-    source = find_source(data, workspace.project, version.revision)
+    source: Any = find_source(data, workspace.project, version.revision)
     try:
-        source.fetch(version.digest, folder, workspace.scratch)
-        if data.format != "webdataset":  # of which one tar file may be all
-            unpack(folder, workspace.scratch)
-        form = recognise(folder) if data.format in ("auto", "hub") else data.format
+        if not (version.tracked and source.send(version.digest, workspace)):
+            source.fetch(version.digest, folder, workspace.scratch)
+            if data.format != "webdataset":  # of which one tar file may be all
+                unpack(folder, workspace.scratch)
+        sent = (file["path"].removeprefix("data/") for file in workspace.sent)
+        here = (name for name, _ in list_files(folder))
+        names = sorted([*here, *(name for name in sent if not is_hidden(name))])
+        form = recognise(folder, names) if data.format in ("auto", "hub") else data.format
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise

@@ -21,6 +21,7 @@ from retrain.atomic import write_json
 from retrain.step import Chosen, Facts, Input, Workspace, current_run, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Workload
+from tasks.compute import spread
 from tasks.compute.prefetch import prefetch
 from tasks.data import image_facts, image_table, own_columns, predictions
 from tasks.data.image_table import AcceptedImage, read_images
@@ -59,6 +60,7 @@ def score_slices(pulled: Artifact, checked: Artifact, scores: Artifact) -> Slice
     name="slice",
     inputs=("pull", "validate"),
     reads=("gate.slices", "data.image_column", "data.label_column"),
+    opens=spread.fetching("pull"),
     libraries=("numpy", "pillow", "pyarrow"),
     hours=2,
     needed=has_slices,

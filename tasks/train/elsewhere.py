@@ -24,19 +24,26 @@ from typing import Any
 from uuid import uuid4
 
 from retrain import atomic
-from retrain.errors import DamagedArtifactError, RemoteError, UsageError
+from retrain.errors import UsageError
 from retrain.locks import AGAIN_SECONDS
 from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.runs import console
 from retrain.servers import machines
-from retrain.store import Artifact, Store
+from retrain.store import Store
+from retrain.workload import Scale
+from tasks.compute import machine, spread
 from tasks.data.shards import ROWS
 from tasks.train.job import TrainingJob
 
 START, MODEL = "start", "model"
 BEGUN = "begun"  # a file in the scratch: what is in the remote is not of another try
 TICK_SECONDS = 0.25
+
+
+def is_elsewhere(scale: Scale) -> bool:
+    """Whether a training takes its images from the remote store, on machines of a cluster."""
+    return bool(scale.workers) and spread.is_lazy()
 
 
 def begin(job: TrainingJob, anew: bool) -> None:
@@ -76,11 +83,7 @@ def prepare(job: TrainingJob) -> TrainingJob:
         return job
     store = Store.of(Project(job.root))
     for folder in [job.images, job.pulled] if job.ingest == "stream" else [job.images]:
-        step, key = folder.parts[-2:]
-        with store.lock(step, key):
-            store.push(step, key)
-        if not store.can_fetch(store.inspect(step, key)[0]):
-            raise RemoteError(f"The output of {step} could not be sent to {job.remote}.")
+        spread.send(store, *folder.parts[-2:])
     if job.start:
         _copy(job.start, f"{job.storage}/{START}")
     return replace(job, token=token.name, board=_start_board())
@@ -102,18 +105,24 @@ def on_this_machine(job: TrainingJob) -> Iterator[TrainingJob]:
 
 def located(job: TrainingJob) -> TrainingJob:
     """A training with folders of this machine; those of the step, if they are to be seen here."""
-    if not job.remote or (job.scratch / job.token).exists():
+    if not job.remote:
         return job
-    store = Store(machines.node_root(), Remote(job.remote))
-    scratch, streams = store.scratch("train", job.scratch.name), job.ingest == "stream"
+    is_seen, streams = (job.scratch / job.token).exists(), job.ingest == "stream"
+    root = job.images.parents[1] if is_seen else machines.node_root()
+    store = Store(root, Remote(job.remote))
+    images = _fetched(store, job.images, streams)
+    pulled = _fetched(store, job.pulled, streams) if streams else job.pulled
+    if is_seen:
+        return job
+    scratch = store.scratch("train", job.scratch.name)
     here = replace(
         job,
         start=job.start and scratch / START,
         root=CODE.parent,
         scratch=scratch,
         output=scratch / MODEL,
-        images=_fetched(store, job.images, streams),
-        pulled=_fetched(store, job.pulled, streams) if streams else job.pulled,
+        images=images,
+        pulled=pulled,
     )
     if here.start and not here.start.exists():
         with atomic.replacing(here.start) as aside:
@@ -127,19 +136,13 @@ def _fetched(store: Store, folder: Path, with_rows: bool) -> Path:
     Raises:
         DamagedArtifactError: The remote does not have it as it was made.
     """
+
+    def is_opened(path: str) -> bool:
+        is_other = path.startswith(("test/", "report/"))
+        return not is_other and (with_rows or not path.endswith(ROWS))
+
     step, key = folder.parts[-2:]
-    with store.lock(step, key):
-        if store.inspect(step, key)[1]:
-            store.discard(step, key)  # the remote may have what is damaged here
-    fetched = store.fetch(
-        Artifact(step, key, "", folder, {}),
-        wanted=lambda path: (
-            not path.startswith(("test/", "report/")) and (with_rows or not path.endswith(ROWS))
-        ),
-    )
-    if not fetched.exists():
-        raise DamagedArtifactError(step, key, "it is gone in the remote store")
-    return fetched
+    return machine.fetch(store, step, key, is_opened)
 
 
 def upload(job: TrainingJob) -> None:

@@ -107,7 +107,8 @@ def open_ingest(
     """
     if job.ingest == "stream":
         arriving = import_module(STREAM).arriving(images, batches.rank)
-        images = replace(images, images=opened.enter_context(closing(arriving)))
+        opened.enter_context(closing(arriving))
+        images = replace(images, open_images=lambda: arriving)
     if job.ingest != "dataloader":
         return Ingest(images, batches, device)
     return import_module(DATALOADER).DataLoaderIngest(

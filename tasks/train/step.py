@@ -25,13 +25,12 @@ from retrain.atomic import write_json
 from retrain.code import libraries_of
 from retrain.errors import PrunedError
 from retrain.runs import console
-from retrain.servers import ray_cluster
 from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
 from tasks.data.raw_dataset import READERS
-from tasks.data.shards import IMAGES, LABELS, SOURCE_MODULE
+from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, SOURCE_MODULE
 from tasks.train import elsewhere
 from tasks.train.checks import check, check_slowly, notices
 from tasks.train.estimate import forecast
@@ -62,10 +61,20 @@ SCALE = (
     inputs=lambda workload: (prepared_by(workload), "pull", "start"),
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
     looked_up=("pull",),
-    opens=lambda workload: {
-        prepared_by(workload): (LABELS, IMAGES, "train", "val"),
-        **({} if workload.images.storage == "source" else {"pull": ()}),
-    },
+    opens=lambda workload: (
+        {
+            prepared_by(workload): (
+                *(LABELS, IMAGES, "train/labels.npy", "val/labels.npy"),
+                *(f"train/{name}" for name in (ROWS, SOURCE)),  # of images that are streamed
+            ),
+            "pull": (),
+        }
+        if elsewhere.is_elsewhere(workload.scale)
+        else {
+            prepared_by(workload): (LABELS, IMAGES, "train", "val"),
+            **({} if workload.images.storage == "source" else {"pull": ()}),
+        }
+    ),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     reports_with=(
         "models.processing",
@@ -152,7 +161,7 @@ def _job(
         output=workspace.folder / MODEL,
         ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
         bounds=workspace.trial.bounds if workspace.trial else {},
-        remote=project.store_remote if scale.workers and ray_cluster.is_remote() else None,
+        remote=project.store_remote if elsewhere.is_elsewhere(scale) else None,
     )
     elsewhere.begin(job, workspace.anew)
     return job

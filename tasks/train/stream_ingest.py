@@ -181,7 +181,9 @@ def _dataset(
     described = pickle.dumps((replace(job, board=None), rank, workers))
     items = [
         dict(zip(ITEM, item, strict=True))
-        for item in _items(described, checkpoint.newest(job.scratch, job.checkpoints))
+        for item in _items(
+            _open(job, rank, workers), checkpoint.newest(job.scratch, job.checkpoints)
+        )
     ]
     source = from_items(items, override_num_blocks=min(len(items), MOST_TASKS))
     context = source.context
@@ -198,9 +200,9 @@ def _dataset(
     )
 
 
-def _items(described: bytes, step: int) -> Iterator[tuple[int, ...]]:
+def _items(opened: tuple[SourceImages, BatchSampler, int], step: int) -> Iterator[tuple[int, ...]]:
     """The items of all steps from one on, each about half a second's work."""
-    images, batches, epochs = _opened(described)
+    images, batches, epochs = opened
     per_epoch = batches.per_epoch
     for epoch in range(step // per_epoch, epochs):
         for begin, end in cuts(batches, max(0, step - epoch * per_epoch)):
@@ -234,7 +236,10 @@ def _decode(described: bytes, items: "dict[str, NDArray[np.int64]]") -> Iterator
 def _opened(described: bytes) -> tuple[SourceImages, BatchSampler, int]:
     """The images and the order of a training, and its epochs; kept for a process's next task."""
     job, rank, workers = pickle.loads(described)
-    job = elsewhere.located(job)
+    return _open(elsewhere.located(job), rank, workers)
+
+
+def _open(job: TrainingJob, rank: int, workers: int) -> tuple[SourceImages, BatchSampler, int]:
     data = open_prepared(job.images, job.pulled)
     images = cast("SourceImages", data.split("train").images)
     return images, sampler(job, data, rank, workers), job.hyperparameters.epochs

@@ -20,6 +20,7 @@ from PIL import Image
 from models.image import inspect
 from retrain import atomic
 from retrain.runs import console
+from tasks.compute import spread
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.pixels import digest
@@ -66,13 +67,16 @@ def scan_units(
 
     Raises:
         ValueError: The data cannot be read.
+        RemoteError: The remote store has lost what another machine has found.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tasks = [
         ScanTask(number, unit, folder / f"{number:06d}.parquet")
         for number, unit in enumerate(source.units())
     ]
-    missing = [task for task in tasks if not task.path.exists()]
+    files = [task.path for task in tasks]
+    done = spread.made(files)
+    missing = [task for task in tasks if task.path not in done]
     if missing:
         with console.counted("validate", sum(task.unit.rows for task in missing)) as show:
             map_units(
@@ -80,8 +84,11 @@ def scan_units(
                 missing,
                 seconds=sum(task.unit.seconds for task in missing),
                 done=lambda task: show(task.unit.rows),
+                reads=lambda task: source.paths_of(task.unit),
+                writes=lambda task: [task.path],
             )
-    return [task.path for task in tasks]
+    spread.receive(files, folder)
+    return files
 
 
 def schema() -> pa.Schema:

@@ -13,9 +13,9 @@ from select import select
 import pytest
 
 from retrain import exchange, gc, remote as remotes, remote_gc, roots
-from retrain.errors import DamagedArtifactError
+from retrain.errors import DamagedArtifactError, RemoteError
 from retrain.execute import get_or_run
-from retrain.outputs import digest_of_output, plan
+from retrain.outputs import MANIFEST, digest_of_output, plan
 from retrain.project import Project
 from retrain.remote import Remote
 from retrain.step import Workspace
@@ -89,6 +89,45 @@ def test_content_is_sent_once(remote, context, tmp_path):
         get_or_run(store, again, planned, WORKLOAD, [DATA], context, Verifier(store).check)
     assert {path: time for path, _, time in remote.listed("files")} == before
     assert len(list(remote.listed("artifacts"))) == 2
+
+
+def write_and_send(remote: Remote, *, loses: bool = False):
+    """The step, which sends its shard and keeps no copy; the remote may lose it."""
+
+    def send_files(definition: Train, data, workspace: Workspace) -> dict:
+        facts = write_files(definition, data, workspace)
+        entry = exchange.send_file(remote, workspace.folder / TRAINED[1])
+        (workspace.folder / TRAINED[1]).unlink()
+        workspace.sent.append({"path": TRAINED[1]} | entry)
+        if loses:
+            remote.delete([exchange.file_path(entry["sha256"])])
+        return facts
+
+    return replace(FILES, function=send_files)
+
+
+def test_an_output_with_files_that_only_the_remote_has_is_the_same(remote, context, tmp_path):
+    whole, _ = make(Store(tmp_path / "whole"), context)
+    store = Store(tmp_path / "store", remote)
+    made, _ = make(store, context, write_and_send(remote))
+    assert made.digest == whole.digest
+    assert files_of(made) == ["a/model.bin", "manifest.json", "report/log.txt"]
+    manifests = (json.loads((each.folder / MANIFEST).read_text()) for each in (made, whole))
+    assert next(manifests)["files"] == next(manifests)["files"]
+    Verifier(store).check([made])
+    assert make(store, context, write_and_send(remote))[1]
+    store.fetch(made)
+    assert files_of(made) == files_of(whole)
+    other, cached = make(Store(tmp_path / "other", remote), context)
+    assert (cached, other.digest) == (True, whole.digest)
+
+
+def test_an_output_that_the_remote_has_lost_a_part_of_is_not_published(remote, context, tmp_path):
+    store = Store(tmp_path / "store", remote)
+    with pytest.raises(RemoteError, match=r"b/shard\.bin is gone in the remote store"):
+        make(store, context, write_and_send(remote, loses=True))
+    assert not [*store.entries()]
+    assert not make(store, context, write_and_send(remote))[1]
 
 
 def test_a_damaged_object_is_refused_and_the_artifact_is_made_again(remote, context, tmp_path):

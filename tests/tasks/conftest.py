@@ -1,8 +1,16 @@
 """What the tests of several steps share."""
 
+import os
+import secrets
+import subprocess
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 
+import psutil
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 
 class InterruptedTrainingError(Exception):
@@ -45,3 +53,32 @@ def ending_before(monkeypatch, steps):
         steps.clear()
 
     return ending
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    """Two nodes of Ray; gives their address, and what tells them to `kill` and to `add`."""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.nodes", str(tmp_path)],
+        cwd=ROOT,
+        env=kept | token | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    address = process.stdout.readline().strip()
+
+    def tell(word):
+        process.stdin.write(f"{word}\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n"
+
+    yield token | {"RAY_ADDRESS": address}, tell
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.stdin.close()
+    process.wait(60)
+    for each in psutil.wait_procs(family, 5)[1]:
+        each.kill()

@@ -81,7 +81,7 @@ def write_prepared(folder: Path, rows: int, labels=LABELS, shard: int = 17) -> A
         rows_.to_parquet(folder / split / "rows.parquet")
     (folder / "labels.json").write_text(json.dumps(list(labels)))
     (folder / "images.json").write_text(json.dumps(IMAGES))
-    return Artifact("preprocess", "k", "prepared", folder, {})
+    return Artifact("preprocess", "k", "prepared", folder, {"storage": "pixels"})
 
 
 def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact]:

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from tasks.compute.inference import PredictionJob, probabilities
+from tasks.data.shards import fetchable_shards
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, write_model, write_prepared
 
 
@@ -13,7 +14,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    return write_prepared(tmp_path_factory.mktemp("prepared") / "images", rows=50).folder
+    folder = tmp_path_factory.mktemp("prepared")
+    return fetchable_shards(write_prepared(folder / "images", rows=50), "test")
 
 
 @pytest.fixture(params=["this machine", "a cluster"])
@@ -28,7 +30,7 @@ def place(request, monkeypatch):
 @pytest.mark.usefixtures("place")
 def test_it_says_exactly_what_a_plain_loop_says(model, images):
     threads = torch.get_num_threads()
-    chunks = list(probabilities(PredictionJob(model, images, "test", 25, "fp32"), chunk=16))
+    chunks = list(probabilities(PredictionJob(model, images, 25, "fp32"), chunk=16))
     assert torch.get_num_threads() == threads
     assert [len(chunk) for chunk in chunks] == [16, 16, 16, 2]
     answers = np.concatenate(chunks)
@@ -39,7 +41,7 @@ def test_it_says_exactly_what_a_plain_loop_says(model, images):
 
 def test_bf16_says_nearly_the_same_and_the_same_each_time(model, images):
     once, again, exact = (
-        np.concatenate(list(probabilities(PredictionJob(model, images, "test", 16, precision), 50)))
+        np.concatenate(list(probabilities(PredictionJob(model, images, 16, precision), 50)))
         for precision in ("bf16", "bf16", "fp32")
     )
     assert np.array_equal(once, again)

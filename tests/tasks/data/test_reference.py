@@ -107,7 +107,7 @@ def test_the_data_of_an_evaluation_is_found_in_the_store(tmp_path, embedded):
     found = find_evaluated(store, VERSION)
     manifest = json.loads((found.predictions / "manifest.json").read_text())
     assert manifest["facts"]["package"] == VERSION.package_digest
-    places = (found.validated.parent.name, found.source.format, found.source.source.root.parts[-3])
+    places = (found.validated.parent.name, found.source.format, found.source.root.parts[-3])
     assert places == ("validate", "folders", "pull")
     (found.validated / "data" / "a.txt").unlink()
     assert find_evaluated(store, VERSION) is None

@@ -56,7 +56,7 @@ def test_embeddings_are_those_of_a_plain_loop_to_the_bit(embedded, images, backb
 def test_actors_write_the_same_bytes_as_this_process(
     ray_session, embedded, images, backbone, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(step, "PART_ROWS", 32)  # several parts for each actor
+    monkeypatch.setattr(step, "EMBEDDED_ROWS", 32)  # several parts for each actor
     here = run_embed(tmp_path / "here", images, backbone)
     monkeypatch.setitem(step.SPEED, "cpu", 1.0)  # as if it took long
     with caplog.at_level(logging.INFO, "tasks.compute.ray_data"):
@@ -94,7 +94,7 @@ def test_what_does_not_go_with_embeddings_is_refused(changes, said):
 def test_a_run_that_was_ended_goes_on_with_the_missing_parts(
     tmp_path, images, backbone, monkeypatch
 ):
-    monkeypatch.setattr(step, "PART_ROWS", 16)
+    monkeypatch.setattr(step, "EMBEDDED_ROWS", 16)
     whole = run_embed(tmp_path, images, backbone)
     lost, *kept = sorted((tmp_path / "scratch").glob("*/images-*.npy"))
     before = [path.stat().st_mtime_ns for path in kept]

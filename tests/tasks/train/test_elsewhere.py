@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -12,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import psutil
 import pytest
 from pyarrow.fs import FileSelector, FileSystem
 
@@ -75,35 +73,6 @@ def described(trained: Trained) -> dict:
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("elsewhere") / "images"
     return write_prepared(folder, rows=PER_EPOCH * OWN.batch_size)
-
-
-@pytest.fixture
-def nodes(tmp_path):
-    """Two nodes of Ray; gives their address, and what tells them to `kill` and to `add`."""
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.tasks.train.nodes", str(tmp_path)],
-        cwd=ROOT,
-        env=kept | token | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    address = process.stdout.readline().strip()
-
-    def tell(word):
-        process.stdin.write(f"{word}\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "done\n"
-
-    yield token | {"RAY_ADDRESS": address}, tell
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.stdin.close()
-    process.wait(60)
-    for each in psutil.wait_procs(family, 5)[1]:
-        each.kill()
 
 
 @contextmanager
