@@ -56,7 +56,9 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a value as JSON, its keys in order; the same value always gives the same bytes."""
-    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+    with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, sort_keys=True)  # `dumps` holds a million files thrice
+        file.write("\n")
 
 
 def _remove(path: Path) -> None:

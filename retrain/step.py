@@ -346,5 +346,8 @@ def step(
 
 def digest_of(value: Any) -> str:
     """SHA-256 (hex) of a JSON-able value; the order of its keys does not matter."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+    digest = hashlib.sha256()
+    for piece in encoder.iterencode(value):  # the text of a million files has 130 MB
+        digest.update(piece.encode())
+    return digest.hexdigest()

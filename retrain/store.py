@@ -94,7 +94,7 @@ class Store:
             return {}, f"its {MANIFEST} has changed"
         for file in manifest["files"]:
             try:
-                size = (folder / file["path"]).stat().st_size
+                size = os.stat(f"{folder}/{file['path']}").st_size  # noqa: PTH116  a million of them
             except OSError:
                 if self.can_fetch(manifest):
                     continue

@@ -7,12 +7,12 @@ data is never whole on one disk, and the output has the digest of a pull on one 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from retrain import exchange
 from retrain.atomic import write_json
@@ -21,6 +21,8 @@ from retrain.runs import console
 from tasks.compute import spread
 from tasks.compute.ray_data import map_units
 from tasks.pull.transfer import inside, map_in_threads, reaching
+
+T = TypeVar("T")
 
 # A killed run loses the unfinished tasks, so they are short; a cluster has many of them at once.
 MAX_FILES, TASKS = 1000, 256
@@ -79,7 +81,7 @@ class SendTask:
             as a manifest has them.
     """
 
-    files: tuple[tuple[str, str], ...]
+    files: Sequence[tuple[str, str]]
     record: Path
 
 
@@ -102,13 +104,9 @@ def send(
         OSError: An object of a file is damaged, or the remote of DVC or the remote store is away.
     """
     folder.mkdir(exist_ok=True)
-    files, step = list(md5s.items()), min(MAX_FILES, -(-len(md5s) // TASKS))
-    tasks = [
-        SendTask(tuple(files[first : first + step]), folder / f"{first:09}.json")
-        for first in range(0, len(files), step)
-    ]
+    tasks = [SendTask(*piece) for piece in cut([*md5s.items()], folder)]
     records = [task.record for task in tasks]
-    done = spread.made(records)
+    done = _believed(spread.made(records), folder, remote)
     missing = [task for task in tasks if task.record not in done]
     count = sum(len(task.files) for task in missing)
     with console.counted("sending the data", count, "files") as show:
@@ -123,6 +121,26 @@ def send(
     spread.receive(records, folder)
     for record in records:
         yield from json.loads(record.read_text(encoding="utf-8"))
+
+
+def cut(files: Sequence[T], folder: Path) -> Iterator[tuple[Sequence[T], Path]]:
+    """The files of each task, and the file in a folder that records what was sent of them."""
+    step = min(MAX_FILES, -(-len(files) // TASKS))
+    for first in range(0, len(files), step):
+        yield files[first : first + step], folder / f"{first:09}.json"
+
+
+def _believed(records: Collection[Path], folder: Path, remote: Remote) -> set[Path]:
+    """Those of some records whose files the remote store still has."""
+    spread.receive([*records], folder)
+    has = partial(exchange.has, remote, patient=True)
+    believed = set()
+    for record in records:
+        if all(map_in_threads(has, json.loads(record.read_text(encoding="utf-8")))):
+            believed.add(record)
+        else:
+            record.unlink()
+    return believed
 
 
 def _send_files(objects: Objects, remote: Remote, task: SendTask) -> None:

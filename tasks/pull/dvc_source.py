@@ -152,7 +152,7 @@ class DvcSource:
             is_whole = self.part == PurePath()
             self._download(repo, [listing], self._pinned().get("size") if is_whole else None)
             _check([listing], [digest])
-            files = self._below(_read_listing(listing), digest)
+            files = self._below(read_listing(listing), digest)
             targets = [inside(folder, name) for name in files]
             objects = [_object(cache, md5) for md5 in files.values()]
             self._download(repo, objects)
@@ -183,7 +183,7 @@ class DvcSource:
             with replacing(listing) as aside:
                 objects.get("data/", digest, aside)
         _check([listing], [digest])
-        md5s = _read_listing(listing)
+        md5s = read_listing(listing)
         files = self._below(md5s, digest)
         if len(files) == 1 or all(_object(cache, md5).exists() for md5 in files.values()):
             return False
@@ -280,7 +280,7 @@ def _object(cache: Path, md5: str) -> Path:
     return cache / md5[:2] / md5[2:]
 
 
-def _read_listing(path: Path) -> dict[str, str]:
+def read_listing(path: Path) -> dict[str, str]:
     """The MD5 (hex) of each file of a version of `data/`, by the file's name in it."""
     entries = json.loads(path.read_text(encoding="utf-8"))
     md5s = {entry["relpath"]: entry["md5"] for entry in entries}

@@ -10,6 +10,7 @@ import sys
 import boto3
 import pytest
 
+from retrain import exchange
 from retrain.caching import is_transient
 from retrain.execute import get_or_run
 from retrain.outputs import plan
@@ -206,12 +207,16 @@ def test_a_pull_that_was_killed_goes_on(project, s3, client, monkeypatch):
     process.kill()
     process.wait()
     names = sorted(DATA)  # a task for each
-    for record in records:
-        client.delete_object(Bucket=s3, Key=key_of(DATA[names[int(record.stem)]]))
+    first, *others = (names[int(record.stem)] for record in records)
+    lost = exchange.file_path(hashlib.sha256(DATA[first]).hexdigest())
+    Remote(project.store_remote).delete([lost])  # as the last garbage collection would do
+    for name in others:
+        client.delete_object(Bucket=s3, Key=key_of(DATA[name]))
     whole = made(project, "data/folders")
     for name in names:
         client.put_object(Bucket=s3, Key=key_of(DATA[name]), Body=DATA[name])
     assert whole.digest == as_on_one_machine(project, "data/folders", monkeypatch).digest
+    assert Remote(project.store_remote).size(lost) == len(DATA[first])
 
 
 @pytest.mark.parametrize("path", ["data/packed", "data/digits/notes", "data/digits/a/000.png"])
