@@ -22,6 +22,7 @@ from retrain.workload import Data, Model, Workload
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.pull import dvc_source
 from tasks.pull.step import data_version, pull
+from tests.tasks import test_cluster_steps as cluster_steps
 from tests.tasks.pull.pulling import dvc
 from tests.tasks.toy_data import png, write_files, write_parquet
 
@@ -230,3 +231,24 @@ def test_an_archive_and_single_files_are_fetched_here(project, monkeypatch, path
 def test_objects_in_the_cache_of_this_machine_are_not_fetched(project):
     dvc(project.root, "fetch", "-q", "data/digits/a")
     assert made(project, "data/digits/a", format="folders").remote is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["data/folders/digits", "data/digits", "data/parquet"])
+def test_two_nodes_send_and_read_the_data_and_the_driver_has_none(nodes, project, tmp_path, path):
+    environment, _ = nodes
+    arguments, own = (path, json.dumps(cluster_steps.VIT), "preprocess"), tmp_path / "own"
+    shutil.copytree(project.root, own)
+    for root in (project.root, own):
+        shutil.copy(cluster_steps.ROOT / "params.yaml", root)
+    if path == "data/folders/digits":
+        with cluster_steps.driving(project.root, environment, *arguments) as first:
+            sent = "store/scratch/pull/*/sent/*.sent"
+            cluster_steps.wait_for(first, lambda: len([*project.root.glob(sent)]) > 2)
+    apart = cluster_steps.run(project.root, environment, *arguments)
+    assert apart == cluster_steps.run(own, {"RETRAIN_STORE_REMOTE": ""}, *arguments)
+    [data] = own.glob("store/pull/*/data")
+    images = {file.read_bytes() for file in data.rglob("*") if file.suffix in (".png", ".parquet")}
+    assert not images & {file.read_bytes() for file in project.root.rglob("*") if file.is_file()}
+    for name in ("head", "other"):
+        assert [*(tmp_path / name / "pull").rglob("*.p*")]
