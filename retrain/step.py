@@ -41,7 +41,7 @@ class DataVersion:
     """Which version of the data a run uses.
 
     Attributes:
-        digest: DVC's hash; or a digest of the content, for data that is not under DVC.
+        digest: DVC's hash; for data that is not under DVC, a digest of the content.
         tracked: Whether it is under DVC.
         revision: The git revision that the user named; None is the working tree.
         warning: A sentence for a person who starts a run with it; None if there is none.
@@ -209,23 +209,20 @@ class Step:
             on. A parameter of a section that is not named must not change the output.
         inputs: The names of the earlier steps whose outputs are the inputs; a function of the
             workload where they depend on it.
-        looked_up: Those of the inputs in which the step only looks up what another input names by
-            its SHA-256, and checks it: their digests are not part of the key.
+        looked_up: Those of the inputs in which the step only looks up, and checks, what another
+            one names by its SHA-256: their digests are not part of the key.
         opens: For a workload, by input: the files and folders in the input that the step opens. Of
             an input that is not named, all are fetched from the remote store before the step runs.
         libraries: The distributions whose version changes the output.
-        reports_with: Modules that affect only what the step shows, logs and writes below
-            `report/`: a change in them does not change the output.
-        cached: Whether the same key gives the same output. False for a step that reads the
-            registry.
+        reports_with: Modules that affect only what is shown, logged and written to `report/`.
+        cached: Whether the same key gives the same output; not where it reads the registry.
         hours: The time limit of each try, if the workload's `limits` have none for the step.
         needed: Whether a flow calls the step for a workload.
         has_stage: Whether `dvc.yaml` has a stage for the step.
         imports: Modules that take long to import: a run does it while its Prefect server starts.
         prepare: Called when the step has to run, to start what a later step needs.
         chosen: Called with the workload and the inputs; returns what is used because of them.
-        check: Finds faults that would make the step fail, before a run's first step: a sentence
-            for each. It takes milliseconds and imports nothing heavy.
+        check: Finds faults in milliseconds that would make the step fail: a sentence for each.
         check_slowly: The same for faults that take seconds to find, when the step may have to run.
         forecast: What the step would take, also known before a run's first step.
         warnings: Finds what a person should know before a run starts: a sentence for each.

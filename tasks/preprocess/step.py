@@ -72,27 +72,18 @@ def preprocess(
         `rows` of each split, the `classes` by index, the `shape` (H, W, C) of an image, and the
         `storage` of the training split: `pixels` or `source`.
     """
-    source, accepted = open_raw_dataset(data, pulled), validated.folder / image_table.FILE_NAME
+    source = open_raw_dataset(data, pulled)
     groups = image_table.row_groups(validated.folder)
     rows = {split: sum(group.rows.get(split, 0) for group in groups) for split in SPLITS}
     labels = image_table.class_names(validated.folder)
     # Evaluation always uses the pixels that serving does.
     stored = [split for split in SPLITS if (split, images.storage) != ("train", "source")]
     tasks = _plan(source.units(), groups, workspace.scratch, stored)
-    missing = _unfinished(tasks)
     for split in SPLITS:
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
         (workspace.folder / split).mkdir()
-    if missing:
-        with console.counted("preprocess", sum(task.unit.rows for task in missing)) as show:
-            map_units(
-                partial(_write_shards, source, images, validated.folder),
-                missing,
-                seconds=sum(task.unit.seconds for task in missing),
-                done=lambda task: show(task.unit.rows),
-                reads=lambda task: [accepted, *source.paths_of(task.unit)],
-                writes=lambda task: task.shards.values(),
-            )
+    if missing := _unfinished(tasks):
+        _make_shards(source, images, validated.folder, missing)
     for task in tasks:
         for split, shard in task.shards.items():
             spread.add(shard, workspace, f"{split}/{shard.name}")
@@ -156,6 +147,22 @@ def _unfinished(tasks: Sequence[ShardTask]) -> list[ShardTask]:
         for task in tasks
     )
     return [part for part in parts if part.shards]
+
+
+def _make_shards(
+    source: RawDataset, images: "Images", validated: Path, tasks: Sequence[ShardTask]
+) -> None:
+    """Makes the shards of tasks, here or on other machines."""
+    accepted = validated / image_table.FILE_NAME
+    with console.counted("preprocess", sum(task.unit.rows for task in tasks)) as show:
+        map_units(
+            partial(_write_shards, source, images, validated),
+            tasks,
+            seconds=sum(task.unit.seconds for task in tasks),
+            done=lambda task: show(task.unit.rows),
+            reads=lambda task: [accepted, *source.paths_of(task.unit)],
+            writes=lambda task: task.shards.values(),
+        )
 
 
 def _write_shards(source: RawDataset, images: "Images", validated: Path, task: ShardTask) -> None:

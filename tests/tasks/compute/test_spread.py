@@ -135,8 +135,8 @@ def test_paths_become_those_of_the_machine(driver, on_machine, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("remote", "is_free", "says"),
     [
-        ("file:///nowhere", True, ""),
-        ("file:///nowhere", False, "Only this machine of the cluster reads the input"),
+        ("s3://nowhere", True, ""),
+        ("s3://nowhere", False, "Only this machine of the cluster reads the input"),
         ("", True, "Only this machine of the cluster does the work before and after a training"),
     ],
 )
