@@ -2,43 +2,42 @@
 
     python -m retrain.servers.deployments prefect.yaml team/prefect.yaml
 
-For each deployment, `prefect deploy` loads the flow, asks git five times, and makes four clients: a
-second for each on two cores. Here a flow is loaded once, and what the server has already is left
-alone: its planned runs stay. A schedule that a person has paused stays paused, unless the file says
-`active`. A file that says more than the entries of this project do is left to `prefect deploy`.
+For each deployment, `prefect deploy` loads the flow, asks git five times, makes four clients, and
+waits for two seconds or more whenever the database is locked: a second for each on two cores. Here
+a flow is loaded once, and what the server has already is left alone: its planned runs stay. A
+schedule that a person has paused stays paused, unless the file says `active`. A file that says more
+than the entries of this project do is left to `prefect deploy`.
 """
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from pydantic import Field, JsonValue, TypeAdapter
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from retrain import patches
+from retrain.servers.reachable import request
 from retrain.workload.section import Section
 
 if TYPE_CHECKING:
     from prefect import Flow
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.schedules import CronSchedule
     from prefect.events import DeploymentTriggerTypes
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 PAGE = 200  # the most that the server lists in one answer
 BUSY_SECONDS = 60.0  # that the database may be locked
-AGAIN_SECONDS = 0.1
+AGAIN_SECONDS = 0.05
 # What has to be the same for a deployment to be left alone, besides its limit and its schedules.
 SAME = (
     *("parameters", "description", "tags", "entrypoint", "pull_steps", "work_pool_name"),
@@ -103,28 +102,22 @@ class LoadedFlow:
     """A flow that deployments run, and its id on the server."""
 
     flow: "Flow[..., Any]"
-    id: Any
+    id: str
     parameters: dict[str, Any]
 
 
 def main() -> None:
     """Registers the deployments of the files that the arguments name, in the working directory."""
-    # The client would wait for two seconds, then four, … while the database is locked.
-    os.environ["PREFECT_CLIENT_MAX_RETRIES"] = "0"
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import PrefectHTTPStatusError
-
     entries: list[Entry] = []
     for path in map(Path, sys.argv[1:]):
         if (understood := read(path)) is None:
             _leave_to_prefect(path)
         else:
             entries += understood
-    with get_client(sync_client=True) as client:
-        try:
-            Registration(client).register(entries)
-        except PrefectHTTPStatusError as error:
-            sys.exit(f"{error}\n{error.response.text}")
+    try:
+        Registration().register(entries)
+    except ValueError as error:
+        sys.exit(str(error))
 
 
 def read(path: Path) -> list[Entry] | None:
@@ -144,47 +137,41 @@ def read(path: Path) -> list[Entry] | None:
 class Registration:
     """Registers entries; what the server has of them is read once."""
 
-    def __init__(self, client: "SyncPrefectClient") -> None:
+    def __init__(self) -> None:
         """Asks the server for all deployments, and for those that an automation starts."""
-        self.client = client
-        found = list(self._all("/deployments/filter"))
+        found = _ask_for_all("/deployments/filter")
         self.known = {(each["flow_id"], each["name"]): each for each in found}
-        automations = self._all("/automations/filter")
+        automations = _ask_for_all("/automations/filter")
         actions = [action for each in automations for action in each["actions"]]
         self.started = {action.get("deployment_id") for action in actions}
         self.version = asyncio.run(patches.version_of_clone())
-        self.flow = lru_cache(self._load)
+        self.flow = lru_cache(_load)
 
     def register(self, entries: list[Entry]) -> None:
         """Creates or changes the deployments that are not on the server as the entries have them.
 
         Raises:
-            PrefectHTTPStatusError: The server refuses one.
+            ValueError: The server refuses one.
         """
         for entry in entries:
-            known = self.known.get((str(self.flow(entry.entrypoint).id), entry.name))
-            wanted = self._definition(entry, known)
-            id_ = known["id"] if known else None
+            flow = self.flow(entry.entrypoint)
+            known = self.known.get((flow.id, entry.name))
+            wanted = self._definition(entry, flow, known)
             if known is None or not is_same(wanted, known):
-                id_ = self._patiently(self.client.create_deployment, **wanted)
-                print(f"registered {self.flow(entry.entrypoint).flow.name}/{entry.name}")
-            self._make_automations(entry, id_)
+                known = _ask("/deployments/", wanted)
+            if entry.triggers or known["id"] in self.started:
+                _make_automations(entry, known["id"])
 
-    def _definition(self, entry: Entry, known: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The arguments of `create_deployment`, as `prefect deploy` has them."""
-        from prefect.client.schemas.actions import DeploymentScheduleCreate
-        from prefect.client.schemas.objects import VersionInfo
-
-        loaded, limit = self.flow(entry.entrypoint), entry.concurrency_limit
-        version = self.version or VersionInfo(
-            version=loaded.flow.version or "", type="prefect:simple"
-        )
+    def _definition(
+        self, entry: Entry, loaded: LoadedFlow, known: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """What `prefect deploy` sends to the server, too."""
+        limit = entry.concurrency_limit
         directory = {"directory": str(Path.cwd().resolve())}
         return {
             "flow_id": loaded.id,
             "name": entry.name,
-            "version": version.version,
-            "version_info": version,
+            "version": self.version.version if self.version else loaded.flow.version,
             "description": entry.description or loaded.flow.description,
             "entrypoint": entry.entrypoint,
             "parameters": entry.parameters,
@@ -192,9 +179,10 @@ class Registration:
             "enforce_parameter_schema": True,
             "tags": entry.tags,
             "schedules": [
-                DeploymentScheduleCreate(
-                    schedule=cron(each.cron, each.timezone), active=is_active(each, known)
-                )
+                {
+                    "schedule": {"cron": each.cron, "timezone": each.timezone},
+                    "active": is_active(each, known),
+                }
                 for each in entry.schedules
             ],
             "concurrency_limit": limit and limit.limit,
@@ -204,52 +192,53 @@ class Registration:
             "pull_steps": [{"prefect.deployments.steps.set_working_directory": directory}],
         }
 
-    def _make_automations(self, entry: Entry, id_: Any) -> None:
-        """Makes the automations that belong to a deployment anew, if it may have any."""
-        if str(id_) in self.started:
-            owner = f"prefect.deployment.{id_}"
-            self._patiently(self.client.delete_resource_owned_automations, owner)
+
+def _load(entrypoint: str) -> LoadedFlow:
+    """Loads a flow, which the server is told of."""
+    from prefect.flows import load_flow_from_entrypoint
+    from prefect.utilities.callables import parameter_schema
+
+    flow: Flow[..., Any] = load_flow_from_entrypoint(entrypoint)
+    parameters = parameter_schema(flow).model_dump(exclude_unset=True, mode="json")
+    return LoadedFlow(flow, _ask("/flows/", {"name": flow.name})["id"], parameters)
+
+
+def _make_automations(entry: Entry, id_: str) -> None:
+    """Makes the automations that belong to a deployment anew, as `prefect deploy` does."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        client.delete_resource_owned_automations(f"prefect.deployment.{id_}")
         for trigger in entry.automations():
-            trigger.set_deployment_id(id_)
-            self._patiently(self.client.create_automation, trigger.as_automation())
-
-    def _load(self, entrypoint: str) -> LoadedFlow:
-        from prefect.flows import load_flow_from_entrypoint
-        from prefect.utilities.callables import parameter_schema
-
-        flow: Flow[..., Any] = load_flow_from_entrypoint(entrypoint)
-        id_ = self._patiently(self.client.create_flow_from_name, flow.name)
-        return LoadedFlow(flow, id_, parameter_schema(flow).model_dump(exclude_unset=True))
-
-    def _all(self, path: Any) -> Iterator[dict[str, Any]]:
-        """All that the server lists. The client's own methods take 20 ms for each time zone."""
-        for offset in count(0, PAGE):
-            asked = {"limit": PAGE, "offset": offset}
-            page = self._patiently(self.client.request, "POST", path, json=asked).json()
-            yield from page
-            if len(page) < PAGE:
-                return
-
-    def _patiently(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the server, again and again while its database is locked by another writer."""
-        from prefect.exceptions import PrefectHTTPStatusError
-
-        deadline = monotonic() + BUSY_SECONDS
-        while True:
-            try:
-                return call(*args, **kwargs)
-            except PrefectHTTPStatusError as error:
-                if error.response.status_code != 503 or monotonic() > deadline:
-                    raise
-            sleep(AGAIN_SECONDS)
+            trigger.set_deployment_id(UUID(id_))
+            client.create_automation(trigger.as_automation())
 
 
-@lru_cache
-def cron(expression: str, timezone: str) -> "CronSchedule":
-    """A schedule; to make one takes 20 ms, for its time zone."""
-    from prefect.client.schemas.schedules import CronSchedule
+def _ask_for_all(path: str) -> list[dict[str, Any]]:
+    """All that the server lists."""
+    pages: list[dict[str, Any]] = []
+    for offset in count(0, PAGE):
+        page = _ask(path, {"limit": PAGE, "offset": offset})
+        pages += page
+        if len(page) < PAGE:
+            break
+    return pages
 
-    return CronSchedule(cron=expression, timezone=timezone)
+
+def _ask(path: str, body: Mapping[str, Any]) -> Any:
+    """Asks the server, again while its database is locked by another writer.
+
+    Raises:
+        ValueError: It refuses what it is asked.
+    """
+    deadline = monotonic() + BUSY_SECONDS
+    while True:
+        status, text = request(os.environ["PREFECT_API_URL"] + path, body, BUSY_SECONDS)
+        if status in (200, 201):
+            return json.loads(text)
+        if status != 503 or monotonic() > deadline:
+            raise ValueError(f"{body.get('name', path)}: {text}")
+        sleep(AGAIN_SECONDS)
 
 
 def is_active(schedule: Schedule, known: Mapping[str, Any] | None) -> bool:
@@ -263,16 +252,14 @@ def is_active(schedule: Schedule, known: Mapping[str, Any] | None) -> bool:
 
 def is_same(wanted: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
     """Whether the server has a deployment as it is wanted, but for its version."""
-    schedules = [
-        (each.schedule.cron, each.schedule.timezone, each.active) for each in wanted["schedules"]
-    ]
-    known_schedules = [
-        (*_identity(each["schedule"]), each["active"]) for each in known["schedules"]
-    ]
+    schedules, known_schedules = (
+        sorted((*_identity(each["schedule"]), each["active"]) for each in tree["schedules"])
+        for tree in (wanted, known)
+    )
     limit, options = known["global_concurrency_limit"], known["concurrency_options"] or {}
     return (
         all(wanted[name] == known[name] for name in SAME)
-        and sorted(schedules) == sorted(known_schedules)
+        and schedules == known_schedules
         and wanted["concurrency_limit"] == (limit and limit["limit"])
         and (wanted["concurrency_options"] or {}).items() <= options.items()
     )
