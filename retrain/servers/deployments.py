@@ -49,7 +49,7 @@ class Schedule(Section):
     """A schedule of an entry."""
 
     cron: str
-    timezone: str = "UTC"
+    timezone: str | None = None
     active: bool | None = None
 
 
@@ -245,7 +245,7 @@ def is_active(schedule: Schedule, known: Mapping[str, Any] | None) -> bool:
     """Whether a schedule is active: by its file, or else as it is on the server."""
     if schedule.active is None and known:
         for each in known["schedules"]:
-            if _identity(each["schedule"]) == (schedule.cron, schedule.timezone):
+            if _identity(each["schedule"]) == (schedule.cron, schedule.timezone or ""):
                 return bool(each["active"])
     return schedule.active is not False
 
@@ -267,7 +267,7 @@ def is_same(wanted: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
 
 def _identity(schedule: Mapping[str, Any]) -> tuple[str, str]:
     """What tells a schedule of the server from others; one of an interval has no expression."""
-    return schedule.get("cron", ""), schedule.get("timezone") or "UTC"
+    return schedule.get("cron", ""), schedule.get("timezone") or ""
 
 
 def _leave_to_prefect(path: Path) -> None:

@@ -55,10 +55,11 @@ def main() -> None:
     elif name == "worker":
         _end_runs_of_dead_worker()
     else:
+        # Before Prefect is imported, which lists them for each schedule that it reads or writes:
+        # 20 ms to walk through a folder.
+        zoneinfo.available_timezones = cache(zoneinfo.available_timezones)
         create_prefect_database()
         collect_garbage_apart()
-        # Prefect asks for each schedule that it reads or writes: 20 ms to walk through a folder.
-        zoneinfo.available_timezones = cache(zoneinfo.available_timezones)
     if name == "ephemeral":  # from now on: a database is made to its end
         Thread(target=_end_with_input, daemon=True).start()
     sys.argv[:] = command
