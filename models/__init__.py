@@ -145,7 +145,12 @@ def save(
     for name, path in module.files.items():
         (folder / FILES).mkdir(exist_ok=True)
         shutil.copyfile(path, folder / FILES / name)
-    model = {"family": family, "settings": dict(settings), "network": module.description}
+    model = {
+        "family": family,
+        "settings": dict(settings),
+        "network": module.description,
+        "temperature": module.temperature,
+    }
     _write(folder / MODEL, model)
     _write(folder / LABELS, list(labels))
     _write(folder / IMAGES, dict(images))
@@ -160,6 +165,7 @@ def load(folder: Path) -> Classifier:
     family = importlib.import_module(f"models.{model['family']}")
     module: Network = family.rebuild(model["network"], files)
     load_model(module, folder / WEIGHTS)
+    module.temperature = model.get("temperature", 1.0)  # none was saved in the beginning
     labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))
     return Classifier(module.eval(), tuple(labels), images)

@@ -27,6 +27,8 @@ class Network(nn.Module):
     Attributes:
         description: All that `rebuild` needs, except for the weights and the files.
         files: The files that it is made with, beside the weights, by the names to save them under.
+        temperature: What the logits are divided by, before they become probabilities; it was found
+            after the training, so that the probabilities say how often the network is right.
     """
 
     mean: Tensor
@@ -58,6 +60,7 @@ class Network(nn.Module):
             "std": list(std),
         }
         self.files = dict(files or {})
+        self.temperature = 1.0
         self.register_buffer("mean", in_stored_units(mean), persistent=False)
         self.register_buffer("std", in_stored_units(std), persistent=False)
 
@@ -169,7 +172,19 @@ class Network(nn.Module):
             float32 (N, classes).
         """
         with inference(images.device, precision):
-            return torch.softmax(self(images).float(), dim=1)
+            return torch.softmax(self(images).float() / self.temperature, dim=1)
+
+
+class Probabilities(nn.Module):
+    """A network with the last part of `Network.probabilities`, for programs of others."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The probability of each class: float32 (N, classes), of uint8 images (N, H, W, C)."""
+        return torch.softmax(self.network(images) / self.network.temperature, dim=1)
 
 
 class Observed:

@@ -50,7 +50,7 @@ def blocks(files: Files) -> list[Block]:
     anchors = {pair: f"confused-{number}" for number, pair in enumerate(pairs.index)}
     shown: list[Block] = [
         *confusion(tally, anchors),
-        *_calibration(tally),
+        *_calibration(tally, _before(files)),
         Heading("The most confident mistakes"),
         Text(f"{len(worst)} of {len(wrong):,} mistakes in {len(answers):,} images.", "muted"),
         Gallery(_mistakes(worst, images)),
@@ -178,7 +178,17 @@ def _most_confused(tally: Tally, anchors: Mapping[tuple[str, str], str]) -> Iter
     yield Table(caption, rows, names, frozenset({2, 3, 4}))
 
 
-def _calibration(tally: Tally) -> Iterator[Block]:
+def _before(files: Files) -> str:
+    """What the temperature of the network has changed; empty if it has none."""
+    facts = files.manifest("train")["facts"] if files.has("train") else {}
+    temperature = facts.get("temperature", 1.0)  # none was recorded in the beginning
+    if temperature == 1.0:
+        return ""
+    before = predictions.calibration_before(files.folders["evaluate"], temperature).error
+    return f" It was {before:.4f} before the logits were divided by {temperature:g} (temperature)."
+
+
+def _calibration(tally: Tally, before: str) -> Iterator[Block]:
     bins, drawn = tally.calibration, []
     columns = (bins.confidence.tolist(), bins.accuracy.tolist(), bins.share.tolist())
     for confidence, accuracy, share in zip(*columns, strict=True):
@@ -189,7 +199,7 @@ def _calibration(tally: Tally) -> Iterator[Block]:
         drawn.append(Interval(name, accuracy, low, high, text))
     legend = (
         "A bar is how often predictions of such a confidence are right; the line ends at how sure "
-        f"the model was. The expected error is {bins.error:.4f}."
+        f"the model was. The expected error is {bins.error:.4f}.{before}"
     )
     yield Heading("Calibration")
     yield charts.intervals("Accuracy by confidence", drawn, (0.0, 1.0), legend=legend)

@@ -189,7 +189,10 @@ def signing_faults(workload: Workload, project: Project) -> Iterable[str]:
 
 def _in_training(facts: Mapping[str, Any]) -> str:
     """The best epoch of a training, and what was trained, in one line."""
-    not_metrics = ("batch_size", "best_epoch", "numerics", "parameters", "start", "weights")
+    not_metrics = (
+        *("batch_size", "best_epoch", "numerics", "parameters", "start", "temperature"),
+        "weights",
+    )
     metrics = [name for name in facts if name not in not_metrics]
     values = ", ".join(f"{name} {console.number(facts[name])}" for name in metrics)
     return (

@@ -4,9 +4,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from socket import gethostname
 from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any
 
+from retrain.errors import UsageError
 from retrain.project import find_project
 
 
@@ -56,9 +58,20 @@ def node_root() -> Path:
     """The store of a machine of the cluster that does not see the one of the run.
 
     It is the folder that `RETRAIN_STORE` names there, or a temporary one.
+
+    Raises:
+        UsageError: Another user of the machine has made the temporary one.
     """
-    temporary = Path(gettempdir()) / f"retrain-{os.getuid()}" / "store"
-    return Path(os.environ.get("RETRAIN_STORE") or temporary)
+    if named := os.environ.get("RETRAIN_STORE"):
+        return Path(named)
+    temporary = Path(gettempdir()) / f"retrain-{os.getuid()}"
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    if temporary.lstat().st_uid != os.getuid():
+        raise UsageError(
+            f"{temporary} on {gethostname()} belongs to another user. Set RETRAIN_STORE there to a "
+            "folder of your own."
+        )
+    return temporary / "store"
 
 
 def on_each(nodes: Sequence[Mapping[str, Any]], function: Callable[[], Any]) -> list[Any]:

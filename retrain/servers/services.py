@@ -105,9 +105,7 @@ def up(project: Project) -> list[Service]:
         _start_supervisor(project, services, api)
         try:
             _start(project, api, missing)
-            for file in DEPLOYMENTS:
-                if (project.root / file).exists():
-                    _deploy(project, api, file)
+            _deploy(project, api)
         except BaseException:
             if not alive:
                 _stop(project)
@@ -320,14 +318,13 @@ def _stop(project: Project) -> None:
     end_processes(f"{project.state}:")
 
 
-def _deploy(project: Project, api: str, file: Path) -> None:
-    """Registers the deployments of a file, by its path below the project's folder."""
-    command = ("prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file))
-    process = _run(project, api, *command)
-    # Prefect skips an invalid entry; the exit code is 0 if others are valid.
-    if process.returncode or "Skipping" in process.stdout:
+def _deploy(project: Project, api: str) -> None:
+    """Registers the deployments of the project and of the team."""
+    files = [str(file) for file in DEPLOYMENTS if (project.root / file).exists()]
+    process = _run(project, api, "retrain.servers.deployments", *files)
+    if process.returncode:
         last_lines = "\n".join(process.stdout.splitlines()[-LOG_LINES:])
-        raise ValueError(f"The deployments of {file} were refused:\n{last_lines}")
+        raise ValueError(f"The deployments of {' and '.join(files)} were refused:\n{last_lines}")
 
 
 def _run(project: Project, api: str, *module: str) -> "subprocess.CompletedProcess[str]":

@@ -69,6 +69,25 @@ class CalibrationBins:
         return float(np.sum(self.share * np.abs(self.accuracy - self.confidence)))
 
 
+def calibration(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> CalibrationBins:
+    """Compares confidence with accuracy.
+
+    Source: Guo et al., On Calibration of Modern Neural Networks (2017), equations 2 and 3: bin m of
+    M holds the confidences in ((m-1)/M, m/M].
+
+    Args:
+        confidence: float32 (rows,), the probability of each prediction.
+        correct: bool (rows,), whether it is correct.
+    """
+    exact = confidence.astype(np.float64)
+    bins = np.ceil(exact * CALIBRATION_BINS).astype(np.int64) - 1
+    rows, hits, sums = (
+        np.bincount(bins, weights, CALIBRATION_BINS) for weights in (None, correct, exact)
+    )
+    used = rows > 0
+    return CalibrationBins(sums[used] / rows[used], hits[used] / rows[used], rows[used] / len(bins))
+
+
 @dataclass(frozen=True)
 class Tally:
     """The predictions for a whole split, with the counts and metrics that follow from them.
@@ -115,21 +134,8 @@ class Tally:
 
     @property
     def calibration(self) -> CalibrationBins:
-        """Confidence compared with accuracy.
-
-        Source: Guo et al., On Calibration of Modern Neural Networks (2017), equations 2 and 3: bin
-        m of M holds the confidences in ((m-1)/M, m/M].
-        """
-        confidence = self.predictions.confidence.astype(np.float64)
-        bins = np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1
-        rows, hits, sums = (
-            np.bincount(bins, weights, CALIBRATION_BINS)
-            for weights in (None, self.correct, confidence)
-        )
-        used = rows > 0
-        return CalibrationBins(
-            sums[used] / rows[used], hits[used] / rows[used], rows[used] / self.rows
-        )
+        """Confidence compared with accuracy."""
+        return calibration(self.predictions.confidence, self.correct)
 
     @property
     def confusion(self) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from retrain import atomic, tracking
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
-from tasks.data.metrics import Predictions, Tally
+from tasks.data.metrics import CalibrationBins, Predictions, Tally, calibration
 
 FILE = "predictions.parquet"
 # sha256, and features (float32, a list): what the last layer takes of some of the images; it has no
@@ -99,6 +99,23 @@ def read(folder: Path) -> NamedPredictions:
             }
             parts.append(pa.table(columns))
     return NamedPredictions(classes, pa.concat_tables(parts))
+
+
+def calibration_before(folder: Path, temperature: float) -> CalibrationBins:
+    """How the predictions in a folder would be calibrated without the network's temperature.
+
+    Args:
+        folder: The output of `evaluate`.
+        temperature: What the logits were divided by.
+    """
+    confidences, correct = [], []
+    with pq.ParquetFile(folder / FILE) as file:
+        for batch, probabilities in batches(file, known_classes(file)):
+            powers = probabilities.astype(np.float64) ** temperature
+            confidences.append((powers.max(axis=1) / powers.sum(axis=1)).astype(np.float32))
+            correct.append(pc.equal(batch["label"], batch["prediction"]))
+    is_correct = pa.chunked_array(correct).to_numpy()
+    return calibration(np.concatenate(confidences), is_correct)
 
 
 def known_classes(file: pq.ParquetFile) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ def write(model: Path, folder: Path) -> None:
             "AutoModelForImageClassification could load: use --format onnx."
         )
     config.id2label = dict(enumerate(loaded.labels))
+    config.calibration_temperature = loaded.module.temperature
     config.label2id = {label: index for index, label in enumerate(loaded.labels)}
     with fine_tuned.quiet():
         network.save_pretrained(folder)
@@ -102,7 +103,8 @@ def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32]":
         opened = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
         inputs = prepare(opened.convert("L") if grey else opened, return_tensors="pt")
         with torch.inference_mode():
-            answers.append(network(**inputs).logits.softmax(-1)[0])
+            logits = network(**inputs).logits / network.config.calibration_temperature
+            answers.append(logits.softmax(-1)[0])
     probabilities: NDArray[np.float32] = torch.stack(answers).numpy()
     return probabilities
 
@@ -121,6 +123,7 @@ processor = AutoImageProcessor.from_pretrained(".", backend="pil")
 model = AutoModelForImageClassification.from_pretrained(".")
 image = ImageOps.exif_transpose(Image.open("photo.jpg")){grey}
 logits = model(**processor(image, return_tensors="pt")).logits
+logits = logits / model.config.calibration_temperature
 print(model.config.id2label[int(logits.argmax())], float(logits.softmax(-1).max()))
 ```
 

@@ -52,10 +52,12 @@ def write(model: Path, folder: Path) -> None:
     """
     import torch
 
+    from models.network import Probabilities
+
     loaded = models.load(model)
     images = loaded.images
     size, channels = images["size"], images["channels"]
-    network = torch.nn.Sequential(loaded.module, torch.nn.Softmax(dim=1)).eval()
+    network = Probabilities(loaded.module).eval()
     # Two, because the exporter takes a batch of one for a constant.
     example = torch.zeros((2, size, size, channels), dtype=torch.uint8)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # else: torchvision is not installed

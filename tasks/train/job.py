@@ -118,15 +118,17 @@ class TrainingJob:
             models.take_weights(network, self.start, data.labels)
         return network
 
-    def save(self, network: "Network", data: "Prepared") -> None:
+    def save(self, network: "Network", data: "Prepared", temperature: float) -> None:
         """Writes the trained network to the output, as `models.save` does.
 
         Args:
             network: The network with the weights of the best epoch.
             data: The images that it was trained on.
+            temperature: What its logits are divided by.
         """
         with chdir(self.root):
             complete = models.complete(self.model.family, self.settings, network)
+        complete.temperature = temperature
         models.save(
             complete,
             self.output,

@@ -188,10 +188,11 @@ def _facts(job: TrainingJob, start: "Start", result: dict[str, Any]) -> Facts:
     """The facts about a training that is over.
 
     Returns:
-        `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
-        `attention`, whether `compiled`, and CPU `threads`), `batch_size` (over all workers, as it
-        was), `best_epoch`, `start` (SHA-256 of the weights it started from, if not new), and the
-        metric by which it is the best, with `val_accuracy` and `val_loss` where the loop has them.
+        `weights` (SHA-256 of the weights' file), `parameters` (how many), `temperature`, `numerics`
+        (`precision`, `attention`, whether `compiled`, and CPU `threads`), `batch_size` (over all
+        workers, as it was), `best_epoch`, `start` (SHA-256 of the weights it started from, if not
+        new), and the metric by which it is the best, with `val_accuracy` and `val_loss` where the
+        loop has them.
     """
     history, best = result["history"], result["best"]
     metric, rule = job.hyperparameters.best.metric, job.hyperparameters.early_stopping
@@ -201,9 +202,11 @@ def _facts(job: TrainingJob, start: "Start", result: dict[str, Any]) -> Facts:
             f"{len(history)} evaluations."
         )
     weights = (job.output / models.WEIGHTS).read_bytes()
+    described = json.loads((job.output / models.MODEL).read_text(encoding="utf-8"))
     return {
         "weights": hashlib.sha256(weights).hexdigest(),
         "parameters": result["parameters"],
+        "temperature": described["temperature"],
         "numerics": result["numerics"],
         "batch_size": job.batch_size,
         "best_epoch": best["epoch"],

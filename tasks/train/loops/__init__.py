@@ -12,7 +12,8 @@ import models
 from models import user_code
 from retrain.workload import PASSED_ON, Train, Workload
 
-USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "init"}  # of the section `train`
+# Of the section `train`.
+USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "calibrate", "init"}
 
 
 def module_name(hyperparameters: Train) -> str:

@@ -22,6 +22,7 @@ from models.network import normalise
 from retrain.errors import PrunedError
 from retrain.workload import PASSED_ON
 from tasks.data.shards import Prepared, open_prepared
+from tasks.train import calibration
 from tasks.train.datasets import SplitDataset
 from tasks.train.device import set_threads
 from tasks.train.job import TrainingJob
@@ -175,7 +176,7 @@ def _save(job: TrainingJob, checkpoint: Checkpoint) -> int:
                 if _fit(weights, state):
                     for name, value in weights.items():
                         state[name].copy_(value)
-                    job.save(network, data)
+                    calibration.save(job, network, data)
                     return sum(parameter.numel() for parameter in network.parameters())
     raise ValueError(
         f"{KEY}: no file of the best report's checkpoint has the state_dict of the network that "

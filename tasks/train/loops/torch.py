@@ -12,7 +12,7 @@ from ray.train.torch import get_device, prepare_model
 from torch import Tensor
 
 from tasks.data.shards import open_prepared
-from tasks.train import checkpoint, collective, device, elsewhere, network as changes
+from tasks.train import calibration, checkpoint, collective, device, elsewhere, network as changes
 from tasks.train.augment import Augmentation
 from tasks.train.ingest import open_ingest, sampler
 from tasks.train.job import TrainingJob
@@ -331,7 +331,7 @@ class Training:
             network.load_state_dict(self.best["weights"])
             if self.hyperparameters.lora:
                 changes.merge_adapters(network)
-            self.job.save(network, self.data)
+            calibration.save(self.job, network.to(self.device), self.data)
             elsewhere.upload(self.job)
         return {
             "history": self.history,

@@ -1,0 +1,79 @@
+"""The temperature that is found after a training, and what it does to the probabilities."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+import models
+from models.network import Network
+from retrain.workload import Train
+from tasks.data.shards import open_prepared
+from tasks.train.calibration import temperature
+from tests.tasks.train.helpers import run, write_prepared
+
+CLASSES, ROWS = 4, 4000
+
+
+class Given(torch.nn.Module):
+    """A classifier whose pixels are its logits."""
+
+    def forward(self, pixels):
+        return pixels.flatten(1)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images of one row of pixels, the logits, times some factor, of the labels' probabilities."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self):
+        return len(self.labels)
+
+
+def answered(factor):
+    """A network that is as sure as `factor` times what the labels bear out, and its images."""
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (ROWS, 1, CLASSES, 1), np.uint8)
+    scale = 3.0
+    weights = np.exp(pixels.reshape(ROWS, CLASSES) / 255 * scale)
+    shares = np.cumsum(weights / weights.sum(1, keepdims=True), axis=1)
+    labels = (random.random((ROWS, 1)) > shares).sum(1)
+    return Network(Given(), {}, [0.0], [1 / (scale * factor)]), Split(pixels, labels)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
+def test_it_undoes_what_a_network_is_too_sure_or_too_unsure(factor):
+    network, split = answered(factor)
+    assert temperature(network, split, 256, "fp32") == pytest.approx(factor, rel=0.1)
+
+
+def test_it_is_1_if_what_one_half_gains_the_other_loses():
+    sure = np.array([[[0], [255]]] * 40, np.uint8)
+    right = np.array([1, 0] * 20)  # in one half all, in the other none
+    network = Network(Given(), {}, [0.0], [0.2])
+    assert temperature(network, Split(sure[:, None], right), 256, "fp32") == 1.0
+
+
+def test_a_training_saves_it_and_its_answers_stay(tmp_path):
+    images = write_prepared(tmp_path / "images", val=200)
+    recipe = Train(epochs=20, batch_size=16, lr=0.003)
+    trained = run(tmp_path / "scaled", images, recipe)
+    plain = run(tmp_path / "plain", images, recipe.model_copy(update={"calibrate": False}))
+    assert trained.facts["weights"] == plain.facts["weights"]
+    assert plain.facts["temperature"] == 1.0 != trained.facts["temperature"]
+    described = json.loads((trained.folder / "model" / models.MODEL).read_text(encoding="utf-8"))
+    assert described["temperature"] == trained.facts["temperature"]
+    val = open_prepared(images).split("val")
+    pixels = torch.from_numpy(val.images[np.arange(len(val))])
+    scaled, unscaled = (
+        models.load(each.folder / "model").module.probabilities(pixels, "fp32")
+        for each in (trained, plain)
+    )
+    assert torch.equal(scaled.argmax(1), unscaled.argmax(1))
+    rows, labels = torch.arange(len(val)), torch.from_numpy(val.labels)
+    assert scaled[rows, labels].log().sum() > unscaled[rows, labels].log().sum()
