@@ -277,10 +277,9 @@ def _leave_to_prefect(path: Path) -> None:
         [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     output = done.stdout.decode(errors="replace")
-    print(output)
     # Prefect skips an invalid entry; the exit code is 0 if others are valid.
     if done.returncode or "Skipping" in output:
-        sys.exit(f"The deployments of {path} were refused.")
+        sys.exit(output)
 
 
 if __name__ == "__main__":
