@@ -22,7 +22,7 @@ from retrain.errors import UsageError
 from retrain.outputs import MANIFEST
 from retrain.params import parse_yaml
 from retrain.project import PARAMS, Project
-from retrain.registry import lineage, packages, versions
+from retrain.registry import lineage, packages, retention, versions
 from retrain.registry.lineage import Lineage
 from retrain.registry.versions import CHAMPION, Candidate, ModelVersion
 from retrain.worktree import checked_out
@@ -33,6 +33,12 @@ PIN = "data.dvc"
 RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or not
 # The facts about a machine that may change how numbers are rounded.
 SURROUNDINGS = ("processor", "instructions", "cores", "accelerators", "system", "python")
+
+PUT_BACK = {
+    None: "",
+    True: " Its package is in the registry again.",
+    False: " Its package is not in the registry: what was made here is another one.",
+}
 
 # Runs steps in one process, each as `retrain step STEP NAME` does. It ends when its standard input
 # is closed, which the system does when the process ends that has started it.
@@ -72,6 +78,8 @@ class Reproduction:
         metrics: The value of each metric for the version, and the new one.
         differs: What else is not as it was: code that was not committed, libraries, the machine.
         seconds: How long it took.
+        put_back: Whether the package, which had been removed, is in the registry again; None if it
+            was there, or the weights differ.
     """
 
     model: str
@@ -84,13 +92,14 @@ class Reproduction:
     metrics: Mapping[str, tuple[float | None, float | None]]
     differs: tuple[str, ...]
     seconds: float
+    put_back: bool | None = None
 
     @property
     def outcome(self) -> str:
         """The result in one sentence."""
         name = f"{self.model} version {self.version}"
         if self.identical:
-            return f"{name} is reproduced: the weights are identical."
+            return f"{name} is reproduced: the weights are identical.{PUT_BACK[self.put_back]}"
         different = next(step for step, is_identical in self.steps.items() if not is_identical)
         why = "; ".join(self.differs) or "nothing that is recorded differs"
         return f"{name} is not reproduced: {different} gave another output; {why}."
@@ -113,6 +122,8 @@ class Copy(Project):
 
 def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None]) -> Reproduction:
     """Trains a version again and compares the weights with those that are registered.
+
+    If they are the same, and the version's package had been removed, it is put back.
 
     Args:
         project: The clone with the registry and the repository.
@@ -138,16 +149,20 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         copy = Copy(folder.root)
         _prepare(project, copy, record)
         manifests = _make(project, copy, record)
+        reproduced = str(manifests["train"]["facts"]["weights"])
+        identical = reproduced == record.weights
+        put_back = None
+        if identical and version.removed:
+            put_back = _put_back(project, copy, record, version)
     numerics = [facts.get("numerics") for facts in (record.training, manifests["train"]["facts"])]
     if numerics[0] != numerics[1]:
         differs.append(f"numerics {numerics[0]} -> {numerics[1]}")
     metrics = manifests[record.steps[-1].step]["facts"].get("metrics", {})
-    reproduced = str(manifests["train"]["facts"]["weights"])
     return Reproduction(
         model=version.name,
         version=version.version,
         commit=record.commit,
-        identical=reproduced == record.weights,
+        identical=identical,
         weights=record.weights,
         reproduced=reproduced,
         steps={
@@ -160,6 +175,7 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         },
         differs=tuple(differs),
         seconds=round(time.monotonic() - began, 3),
+        put_back=put_back,
     )
 
 
@@ -252,7 +268,7 @@ def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
     Raises:
         ValueError: The data is not what it was; or a step failed.
     """
-    stages = list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
+    stages = _stages(copy)
     first_stage, *later_stages = stages[: stages.index(record.steps[-1].step) + 1]
     _run(project, copy, [first_stage], record.model)
     version = _manifests(copy)[first_stage]["plan"]["inputs"]["data"]
@@ -263,6 +279,29 @@ def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
         )
     _run(project, copy, later_stages, record.model)
     return _manifests(copy)
+
+
+def _stages(copy: Copy) -> list[str]:
+    """The names of all steps of a copy, in order."""
+    return list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
+
+
+def _put_back(project: Project, copy: Copy, record: Lineage, version: ModelVersion) -> bool:
+    """Registers the model in the copy, whose code made the package, and takes it from there.
+
+    Returns:
+        Whether it is the same package.
+
+    Raises:
+        ValueError: A step has failed.
+    """
+    stages = _stages(copy)
+    _run(project, copy, stages[stages.index(record.steps[-1].step) + 1 :], record.model)
+    made = versions.find_version(copy, record.model, version.package_digest)
+    if made is None:
+        return False
+    retention.put_back(project, version, copy, made)
+    return True
 
 
 def _manifests(copy: Copy) -> dict[str, Manifest]:
