@@ -78,8 +78,7 @@ class Reproduction:
         metrics: The value of each metric for the version, and the new one.
         differs: What else is not as it was: code that was not committed, libraries, the machine.
         seconds: How long it took.
-        put_back: Whether the package, which had been removed, is in the registry again; None if it
-            was there, or the weights differ.
+        put_back: Whether its package is back; None if it was there, or the weights differ.
     """
 
     model: str
@@ -151,9 +150,8 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         manifests = _make(project, copy, record)
         reproduced = str(manifests["train"]["facts"]["weights"])
         identical = reproduced == record.weights
-        put_back = None
-        if identical and version.removed:
-            put_back = _put_back(project, copy, record, version)
+        is_due = identical and version.removed is not None
+        put_back = _put_back(project, copy, record, version) if is_due else None
     numerics = [facts.get("numerics") for facts in (record.training, manifests["train"]["facts"])]
     if numerics[0] != numerics[1]:
         differs.append(f"numerics {numerics[0]} -> {numerics[1]}")
@@ -287,13 +285,9 @@ def _stages(copy: Copy) -> list[str]:
 
 
 def _put_back(project: Project, copy: Copy, record: Lineage, version: ModelVersion) -> bool:
-    """Registers the model in the copy, whose code made the package, and takes it from there.
+    """Registers the model in the copy, whose code makes the package, and takes it from there.
 
-    Returns:
-        Whether it is the same package.
-
-    Raises:
-        ValueError: A step has failed.
+    False if that is another package.
     """
     stages = _stages(copy)
     _run(project, copy, stages[stages.index(record.steps[-1].step) + 1 :], record.model)
