@@ -123,10 +123,11 @@ def maintain(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Remove what has grown old: packages, trials, searches, reports, and what `gc` removes.
+    """Remove what has grown old, and what `gc` removes.
 
-    It lists what would go, and asks first. What a rollback, a card, a lineage or a reproduction
-    needs stays. The section `retention` of params.yaml says for how long.
+    Packages of old versions, trials in MLflow, searches and reports go. What a rollback, a card, a
+    lineage or a reproduction needs stays. The section `retention` of params.yaml says for how long.
+    It lists what would go, and asks first.
 
     Examples: `retrain maintain --dry-run`, `retrain maintain --yes`
 

@@ -68,8 +68,18 @@ def test_old_versions_and_files_go_and_their_records_stay(copy, first):
         f"The package of vit version 2 was removed by the retention on {day}. Have it again with: "
         "retrain reproduce vit@2"
     )
+    pulled = str(first["steps"][0]["path"])
     for command in (
-        ("predict", "vit@2", "--input", "reports", "--output", "answers.parquet"),
+        (
+            "predict",
+            "vit",
+            "--version",
+            "2",
+            "--input",
+            pulled,
+            "--output",
+            "answers.parquet",
+        ),
         ("export", "vit@2", "--to", "exported"),
     ):
         assert said in copy.retrain(*command, code=1).stderr
