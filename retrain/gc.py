@@ -2,9 +2,8 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from time import time
@@ -15,6 +14,7 @@ from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import lineage, snapshot, versions
+from retrain.registry.versions import ModelVersion
 from retrain.remote_gc import DAY, Finding, Garbage
 from retrain.roots import Roots
 from retrain.runs.records import LATEST
@@ -27,7 +27,23 @@ LOG_DAYS = 30
 def collect(
     project: Project, keep: int = KEEP, *, dry_run: bool = False, remote: bool = False
 ) -> list[Garbage]:
-    """Removes what nothing needs.
+    """Removes what nothing needs; takes the arguments of `findings`, and raises its errors.
+
+    Returns:
+        What was removed, or would be.
+    """
+    return list(take(findings(project, keep, dry_run=dry_run, remote=remote), dry_run=dry_run))
+
+
+def findings(
+    project: Project,
+    keep: int = KEEP,
+    *,
+    dry_run: bool = False,
+    remote: bool = False,
+    without: Collection[ModelVersion] = (),
+) -> Iterator[Finding]:
+    """What nothing needs.
 
     An artifact is needed if one of the last runs made or used it, if a registered version of a
     model was trained by it, if the champion or the reference came from it, if another project that
@@ -37,11 +53,9 @@ def collect(
         project: The clone with the store and the runs.
         keep: How many runs of each flow and workload are kept. The runs under names that are not
             in `params.yaml` count together, and such a name goes with its last run.
-        dry_run: Remove nothing.
-        remote: Also remove from the remote store what no project needs; see `retrain.remote_gc`.
-
-    Returns:
-        What was removed, or would be.
+        dry_run: Nothing is to be removed, so that the roots of the project stay, too.
+        remote: Also what no project needs in the remote store; see `retrain.remote_gc`.
+        without: Versions that need their training no more.
 
     Raises:
         UsageError: `keep` is less than one, or there is no remote store.
@@ -53,22 +67,24 @@ def collect(
     store = Store.of(project)
     if remote and store.remote is None:
         raise UsageError("--remote: there is no remote store here; store.remote names one.")
-    own_roots = Roots(_taken(project, keep), _registered_outputs(project, keep))
+    own_roots = Roots(_taken(project, keep), _registered_outputs(project, keep, without))
     needed, since = own_roots | roots.of_others(project), store.runs.oldest() - DAY
     if not dry_run:
         roots.replace(project, lambda: Roots(_taken(project, keep), own_roots.digests))
-    collected: list[Garbage] = []
-    for garbage, remove in chain(
-        _old_documents(project, keep),
-        _old_logs(project),
-        _artifacts(store, needed, since),
-        _leftovers(store, since),
-        remote_gc.findings(store.remote, own_roots) if remote and store.remote else (),
-    ):
-        collected.append(garbage)
+    yield from _old_documents(project, keep)
+    yield from _old_logs(project)
+    yield from _artifacts(store, needed, since)
+    yield from _leftovers(store, since)
+    if remote and store.remote:
+        yield from remote_gc.findings(store.remote, own_roots)
+
+
+def take(found: Iterable[Finding], *, dry_run: bool) -> Iterator[Garbage]:
+    """Removes what was found, one after the other, unless it is a dry run; says what it was."""
+    for garbage, remove in found:
         if not dry_run:
             remove()
-    return collected
+        yield garbage
 
 
 def _artifacts(store: Store, needed: Roots, since: float) -> Iterator[Finding]:
@@ -142,6 +158,11 @@ def _taken(project: Project, keep: int) -> frozenset[tuple[str, str]]:
     )
 
 
+def last_runs(project: Project, keep: int = KEEP) -> set[str]:
+    """The ids of the runs that are kept."""
+    return {document["run"] for group in _documents(project) for _, document in group[:keep]}
+
+
 def _old_documents(project: Project, keep: int) -> Iterator[Finding]:
     workloads = workload_names(project.params)
     for group in _documents(project):
@@ -153,18 +174,26 @@ def _old_documents(project: Project, keep: int) -> Iterator[Finding]:
                 (path.parent / LATEST).unlink(missing_ok=True)  # with it, the name
 
 
-def _registered_outputs(project: Project, keep: int) -> frozenset[str]:
+def _registered_outputs(
+    project: Project, keep: int, without: Collection[ModelVersion]
+) -> frozenset[str]:
     """The digests of the trainings that are registered, and of what the opponents came from.
 
     The opponents are the champion and the reference. A model under a name that is not in
-    `params.yaml` counts as long as one of its runs is kept.
+    `params.yaml` counts as long as one of its runs is kept. A version whose package was removed
+    does not count.
     """
+    old = {(version.name, version.version) for version in without}
     names = set(workload_names(project.params))
     names |= {path.parent.name for group in _documents(project) for path, _ in group[:keep]}
     digests: set[str | None] = set()
     for name in names & set(snapshot.names(project)):
         registered = snapshot.read(project, name).versions.values()
-        digests |= {version.tags.get("retrain.train_digest") for version in registered}
+        digests |= {
+            version.tags.get(versions.TRAINING)
+            for version in registered
+            if versions.REMOVED not in version.tags and (name, version.version) not in old
+        }
         for find in (versions.champion, versions.reference):
             with suppress(ValueError):  # its lineage is gone or was changed, as `verify` says
                 version = find(project, name)

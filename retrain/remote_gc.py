@@ -28,8 +28,10 @@ class Garbage:
 
     Attributes:
         kind: `artifact`; `scratch` or `leftover`, of a run that was killed; `run`, the document of
-            a run; `log`; or `remote`, of the remote store.
-        name: The step and the key; the flow, the workload and the run; or the path.
+            a run; `log`; or `remote`, of the remote store. For `retrain maintain` also `version`, a
+            package and its example; `trial`, a run in MLflow; `search`, `drift`, `report`; or
+            `copy`, of what MLflow has.
+        name: The step and the key; the flow, the workload and the run; the version; or the path.
         bytes: The size of its files.
     """
 

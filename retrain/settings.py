@@ -1,14 +1,38 @@
-"""The settings of a project that are of no workload: the section `store` of `params.yaml`."""
+"""The settings of a project that are of no workload: the sections `store` and `retention`."""
 
 import os
 import re
 from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
 
 from retrain.errors import UsageError
 from retrain.logins import has_login
+from retrain.workload.section import Section
 
 REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the files; if empty, there is none
 SCHEMES = ("s3", "gs", "file")
+
+
+class Retention(Section):
+    """What `retrain maintain` keeps."""
+
+    versions: int = Field(
+        20,
+        ge=1,
+        description=(
+            "How many of the newest versions of each model keep their package, besides those that "
+            "were ever champion, have an alias, wait for approval, or were trained further."
+        ),
+    )
+    days: int = Field(
+        90,
+        ge=1,
+        description=(
+            "How many days trials in MLflow, searches, results of drift, and reports are kept."
+        ),
+    )
 
 
 def store_remote(*files: Path) -> str | None:
@@ -20,19 +44,14 @@ def store_remote(*files: Path) -> str | None:
     Raises:
         UsageError: It is no such URL, has a login, or the section `store` has another key.
     """
-    from ruamel.yaml import YAML
-
     place, url = REMOTE, os.environ.get(REMOTE)
     for file in files if url is None else ():
-        text = file.read_text(encoding="utf-8") if file.exists() else ""
-        # Only this section is parsed: it is asked for often, and the workloads are many lines.
-        if section := re.search(r"^store:.*(?:\n(?:[ \t#].*)?)*", text, re.MULTILINE):
-            tree = YAML(typ="safe", pure=True).load(section[0])["store"] or {}
-            if not isinstance(tree, dict) or tree.keys() - {"remote"}:
-                raise UsageError(f"{file.name}: store: it has one key, remote.")
-            if url := tree.get("remote"):
-                place = f"{file.name}: store.remote"
-                break
+        tree = _section("store", file)
+        if not isinstance(tree, dict) or tree.keys() - {"remote"}:
+            raise UsageError(f"{file.name}: store: it has one key, remote.")
+        if url := tree.get("remote"):
+            place = f"{file.name}: store.remote"
+            break
     if not url:
         return None
     scheme, _, rest = str(url).partition("://")
@@ -42,3 +61,35 @@ def store_remote(*files: Path) -> str | None:
             "without a login: credentials belong into the environment (AWS_ACCESS_KEY_ID)."
         )
     return str(url).rstrip("/")
+
+
+def retention(*files: Path) -> Retention:
+    """The section `retention`; see `Project.retention`.
+
+    Args:
+        files: The files with parameters; for each parameter, the first that has it wins.
+
+    Raises:
+        UsageError: A key or a value is wrong.
+    """
+    found: dict[str, Any] = {}
+    for file in files:
+        tree = _section("retention", file)
+        try:
+            Retention.model_validate(tree)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            place = ".".join(["retention", *map(str, fault["loc"])])
+            raise UsageError(f"{file.name}: {place}: {fault['msg']}.") from None
+        found = tree | found
+    return Retention(**found)
+
+
+def _section(name: str, file: Path) -> Any:
+    """A section of a file as it is written; without one, an empty mapping."""
+    from ruamel.yaml import YAML
+
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    # Only this section is parsed: it is asked for often, and the workloads are many lines.
+    section = re.search(rf"^{name}:.*(?:\n(?:[ \t#].*)?)*", text, re.MULTILINE)
+    return (YAML(typ="safe", pure=True).load(section[0])[name] or {}) if section else {}

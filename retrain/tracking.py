@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEY = "retrain.key"
+PARENT = "mlflow.parentRunId"  # the tag of a trial with the run of its search
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as the description of a run
 NO_METRICS = ("checkpoint", "seconds")  # in the entry of an epoch
 NOT_BEST = {"lr", "images_per_second", *NO_METRICS}  # what does not make an epoch the best
@@ -105,7 +106,7 @@ def start_run(
             created = mlflow.create_run(experiment_id, tags=tags, run_name=f"{workload}-{key[:8]}")
             run_id = created.info.run_id
         if parent:
-            mlflow.set_tag(run_id, "mlflow.parentRunId", parent)
+            mlflow.set_tag(run_id, PARENT, parent)
         _describe(mlflow, run_id, workload, params, images)
         return TrackedRun(run_id, experiment_id)
     except MlflowException as error:

@@ -1,7 +1,8 @@
-"""The commands about the store: `verify` and `gc`."""
+"""The commands about what is stored: `verify`, `gc` and `maintain`."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,12 @@ from retrain.errors import UsageError
 if TYPE_CHECKING:
     from flows.verify import Verified
     from retrain.remote_gc import Garbage
+
+Yes = Annotated[
+    bool,
+    Parameter(name=("--yes", "-y"), help="Do not ask; without a terminal nobody can be asked."),
+]
+NOTHING = Answer({}, lambda: print("Nothing was removed."))
 
 
 @app.command(group=KEEPING)
@@ -82,7 +89,7 @@ def gc(
     keep: int = 5,
     dry_run: bool = False,
     remote: bool = False,
-    yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False,
+    yes: Yes = False,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
@@ -96,25 +103,72 @@ def gc(
         keep: How many runs of each flow and workload are kept.
         dry_run: List what would be removed, and remove nothing.
         remote: Also what no project needs in the remote store of all machines.
-        yes: Do not ask; without a terminal nobody can be asked.
     """
-    from rich.prompt import Confirm
-
     from retrain import gc
 
-    can_ask = sys.stdin.isatty() and sys.stdout.isatty() and not to_json
-    if not (yes or dry_run or can_ask):
-        raise UsageError("gc removes files: add --yes, or look first with --dry-run.")
-    if not (yes or dry_run):
-        garbage = gc.collect(project, keep, dry_run=True, remote=remote)
-        _show_garbage(garbage, "To remove")
-        dry_run = not garbage or not Confirm.ask("Remove them?", default=False)
-        if dry_run:
-            return Answer({}, lambda: print("Nothing was removed."))
-    garbage = gc.collect(project, keep, dry_run=dry_run, remote=remote)
+    collect = partial(gc.collect, project, keep, remote=remote)
+    if not (dry_run or _is_agreed("gc", lambda: collect(dry_run=True), yes, to_json)):
+        return NOTHING
+    garbage = collect(dry_run=dry_run)
     size = sum(piece.bytes for piece in garbage)
     show = partial(_show_garbage, garbage, "To remove" if dry_run else "Removed")
     return Answer({"dry_run": dry_run, "bytes": size, "garbage": garbage}, show)
+
+
+@app.command(group=KEEPING)
+def maintain(
+    *,
+    dry_run: bool = False,
+    yes: Yes = False,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Remove what has grown old, and what `gc` removes.
+
+    Packages of old versions, trials in MLflow, searches and reports go. What a rollback, a card, a
+    lineage or a reproduction needs stays. The section `retention` of params.yaml says for how long.
+    It lists what would go, and asks first.
+
+    Examples: `retrain maintain --dry-run`, `retrain maintain --yes`
+
+    Args:
+        dry_run: List what would be removed, and remove nothing.
+    """
+    from flows.maintain import clean
+
+    def look() -> "Sequence[Garbage]":
+        return clean(project, dry_run=True).garbage
+
+    if not (dry_run or _is_agreed("maintain", look, yes, to_json)):
+        return NOTHING
+    cleaned = clean(project, dry_run=dry_run)
+
+    def show() -> None:
+        _show_garbage(cleaned.garbage, "To remove" if dry_run else "Removed")
+        for failure in cleaned.failures:
+            print(f"retrain: {failure}", file=sys.stderr)
+
+    document = {"bytes": cleaned.bytes, **asdict(cleaned)}
+    return Answer(document, show, failed=bool(cleaned.failures))
+
+
+def _is_agreed(
+    command: str, look: "Callable[[], Sequence[Garbage]]", yes: bool, to_json: bool
+) -> bool:
+    """Whether a person agrees to what a command would remove, with `--yes` or after a look.
+
+    Raises:
+        UsageError: Nobody can be asked.
+    """
+    from rich.prompt import Confirm
+
+    if yes:
+        return True
+    if to_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(f"{command} removes files: add --yes, or look first with --dry-run.")
+    garbage = look()
+    _show_garbage(garbage, "To remove")
+    return bool(garbage) and Confirm.ask("Remove them?", default=False)
 
 
 def _show_garbage(garbage: "Sequence[Garbage]", verb: str) -> None:

@@ -7,11 +7,17 @@ from tempfile import TemporaryDirectory
 from retrain import atomic, tracking
 from retrain.digests import sha256_of
 from retrain.project import Project
-from retrain.registry.versions import ModelVersion
+from retrain.registry.versions import PACKAGES, ModelVersion
 
 MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
 WEIGHTS = "model.safetensors"
+EXAMPLES = "examples"  # the folder of the run's artifacts with what each package has to answer
 REMEDY = "Make it again from the store: retrain verify --repair"
+
+
+def places(version: ModelVersion) -> tuple[str, str]:
+    """The paths of a version's package and of its example, among the artifacts of its run."""
+    return f"{PACKAGES}/{version.package_digest}", f"{EXAMPLES}/{version.package_digest}.parquet"
 
 
 def download(project: Project, version: ModelVersion) -> Path:
@@ -21,8 +27,10 @@ def download(project: Project, version: ModelVersion) -> Path:
         The package's folder, as `versions.register` received it.
 
     Raises:
-        ValueError: The weights are missing, or are not those that were registered.
+        ValueError: The weights are missing, or are not those that were registered; or the
+            retention has removed the package.
     """
+    _check_there(version)
     uri = uri_of(project, version)
     local = tracking.local_path(uri)
     package = local or project.state / "champions" / (version.package_digest)
@@ -57,9 +65,22 @@ def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
 
     Returns:
         The package's folder; its files may be missing or changed.
+
+    Raises:
+        ValueError: The retention has removed the package.
     """
+    _check_there(version)
     uri = uri_of(project, version)
     return tracking.local_path(uri) or _download(project, uri, folder)
+
+
+def _check_there(version: ModelVersion) -> None:
+    if version.removed:
+        raise ValueError(
+            f"The package of {version.title} was removed by the retention on "
+            f"{version.removed[:10]}. Have it again with: "
+            f"retrain reproduce {version.name}@{version.version}"
+        )
 
 
 def _has_weights(package: Path, version: ModelVersion) -> bool:

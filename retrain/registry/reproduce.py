@@ -7,10 +7,8 @@ nothing is taken from the cache, and nothing of the clone changes.
 
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version as installed
@@ -22,7 +20,8 @@ from retrain.errors import UsageError
 from retrain.outputs import MANIFEST
 from retrain.params import parse_yaml
 from retrain.project import PARAMS, Project
-from retrain.registry import lineage, packages, versions
+from retrain.registry import lineage, packages, retention, versions
+from retrain.registry.copies import Copy, run_steps
 from retrain.registry.lineage import Lineage
 from retrain.registry.versions import CHAMPION, Candidate, ModelVersion
 from retrain.worktree import checked_out
@@ -34,27 +33,11 @@ RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or n
 # The facts about a machine that may change how numbers are rounded.
 SURROUNDINGS = ("processor", "instructions", "cores", "accelerators", "system", "python")
 
-# Runs steps in one process, each as `retrain step STEP NAME` does. It ends when its standard input
-# is closed, which the system does when the process ends that has started it.
-PROGRAM = """
-import os, runpy, signal, sys
-from threading import Thread
-
-def end_with_input():
-    while os.read(0, 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-Thread(target=end_with_input, daemon=True).start()
-name, *steps = sys.argv[1:]
-for step in steps:
-    sys.argv = ["retrain.cli", "step", step, name]
-    try:
-        runpy.run_module("retrain.cli", run_name="__main__", alter_sys=True)
-    except SystemExit as ended:
-        if ended.code:
-            raise
-"""
+PUT_BACK = {
+    None: "",
+    True: " Its package is in the registry again.",
+    False: " Its package is not in the registry: what was made here is another one.",
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +55,7 @@ class Reproduction:
         metrics: The value of each metric for the version, and the new one.
         differs: What else is not as it was: code that was not committed, libraries, the machine.
         seconds: How long it took.
+        put_back: Whether its package is back; None if it was there, or the weights differ.
     """
 
     model: str
@@ -84,35 +68,21 @@ class Reproduction:
     metrics: Mapping[str, tuple[float | None, float | None]]
     differs: tuple[str, ...]
     seconds: float
+    put_back: bool | None = None
 
     @property
     def outcome(self) -> str:
         """The result in one sentence."""
         name = f"{self.model} version {self.version}"
         if self.identical:
-            return f"{name} is reproduced: the weights are identical."
+            return f"{name} is reproduced: the weights are identical.{PUT_BACK[self.put_back]}"
         different = next(step for step, is_identical in self.steps.items() if not is_identical)
         why = "; ".join(self.differs) or "nothing that is recorded differs"
         return f"{name} is not reproduced: {different} gave another output; {why}."
 
 
-@dataclass(frozen=True)
-class Copy(Project):
-    """A copy of the clone's code with a store and a registry of its own, whatever is set here."""
-
-    @property
-    def store(self) -> Path:
-        """The store of the copy, which is empty at first."""
-        return self.state / "store"
-
-    @property
-    def tracking_uri(self) -> str:
-        """MLflow's store of the copy: a new SQLite file."""
-        return f"sqlite:///{self.root / 'mlflow.db'}"
-
-
 def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None]) -> Reproduction:
-    """Trains a version again and compares the weights with those that are registered.
+    """Trains a version again, compares the weights, and puts back a package that was removed.
 
     Args:
         project: The clone with the registry and the repository.
@@ -138,29 +108,40 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         copy = Copy(folder.root)
         _prepare(project, copy, record)
         manifests = _make(project, copy, record)
+        reproduced = str(manifests["train"]["facts"]["weights"])
+        identical = reproduced == record.weights
+        is_due = identical and version.removed is not None
+        put_back = _put_back(project, copy, record, version) if is_due else None
     numerics = [facts.get("numerics") for facts in (record.training, manifests["train"]["facts"])]
     if numerics[0] != numerics[1]:
         differs.append(f"numerics {numerics[0]} -> {numerics[1]}")
-    metrics = manifests[record.steps[-1].step]["facts"].get("metrics", {})
-    reproduced = str(manifests["train"]["facts"]["weights"])
     return Reproduction(
         model=version.name,
         version=version.version,
         commit=record.commit,
-        identical=reproduced == record.weights,
+        identical=identical,
         weights=record.weights,
         reproduced=reproduced,
         steps={
             step.step: manifests.get(step.step, {}).get("digest") == step.digest
             for step in record.steps
         },
-        metrics={
-            metric: (record.metrics.get(metric), metrics.get(metric))
-            for metric in sorted({*record.metrics, *metrics})
-        },
+        metrics=_metrics(record, manifests),
         differs=tuple(differs),
         seconds=round(time.monotonic() - began, 3),
+        put_back=put_back,
     )
+
+
+def _metrics(
+    record: Lineage, manifests: Mapping[str, Manifest]
+) -> dict[str, tuple[float | None, float | None]]:
+    """The recorded value of each metric, and the new one."""
+    metrics = manifests[record.steps[-1].step]["facts"].get("metrics", {})
+    return {
+        metric: (record.metrics.get(metric), metrics.get(metric))
+        for metric in sorted({*record.metrics, *metrics})
+    }
 
 
 def _surroundings(record: Lineage) -> Iterator[str]:
@@ -252,66 +233,39 @@ def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
     Raises:
         ValueError: The data is not what it was; or a step failed.
     """
-    stages = list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
+    stages = _stages(copy)
     first_stage, *later_stages = stages[: stages.index(record.steps[-1].step) + 1]
-    _run(project, copy, [first_stage], record.model)
+    run_steps(project, copy, [first_stage], record.model)
     version = _manifests(copy)[first_stage]["plan"]["inputs"]["data"]
     if version != record.data["version"]:
         raise ValueError(
             f"The data at {record.data['path']} is not what it was: version "
             f"{record.data['version']} then, and {version} now."
         )
-    _run(project, copy, later_stages, record.model)
+    run_steps(project, copy, later_stages, record.model)
     return _manifests(copy)
+
+
+def _stages(copy: Copy) -> list[str]:
+    """The names of all steps of a copy, in order."""
+    return list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
+
+
+def _put_back(project: Project, copy: Copy, record: Lineage, version: ModelVersion) -> bool:
+    """Registers the model in the copy, whose code makes the package, and takes it from there.
+
+    False if that is another package.
+    """
+    stages = _stages(copy)
+    run_steps(project, copy, stages[stages.index(record.steps[-1].step) + 1 :], record.model)
+    made = versions.find_version(copy, record.model, version.package_digest)
+    if made is None:
+        return False
+    retention.put_back(project, version, copy, made)
+    return True
 
 
 def _manifests(copy: Copy) -> dict[str, Manifest]:
     """The manifests in a copy's own store, by the name of the step; each has made one output."""
     files = copy.store.glob(f"*/*/{MANIFEST}")
     return {file.parts[-3]: json.loads(file.read_text(encoding="utf-8")) for file in files}
-
-
-def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
-    """Runs steps in a copy of the code; they are ended with this process.
-
-    Raises:
-        ValueError: A step has failed.
-    """
-    project.logs.mkdir(parents=True, exist_ok=True)
-    copy.state.mkdir(exist_ok=True)
-    if not copy.logs.exists():
-        copy.logs.symlink_to(project.logs)  # which stay when the copy goes
-    read, write = os.pipe()
-    with os.fdopen(read), os.fdopen(write, "wb"):
-        process = subprocess.run(
-            [sys.executable, "-c", PROGRAM, name, *steps],
-            cwd=copy.root,
-            env=_environment(copy),
-            stdin=read,
-            stdout=2,  # standard output is for the result
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-        )
-    if process.returncode:
-        log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-reproduce-{name}.log"
-        log.write_text(process.stderr, encoding="utf-8")
-        lines = process.stderr.strip().splitlines()
-        last_line = lines[-1] if lines else f"its process ended with code {process.returncode}"
-        error = ValueError(f"{name} cannot be trained again: {last_line}")
-        error.add_note(f"More is in {log}")
-        raise error
-
-
-def _environment(copy: Copy) -> dict[str, str]:
-    """This process's environment for the copy: its own code first, its own store and MLflow."""
-    own_prefixes = ("MLFLOW_", "PREFECT_", "RETRAIN_")
-    variables = {
-        name: value for name, value in os.environ.items() if not name.startswith(own_prefixes)
-    }
-    paths = [str(copy.root), variables.get("PYTHONPATH", "")]
-    return variables | {
-        "DVC_SITE_CACHE_DIR": str(copy.state / "dvc"),
-        "RETRAIN_STORE_REMOTE": "",  # which has what is to be made again
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }

@@ -107,7 +107,7 @@ def names(project: Project) -> list[str]:
     if file and not file.exists():
         return []
     search = tracking.client(project).search_registered_models
-    return [model.name for model in _all_pages(search)]
+    return [model.name for model in all_pages(search)]
 
 
 def ask(project: Project, name: str) -> Model:
@@ -120,7 +120,7 @@ def ask(project: Project, name: str) -> Model:
     model = _find(client, name)
     if model is None:
         return Model(name)
-    listed = _all_pages(partial(client.search_model_versions, f"name = '{name}'"))
+    listed = all_pages(partial(client.search_model_versions, f"name = '{name}'"))
     run_id = model.tags.get(LEDGER_RUN)
     run = tracking.find_run(project, run_id) if run_id else None
     return Model(
@@ -141,7 +141,7 @@ def ask(project: Project, name: str) -> Model:
     )
 
 
-def _all_pages(search: Callable[..., Any]) -> Iterator[Any]:
+def all_pages(search: Callable[..., Any]) -> Iterator[Any]:
     """What a search of MLflow finds, which it gives in pages: of versions, 10,000 in each."""
     token = None
     while True:

@@ -23,6 +23,7 @@ CHAMPION = "champion"
 REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
 TRAINING = "retrain.train_digest"  # a tag of each version that this project has registered
 PACKAGES = "packages"  # the folder of the run's artifacts
+REMOVED = "retrain.removed"  # a tag of a version without a package any more: when that was removed
 JSON = {"images", "metrics", "latency"}  # the attributes that are JSON in their tags
 
 
@@ -108,6 +109,7 @@ class ModelVersion(Candidate):
         created: When it was registered (ISO 8601, UTC).
         broken: Why it cannot be served; None if nothing is known against it.
         latency: How fast it was in the last check before a promotion; None before the first.
+        removed: When the retention removed its package (ISO 8601, UTC); None if it is there.
     """
 
     version: int
@@ -116,6 +118,7 @@ class ModelVersion(Candidate):
     created: str
     broken: str | None = None
     latency: Latency | None = None
+    removed: str | None = None
 
     @property
     def title(self) -> str:
@@ -195,12 +198,12 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
-    """The version with a package; None when the package is not registered."""
+    """The version with a package; None when the package is not registered, or was removed."""
     return _find(project, name, "package_digest", package_digest)
 
 
 def find_by_weights(project: Project, name: str, weights: str) -> ModelVersion | None:
-    """A version with certain weights (SHA-256, hex); None when there is none."""
+    """A version with certain weights (SHA-256, hex), and its package; None when there is none."""
     return _find(project, name, "weights", weights)
 
 
@@ -208,7 +211,7 @@ def _find(project: Project, name: str, tag: str, value: str) -> ModelVersion | N
     """The version with a tag; the one that was changed last, if there are several."""
     model = snapshot.read(project, name)
     for version in model.versions.values():
-        if version.tags.get(f"retrain.{tag}") == value:
+        if version.tags.get(f"retrain.{tag}") == value and REMOVED not in version.tags:
             return _read(version, model)
     return None
 
@@ -225,11 +228,15 @@ def get(project: Project, name: str, number: int) -> ModelVersion | None:
 
 def every(project: Project) -> list[ModelVersion]:
     """All versions of all models that this project has registered."""
-    models = [snapshot.read(project, name) for name in snapshot.names(project)]
+    return [version for name in snapshot.names(project) for version in every_of(project, name)]
+
+
+def every_of(project: Project, name: str) -> list[ModelVersion]:
+    """All versions of a model that this project has registered, the newest first."""
+    model = snapshot.read(project, name)
     return [
         _read(version, model)
-        for model in models
-        for version in model.versions.values()
+        for _, version in sorted(model.versions.items(), reverse=True)
         if TRAINING in version.tags
     ]
 

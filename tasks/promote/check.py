@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tasks.data.raw_dataset import Reader
 
 SPLIT = "test"
-EXAMPLES = "examples"  # the folder of the run's artifacts
 SAMPLE, MAX_BYTES = 64, 16_000_000  # of the images in an example
 # The most parts of the data that are read for the sample, however large they are.
 PARTS = 8
@@ -141,7 +140,7 @@ def keep(project: Project, run_id: str, package_digest: str, example: Example) -
     """Keeps an example with the MLflow run of the training."""
     with TemporaryDirectory() as folder:
         example.write(Path(folder, f"{package_digest}.parquet"))
-        tracking.log_artifacts(project, run_id, Path(folder), EXAMPLES)
+        tracking.log_artifacts(project, run_id, Path(folder), packages.EXAMPLES)
 
 
 def check_version(
@@ -197,7 +196,7 @@ def check_before_promotion(
 
 def example_for(project: Project, version: ModelVersion) -> Example | None:
     """The example kept with a version's run; None for a run of an older version of this project."""
-    path = f"{EXAMPLES}/{version.package_digest}.parquet"
+    _, path = packages.places(version)
     content = tracking.read_artifact(project, version.run_id, path)
     return Example.read(BytesIO(content)) if content else None
 

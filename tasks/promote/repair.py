@@ -49,7 +49,7 @@ class DamagedPackage:
 
 
 def damaged_packages(project: Project, repair: bool) -> list[DamagedPackage]:
-    """Reads the packages of all versions of the registry.
+    """Reads the packages of all versions of the registry, but for those that were removed.
 
     Args:
         project: The clone that the registry belongs to.
@@ -60,6 +60,8 @@ def damaged_packages(project: Project, repair: bool) -> list[DamagedPackage]:
     """
     damaged = []
     for version in versions.every(project):
+        if version.removed:
+            continue
         with TemporaryDirectory() as place:
             example = example_for(project, version)
             try:

@@ -4,13 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from retrain import gc, roots, tracking
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import lineage
+from retrain.registry import lineage, versions
 from retrain.registry.lineage import Images, Lineage, Made
 from retrain.runs import records
 from retrain.store import RunContext, Store, write_json
@@ -232,6 +233,21 @@ def test_a_registered_training_is_kept_until_the_last_run_of_its_name(project, s
         client.create_model_version(name, source="somewhere", tags=tags)
     assert collected(project, "artifact", keep=2) == [f"toy {made[0].key}"]
     assert records.names(project) == ["vit", "cnn", "try-1", "try-2"]
+
+
+def test_the_training_of_a_version_goes_with_its_package(project, store):
+    templates.place_mlflow_database(project.root)
+    client = tracking.client(project)
+    client.create_registered_model("vit")
+    made = [made_with(project, store, lr) for lr in (0.1, 0.2, 0.3)]
+    for each in made:
+        tags = {"retrain.train_digest": each.digest}
+        client.create_model_version("vit", source="somewhere", tags=tags)
+    client.set_model_version_tag("vit", "2", versions.REMOVED, "2026-11-25T00:00:00+00:00")
+    without = [SimpleNamespace(name="vit", version=3)]
+    found = [piece.name for piece, _ in gc.findings(project, dry_run=True, without=without)]
+    assert sorted(found) == sorted(f"toy {each.key}" for each in made[1:])
+    assert collected(project, "artifact") == [f"toy {made[1].key}"]
 
 
 def test_old_logs_of_runs_go(project):
