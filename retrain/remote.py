@@ -321,7 +321,7 @@ def _client(url: str, patient: bool = False) -> "ObjectStore":
             "timeout": timedelta(hours=1) if patient else timedelta(seconds=10),
         },
         retry_config={
-            "max_retries": 60 if patient else 2,
+            "max_retries": 1000 if patient else 2,  # a server that is busy answers at once
             "retry_timeout": timedelta(seconds=180 if patient else 10),
             "backoff": {"max_backoff": timedelta(seconds=5)},
         },

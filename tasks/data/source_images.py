@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from models.image import Part, cut_array, to_array
+from retrain.errors import RemoteError
 from tasks.data.raw_dataset import (
     SECONDS_PER_BYTE,
     SECONDS_PER_IMAGE,
@@ -116,6 +117,8 @@ def _checked(raws: Iterator[RawImage], files: list[str], digests: list[str]) -> 
         try:
             raw = next(raws, None)
             fault = "it has changed" if raw else "an image in it is gone"
+        except RemoteError:
+            raise
         except OSError as error:
             raw, fault = None, error.strerror or str(error)
         if raw is None or hashlib.sha256(raw.data).hexdigest() != digest:

@@ -49,10 +49,13 @@ def is_elsewhere(scale: Scale) -> bool:
 def begin(job: TrainingJob, anew: bool) -> None:
     """Removes what a training has in the remote, if that is of another try.
 
+    A remote that does not answer is waited for: what remains of a killed run is there.
+
     Args:
         job: The training.
         anew: Whether this is the first of several tries that has to begin at the first epoch.
     """
+    waited_for_the_remote(job)
     if job.remote and not (job.scratch / BEGUN).exists():
         if anew:
             forget(job)

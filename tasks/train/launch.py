@@ -78,6 +78,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
             with store.lock(failure.step, failure.key):
                 store.discard(failure.step, failure.key)
         raise failure from error  # as `StopAtVerdict` has raised it
+    elsewhere.waited_for_the_remote(job)  # which has the network
     result: dict[str, Any] = loop.finish(job, returned)
     return result
 

@@ -10,7 +10,7 @@ import pytest
 
 from retrain import exchange
 from retrain.atomic import write_json
-from retrain.errors import DamagedArtifactError
+from retrain.errors import DamagedArtifactError, RemoteError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project
 from retrain.remote import Remote
@@ -20,7 +20,7 @@ from tasks.compute import machine
 from tasks.data import files as data_files, room
 from tasks.data.files import Files
 from tasks.data.raw_dataset import open_raw_dataset
-from tests.tasks.toy_data import png, write_files
+from tests.tasks.toy_data import png, write_files, write_parquet
 
 NAMES = ["a.b/1.png", "a/1.png", "a/.hidden/2.png", ".x.png", "b/c/3.png", "notes.csv"]
 CONTENT = {name: name.encode() * 100 for name in NAMES}
@@ -118,6 +118,27 @@ def test_a_file_that_has_changed_in_the_remote_store_is_refused(files, store, tm
         files.fetch(["a/1.png"])
     assert not store.folder("pull", MADE.key).exists()
     assert exchange.find(store.remote, "pull", MADE.key) is None
+
+
+def test_a_remote_store_that_is_away_is_no_fault_of_the_data(tmp_path, monkeypatch, remote):
+    folder = tmp_path / "other"
+    write_parquet(folder / "data/train.parquet", [png(1), png(2)], ["a", "b"])
+    publish(folder, remote, {}, format="parquet")
+    source = open_raw_dataset(
+        Data(path="data"), Store(tmp_path / "store", remote).find("pull", MADE.key)
+    )
+    [unit], read = source.units(), Remote.download
+    source.files.path("train.parquet").unlink()
+
+    def away(*_):
+        raise RemoteError("The remote store does not answer.")
+
+    monkeypatch.setattr(Remote, "download", away)
+    for call in (source.units, lambda: list(source.read(unit))):
+        with pytest.raises(RemoteError):
+            call()
+    monkeypatch.setattr(Remote, "download", read)
+    assert len(list(source.read(unit))) == 2
 
 
 @pytest.mark.parametrize("form", ["folders", "table"])
