@@ -57,7 +57,11 @@ def report(path: Path | None) -> None:
 
 
 def fetch(scratch: Path, storage: str) -> None:
-    """Takes the newest undamaged checkpoint of Ray Train's storage, and removes all others here."""
+    """Takes the newest undamaged checkpoint of Ray Train's storage, and removes all others here.
+
+    A copy that this machine has already is not trusted to be what another one will find in the
+    storage: all have to go on at the same step.
+    """
     from pyarrow.fs import FileSelector, FileSystem, copy_files
 
     files, path = FileSystem.from_uri(storage)
@@ -70,9 +74,8 @@ def fetch(scratch: Path, storage: str) -> None:
             if old.name not in stored:
                 old.unlink()
         for name in sorted(stored, reverse=True):
-            if not [*_undamaged(scratch, name)]:
-                copy_files(stored[name], str(folder / "partial"), source_filesystem=files)
-                (folder / "partial").replace(folder / name)
+            copy_files(stored[name], str(folder / "partial"), source_filesystem=files)
+            (folder / "partial").replace(folder / name)
             if [*_undamaged(scratch, name)]:
                 return
 

@@ -1,5 +1,6 @@
 """A training that is interrupted goes on where it was and ends with the same bits."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,6 +72,21 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     resumed = run(interrupted, images, RECIPE, model=DROPOUT)
     assert steps == list(range(2 * PER_EPOCH + 2, 4 * PER_EPOCH))
     assert resumed.facts == undisturbed.facts
+
+
+def test_all_machines_go_on_at_the_same_checkpoint_where_one_has_a_better_copy(tmp_path):
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    for step in (5, 9):
+        saved = checkpoint.save(tmp_path, step, {"step": step}, keep=2)
+        shutil.copy(saved, storage)
+    with (storage / saved.name).open("r+b") as file:
+        file.write(b"damaged")
+    assert checkpoint.newest(tmp_path) == 9
+    for machine in (tmp_path, tmp_path / "other"):
+        machine.mkdir(exist_ok=True)
+        assert checkpoint.newest(machine, str(storage.as_uri())) == 5
+        assert checkpoint.load(machine, 5) == {"step": 5}
 
 
 def test_a_training_that_diverges_leaves_no_checkpoint_of_it(images, tmp_path, monkeypatch):
