@@ -123,6 +123,8 @@ def clean(project: Project, *, dry_run: bool = False) -> Cleaned:
     with part("files"):
         take(old_runs.searches(project, since))
         take(old_runs.files(project, "drift", project.state.glob("drift/*/*"), since))
+        answered = project.state.glob("production/*/answers/*.parquet")
+        take(old_runs.files(project, "answers", answered, since))
         take(old_runs.files(project, "report", _reports(project), since))
         take(old_runs.files(project, "copy", _copies(project, names), since))
     with part("store"):

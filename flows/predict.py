@@ -33,6 +33,7 @@ from tasks.data.reference import find_reference
 from tasks.drift import report
 from tasks.predict.inputs import open_source
 from tasks.predict.predict import predict as classify, read_origin
+from tasks.production import answers
 
 UNKNOWN = "Not compared with the test split: the store has lost what the version was evaluated on."
 
@@ -70,6 +71,7 @@ def predict(
             source = open_source(folder, input, image_column)
             path.parent.mkdir(parents=True, exist_ok=True)
             predictions, sample = classify(Registered(project, model), source, path, run.store)
+        answers.keep(project, model, path, run.id)
         reference, drift = find_reference(project, model), None
         if reference is not None and len(sample):
             against = report.TEST_SPLIT
@@ -83,10 +85,7 @@ def predict(
             drift=drift,
         )
         document["outcome"] = _outcome(document)
-        labels = [{"label": name, "images": count} for name, count in document["labels"].items()]
-        publish_table(workload, "predictions", labels, f"{document['outcome']} `{path}`")
-        if drift:
-            report.publish(workload, drift)
+        _publish(workload, document)
         return publish.write(project, document)
 
 
@@ -225,6 +224,14 @@ def show(document: Document) -> None:
     console.say(escape(report.sentence(drift) if drift else UNKNOWN) + "\n")
     console.say(escape(f"{'output':<10} {document['output']}"))
     console.say(f"{'took':<10} {document['took']:.1f} s")
+
+
+def _publish(workload: str, document: Document) -> None:
+    """Shows the labels and the drift as artifacts of the Prefect flow run."""
+    labels = [{"label": name, "images": count} for name, count in document["labels"].items()]
+    publish_table(workload, "predictions", labels, f"{document['outcome']} `{document['output']}`")
+    if document["drift"]:
+        report.publish(workload, document["drift"])
 
 
 def _outcome(document: Document) -> str:

@@ -27,6 +27,7 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 from numpy.typing import NDArray
 
 import models
+from models import prediction_log
 from models.image import to_array
 
 BATCH_SIZE = 256
@@ -67,6 +68,7 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         self._classifier.module.to(self._device)
         self._classifier.module.prefer_attention(self._device, self._precision)
         self._observed = Observed(self._classifier.module)
+        self._log = prediction_log.start(serving["files"][models.WEIGHTS])
 
     def predict(
         self, model_input: pd.DataFrame, params: dict[str, Any] | None = None
@@ -98,18 +100,20 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
             raise RequestError(f"There is no row: for each, {HINT}.")
         answers: list[dict[str, Any]] = []
         for start in range(0, len(images), BATCH_SIZE):
-            pixels = self._pixels(images[start : start + BATCH_SIZE], start)
-            answers += self._classify(pixels)
+            part = images[start : start + BATCH_SIZE]
+            encoded = [_encoded(image, row) for row, image in enumerate(part, start)]
+            answers += self._classify(self._pixels(encoded, start, isinstance(part[0], str)))
+            if self._log:
+                self._log.put(encoded, answers[start:])
         return pd.DataFrame(answers)
 
-    def _pixels(self, images: Sequence[object], start: int) -> NDArray[np.uint8]:
+    def _pixels(self, images: Sequence[bytes], start: int, is_text: bool) -> NDArray[np.uint8]:
         arrays = []
         for row, image in enumerate(images, start):
-            encoded = _encoded(image, row)
             try:
-                arrays.append(to_array(encoded, **self._classifier.images))
+                arrays.append(to_array(image, **self._classifier.images))
             except ValueError as error:
-                hint = f"; {HINT}" if isinstance(image, str) else ""
+                hint = f"; {HINT}" if is_text else ""
                 raise RequestError(
                     f"row {row}: the image does not decode: {error}{hint}"
                 ) from error

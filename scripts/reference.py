@@ -30,7 +30,7 @@ def commands_page() -> str:
     """The page of all commands, as their help says it."""
     with patch.object(sys, "argv", ["retrain"]):  # which Cyclopts puts into some usages
         text = app.generate_docs(usage_name="retrain")
-    text = re.sub(r"## Table of Contents\n.*?(?=\n[^-\n])", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r"## Table of Contents\n.*?(?=\n[^-\n ])", "", text, count=1, flags=re.DOTALL)
     overview, *sections = re.split(r"(?=^## )", text, flags=re.MULTILINE)
     block = re.compile(rf"\n\*\*{OF_EVERY_COMMAND}\*\*:\n\n(?:\*.*\n)+")
     sections = [block.sub("", section) for section in sections]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from flows.pages import history, page, training, without_training
+from flows.pages import history, page, production, training, without_training
 from flows.pages.blocks import Page
 from retrain.atomic import write_text
 from retrain.messages import message_of
@@ -23,6 +23,7 @@ PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
     "predict": without_training.predictions,
     "drift": without_training.drift,
     "compare": without_training.comparison,
+    "production": production.page_of,
 }
 
 logger = logging.getLogger("retrain")
@@ -55,7 +56,8 @@ def _command(flow: str) -> str:
         if name in ("workload", "a", "b"):
             words.append(str(value))
         elif value:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+            for part in value if isinstance(value, list | tuple) else [value]:
+                words += [f"--{name.replace('_', '-')}", *([] if part is True else [str(part)])]
     return shlex.join(words)
 
 

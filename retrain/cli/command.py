@@ -37,7 +37,7 @@ app = App(
     help_formatter=PlainHelp(),
     version=lambda: version("retrain"),
     default_parameter=Parameter(
-        negative=(), show_default=lambda value: None if value in (False, "") else value
+        negative=(), show_default=lambda value: None if value in (False, "", ()) else value
     ),
     group_parameters=OPTIONS,
     group_commands=EVERYWHERE,

@@ -27,6 +27,7 @@ from retrain.cli import (
     init,
     lineage,
     predict,
+    production,
     registry,
     report,
     servers,
@@ -38,7 +39,10 @@ from retrain.messages import message_of
 from retrain.project import find_project
 
 # The modules with the commands, in the order of `retrain --help`.
-MODULES = (init, flows, report, configuration, predict, registry, lineage, store, doctor, servers)
+MODULES = (
+    *(init, flows, report, configuration, predict, production),
+    *(registry, lineage, store, doctor, servers),
+)
 
 TERMINATED = 128 + signal.SIGTERM
 

@@ -1,4 +1,4 @@
-"""Notifies people by a webhook and by e-mail: of promoted, rejected, waiting, failed, and drift.
+"""Notifies people by a webhook and by e-mail of the events in `Event`.
 
 What is sent is a sentence, with links to the report and to the run. The webhook,
 `RETRAIN_WEBHOOK_URL`, is sent `{"text": "…", "event": "…"}`, which Slack and similar services
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.schemas.objects import FlowRun, State
 
-Event = Literal["promoted", "rejected", "waiting", "failed", "drift"]
+Event = Literal["promoted", "rejected", "waiting", "failed", "drift", "worse"]
 
 URL, SMTP = "RETRAIN_WEBHOOK_URL", "RETRAIN_SMTP_URL"
 TO, FROM = "RETRAIN_MAIL_TO", "RETRAIN_MAIL_FROM"
@@ -41,6 +41,7 @@ EVENTS: Mapping[str | None, Event] = {
     "Rejected": "rejected",
     "Waiting": "waiting",
     "Drifted": "drift",
+    "Worse": "worse",
 }
 
 logger = logging.getLogger("retrain")

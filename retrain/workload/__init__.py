@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr
 
 from retrain.workload.augmentation import Augment, ColorJitter, RandAugment
-from retrain.workload.decision import Drift, Evaluate, Gate, Searched, Tune
+from retrain.workload.decision import Drift, Evaluate, Gate, Production, Searched, Tune
 from retrain.workload.inputs import Checks, Data, Images, Split, is_pattern
 from retrain.workload.scale import Scale
 from retrain.workload.section import Section
@@ -30,6 +30,7 @@ __all__ = [
     "Lora",
     "Model",
     "Plateau",
+    "Production",
     "RandAugment",
     "Scale",
     "Searched",
@@ -57,6 +58,7 @@ class Workload(Section):
     gate: Gate = Gate()
     tune: Tune = Tune()
     drift: Drift = Drift()
+    production: Production = Production()
     limits: dict[str, Annotated[float, Field(gt=0, le=8760)]] = Field(
         default={},
         description=(

@@ -1,4 +1,4 @@
-"""The sections of a workload about its decisions: evaluation, gate, drift and search."""
+"""The sections of a workload about its decisions, from evaluation to search."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -122,6 +122,25 @@ class Drift(Section):
         description=(
             "The largest score without a drift. Where nothing has changed, the score is above 1 in "
             "at most 5 of 100 checks."
+        ),
+    )
+
+
+class Production(Section):
+    """When the model in production is worse than its test promised, for the flow `production`."""
+
+    weeks: int = Field(
+        default=8,
+        ge=1,
+        description="The weeks, the last one with answers included, that count for the verdict.",
+    )
+    max_drop: float = Field(
+        default=0.02,
+        ge=0,
+        lt=1,
+        description=(
+            "The accuracy in production may be lower than in the test by as much. It is worse if "
+            "the interval of the difference is beyond that."
         ),
     )
 

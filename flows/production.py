@@ -1,0 +1,119 @@
+"""The flow `production`: compares what the model answered with labels that came later.
+
+retrain labels add vit labels.csv
+retrain production vit
+
+If the accuracy is lower than in the model's test by more than `production.max_drop`, it emits the
+event `retrain.production`, on which an automation of Prefect can start `train/vit`.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from flows.pages import publish
+from flows.predict import find_named
+from retrain import tracking
+from retrain.flow import flow
+from retrain.params import load_section
+from retrain.project import Project, find_project
+from retrain.registry.versions import CHAMPION, ModelVersion
+from retrain.runs import console
+from retrain.runs.records import Document, check_name, publish_table
+from retrain.workload import Production
+from tasks.production import answers, labels
+from tasks.production.measure import measure, sentence
+
+EVENT = "retrain.production"
+
+
+@flow
+def production(
+    workload: str, answers: Sequence[str] = (), version: str | int = CHAMPION
+) -> Document:
+    """Compares the accuracy in production with that of the test.
+
+    Args:
+        workload: The name of a workload, or of what runs with `--as`.
+        answers: Folders to which servers have logged; the answers of `predict` count anyway.
+        version: The number of a version, or an alias.
+
+    Returns:
+        The run's document, as `--json` prints it.
+
+    Raises:
+        ValueError: The user has to correct something.
+    """
+    project = find_project()
+    model = find_named(project, f"{workload}@{version}")
+    with publish.begun(project, "production", workload) as run:
+        found = look(project, model, [project.root / place for place in answers])
+        if found["worse"]:
+            _emit(model, found)
+        document = run.document(
+            workload=workload,
+            model=model.identity(),
+            production=found,
+            state="Worse" if found["worse"] else None,
+            outcome=sentence(model.title, found),
+        )
+        publish_table(workload, "production", found["weeks"], document["outcome"])
+        return publish.write(project, document)
+
+
+def add_labels(project: Project, name: str, file: Path) -> labels.Added:
+    """Adds the labels of a file; the arguments and the errors of `tasks.production.labels.add`."""
+    check_name(project, name)
+    return labels.add(project, name, file)
+
+
+def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[str, Any]:
+    """What is known of a version in production, as `tasks.production.measure.measure` gives it.
+
+    Raises:
+        UsageError: A folder of `logs` does not exist, or has something else.
+    """
+    content = tracking.read_artifact(project, model.run_id, "evaluate/classes.json")
+    return measure(
+        answers.read(project, model, logs),
+        labels.read(project, model.name),
+        model.metrics,
+        json.loads(content)["classes"] if content else [],
+        load_section(project.params, model.name, Production),
+    )
+
+
+def _emit(model: ModelVersion, found: dict[str, Any]) -> None:
+    """Emits the event of Prefect that tells that a model is worse in production."""
+    from prefect.events import emit_event
+
+    resource = {
+        "prefect.resource.id": f"retrain.model.{model.name}",
+        "prefect.resource.name": model.name,
+    }
+    told = ("labelled", "accuracy", "low", "high", "test", "difference")
+    payload = {"model": model.name, "version": model.version}
+    emit_event(EVENT, resource, payload=payload | {name: found[name] for name in told})
+
+
+def show(document: Document) -> None:
+    """Shows the weeks, the classes that lost most, and the result."""
+    found = document["production"]
+    number = console.number
+    rows = [
+        [row["week"], f"{row['images']:,}", f"{row['labelled']:,}",
+         *(number(row[name]) for name in ("accuracy", "low", "high"))]
+        for row in found["weeks"]
+    ]  # fmt: skip
+    console.say_table(["week", "images", "labelled", "accuracy", "low", "high"], rows)
+    rows = [
+        [row["label"], f"{row['labelled']:,}", number(row["recall"]), number(row["test_recall"])]
+        for row in found["classes"]
+    ]
+    console.say_table(["class", "labelled", "recall", "in the test"], rows)
+    console.say(f"[bold]{escape(document['outcome'])}[/]")
+    if found["unknown"]:
+        console.say(escape(f"The version does not know: {', '.join(found['unknown'])}."))

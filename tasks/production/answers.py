@@ -1,0 +1,78 @@
+"""Keeps what a model has answered in production.
+
+The answers of the runs of `predict` are below the project's state, in
+`production/<model>/answers`, a Parquet file for each run; a server writes such files to a folder
+that it is given (`models/prediction_log.py`).
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from models.prediction_log import COLUMNS
+from retrain import atomic
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.registry.versions import ModelVersion
+
+
+def folder_of(project: Project, name: str) -> Path:
+    """The folder with what is known of a model in production."""
+    return project.state / "production" / name
+
+
+def keep(project: Project, model: ModelVersion, predictions: Path, run: str) -> None:
+    """Keeps the answers in a file that `predict` has written, without the images' names.
+
+    Args:
+        project: The clone.
+        model: The version that answered.
+        predictions: The file.
+        run: The id of the flow run.
+    """
+    folder = folder_of(project, model.name) / "answers"
+    folder.mkdir(parents=True, exist_ok=True)
+    now = pa.scalar(datetime.now(UTC), COLUMNS.field("time").type)
+    columns = ["sha256", "label", "probabilities"]
+    with (
+        atomic.replacing(folder / f"{run}.parquet") as aside,
+        pq.ParquetWriter(aside, COLUMNS) as writer,
+        pq.ParquetFile(predictions) as file,
+    ):
+        for batch in file.iter_batches(columns=columns):
+            answered = batch.filter(batch["label"].is_valid())
+            if not len(answered):
+                continue
+            probabilities = answered["probabilities"].flatten().to_numpy()
+            highest = probabilities.reshape(len(answered), -1).max(axis=1)
+            times, weights = (pa.repeat(value, len(answered)) for value in (now, model.weights))
+            rows = [answered["sha256"], answered["label"], pa.array(highest), times, weights]
+            writer.write_batch(pa.RecordBatch.from_arrays(rows, schema=COLUMNS))
+
+
+def read(project: Project, model: ModelVersion, logs: Iterable[Path]) -> pa.Table:
+    """What a version has answered, the earliest first: the columns of a prediction log.
+
+    Args:
+        project: The clone.
+        model: The version.
+        logs: The folders to which servers log, beside the project's own.
+
+    Raises:
+        UsageError: A folder does not exist, or a file in it is no log.
+    """
+    tables = [COLUMNS.empty_table()]
+    of_version = pc.field("weights") == model.weights
+    for folder in (folder_of(project, model.name) / "answers", *logs):
+        if folder in logs and not folder.is_dir():
+            raise UsageError(f"--answers {folder}: there is no such folder.")
+        for file in sorted(folder.glob("*.parquet")):
+            try:
+                tables.append(pq.read_table(file, columns=COLUMNS.names, filters=of_version))
+            except (pa.ArrowInvalid, OSError) as error:
+                raise UsageError(f"{file} is no log of predictions: {error}") from error
+    return pa.concat_tables([table.cast(COLUMNS) for table in tables]).sort_by("time")

@@ -1,0 +1,151 @@
+"""Compares a model's accuracy in production with that of its test."""
+
+from collections.abc import Mapping, Sequence
+from math import hypot
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from retrain.workload import Production
+from tasks.data.metrics import calibration
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONFIDENCE = 0.95
+MIN_IMAGES = 30  # with labels, below which there is no verdict
+
+
+def measure(
+    answers: pa.Table,
+    labels: pa.Table,
+    test: Mapping[str, float],
+    classes: Sequence[Mapping[str, Any]],
+    limits: Production,
+) -> dict[str, Any]:
+    """How a version does in production, by the images whose labels are known.
+
+    An image that was sent several times counts once, when it came first.
+
+    Args:
+        answers: Of the version, the earliest first, as `answers.read` gives them.
+        labels: As `labels.read` gives them.
+        test: The `accuracy` of the version's test and its `rows`.
+        classes: The `label`, the `recall` and the `rows` of each class in the test.
+        limits: What counts as worse.
+
+    Returns:
+        JSON-able. `weeks`: for each ISO week (in UTC) with answers, the earliest first, `week`
+        (2026-W07), `images` and, of those with labels, `labelled`, `correct`, and `accuracy`,
+        `low` and `high` (None without any). Of the last `limits.weeks` of them: `images`,
+        `labelled`, `accuracy`, `low` and `high`; `test`, the accuracy there; `difference`, with
+        `difference_low` and `difference_high`; `calibration_error`; `classes`, those that have
+        `labelled` images, the ones that lost most first, with `recall`, `low`, `high` and
+        `test_recall`; and `unknown`, the labels that the version does not know. `worse`: whether
+        the accuracy is lower than in the test by more than `limits.max_drop`; None if too few
+        images have labels.
+    """
+    frame = _joined(answers, labels)
+    weeks = [{"week": name} | _counts(part) for name, part in frame.groupby("week")]
+    recent = frame[frame["week"].isin([row["week"] for row in weeks[-limits.weeks :]])]
+    known = recent.dropna(subset=["true"])
+    found = {"weeks": weeks, **_counts(recent), "test": test["accuracy"]}
+    found |= dict.fromkeys(("difference", "difference_low", "difference_high", "worse"))
+    found["calibration_error"] = None
+    if len(known):
+        is_right = (known["label"] == known["true"]).to_numpy()
+        found["calibration_error"] = calibration(known["confidence"].to_numpy(), is_right).error
+        found |= _difference(found, test)
+    if len(known) >= MIN_IMAGES:
+        found["worse"] = found["difference_high"] < -limits.max_drop
+    in_test = {row["label"]: row for row in classes}
+    found["classes"] = _classes(known, in_test)
+    found["unknown"] = sorted(set(known["true"]) - in_test.keys())
+    return found
+
+
+def _joined(answers: pa.Table, labels: pa.Table) -> "pd.DataFrame":
+    """The first answer for each image, with its `week` and its `true` label, if that is known."""
+    frame: pd.DataFrame = answers.to_pandas().drop_duplicates("sha256")
+    calendar = frame["time"].dt.isocalendar()
+    frame["week"] = [
+        f"{year}-W{week:02}" for year, week in zip(calendar["year"], calendar["week"], strict=True)
+    ]
+    columns = labels.select(["sha256", "label"]).to_pydict().values()
+    frame["true"] = frame["sha256"].map(dict(zip(*columns, strict=True)))
+    return frame
+
+
+def _counts(frame: "pd.DataFrame") -> dict[str, Any]:
+    """The images, those with labels, and the accuracy of these with Wilson's interval (1927)."""
+    known = frame.dropna(subset=["true"])
+    correct = int((known["label"] == known["true"]).sum())
+    counts = {"images": len(frame), "labelled": len(known), "correct": correct}
+    return counts | _share(correct, len(known), "accuracy")
+
+
+def _share(part: int, whole: int, name: str) -> dict[str, float | None]:
+    from scipy.stats import binomtest
+
+    if not whole:
+        return {name: None, "low": None, "high": None}
+    interval = binomtest(part, whole).proportion_ci(CONFIDENCE, method="wilson")
+    return {name: part / whole, "low": float(interval.low), "high": float(interval.high)}
+
+
+def _difference(found: Mapping[str, Any], test: Mapping[str, float]) -> dict[str, float]:
+    """The accuracy in production less that of the test, of other images.
+
+    Source: Newcombe, Interval estimation for the difference between independent proportions (1998),
+    method 10: from the ends of Wilson's intervals of both.
+    """
+    rows = int(test["rows"])
+    other = _share(round(test["accuracy"] * rows), rows, "accuracy")
+    ours, theirs = found["accuracy"], test["accuracy"]
+    assert other["low"] is not None
+    assert other["high"] is not None
+    difference = ours - theirs
+    return {
+        "difference": difference,
+        "difference_low": difference - hypot(ours - found["low"], other["high"] - theirs),
+        "difference_high": difference + hypot(found["high"] - ours, theirs - other["low"]),
+    }
+
+
+def _classes(
+    known: "pd.DataFrame", in_test: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    rows = []
+    for label in known["true"].unique():
+        part = known[known["true"] == label]
+        hits = int((part["label"] == label).sum())
+        recall = in_test[label]["recall"] if label in in_test else None
+        share = _share(hits, len(part), "recall")
+        rows.append({"label": label, "labelled": len(part), **share, "test_recall": recall})
+    return sorted(rows, key=lambda row: row["recall"] - (row["test_recall"] or 0.0))
+
+
+def sentence(name: str, found: Mapping[str, Any]) -> str:
+    """The result in a sentence, for people.
+
+    Args:
+        name: The version.
+        found: What `measure` gives.
+    """
+    images, labelled = found["images"], found["labelled"]
+    if not images:
+        return f"{name} has answered nothing in production that was kept."
+    if not labelled:
+        return f"None of the {images:,} images that {name} has classified has a label yet."
+    text = (
+        f"{name} has {found['accuracy']:.1%} of {labelled:,} labelled images right in production "
+        f"({found['low']:.1%} to {found['high']:.1%}), and {found['test']:.1%} in its test: "
+    )
+    change = (
+        f"{100 * found['difference']:+.1f} points ({100 * found['difference_low']:+.1f} to "
+        f"{100 * found['difference_high']:+.1f})"
+    )
+    if found["worse"] is None:
+        return f"{text}{change}. That are too few labels for a verdict: it needs {MIN_IMAGES}."
+    verdict = "worse than production.max_drop allows" if found["worse"] else "not clearly worse"
+    return f"{text}{verdict}, {change}."

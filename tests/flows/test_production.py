@@ -1,0 +1,56 @@
+"""The answers of `predict` and of a server, and labels that come later, give a verdict."""
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from models.prediction_log import COLUMNS
+from retrain.project import Project
+from retrain.registry import versions
+from retrain.runs.notify import EVENTS
+
+
+def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, tmp_path):
+    [test] = (clone.root / ".retrain/store/pull").glob("*/data/test.parquet")
+    output = tmp_path / "out.parquet"
+    clone.json("predict", "vit", "--input", str(test), "--output", str(output))
+    document = clone.json("production", "vit")
+    assert "has a label yet" in document["outcome"]
+    assert (document["production"]["images"], document["production"]["labelled"]) == (360, 0)
+
+    truth = pq.read_table(next(clone.root.glob(".retrain/store/evaluate/*/predictions.parquet")))
+    labels = truth.select(["sha256", "label"])
+    pq.write_table(labels, tmp_path / "labels.parquet")
+    assert clone.json("labels", "add", "vit", str(tmp_path / "labels.parquet"))["new"] == 360
+    found = clone.json("production", "vit")["production"]
+    assert found["labelled"] == 360
+    assert abs(found["difference"]) < 1e-9
+    assert found["worse"] is False
+    assert "As tested" in (clone.root / "reports/vit/latest.html").read_text(encoding="utf-8")
+
+    # A server has answered most of what came later wrong.
+    model = versions.champion(Project(clone.root), "vit")
+    rows = [
+        {"sha256": f"{number:064}", "label": "1", "confidence": 0.9,
+         "weights": model.weights, "time": minute(number)}
+        for number in range(600)
+    ]  # fmt: skip
+    (tmp_path / "log").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows, COLUMNS), tmp_path / "log" / "1.parquet")
+    (tmp_path / "late.csv").write_text(
+        "sha256,label\n" + "".join(f"{row['sha256']},0\n" for row in rows)
+    )
+    clone.json("labels", "add", "vit", str(tmp_path / "late.csv"))
+    document = clone.json("production", "vit", "--answers", str(tmp_path / "log"))
+    assert document["state"] == "Worse"
+    assert EVENTS["Worse"] == "worse"
+    assert document["production"]["classes"][0]["label"] == "0"
+    assert "worse than production.max_drop allows" in document["outcome"]
+    assert "Worse" in (clone.root / "reports/vit/latest.html").read_text(encoding="utf-8")
+    refused = clone.retrain("production", "vit", "--answers", str(tmp_path / "gone"), code=2)
+    assert "there is no such folder" in refused.stderr
+
+
+def minute(number: int) -> datetime:
+    return datetime(2026, 1, 5, tzinfo=UTC) + timedelta(minutes=number)

@@ -1,0 +1,74 @@
+"""A served model logs its answers without making a request wait."""
+
+import hashlib
+
+import pyarrow.parquet as pq
+import pytest
+
+from models import prediction_log
+from models.prediction_log import COLUMNS, PredictionLog
+
+IMAGES = [bytes([number]) for number in range(200)]
+ANSWERS = [{"label": "cat", "probabilities": {"cat": 0.75, "dog": 0.25}}] * len(IMAGES)
+
+
+def logged(folder) -> list[dict]:
+    files = sorted(folder.glob("*.parquet"))
+    return [row for file in files for row in pq.read_table(file, schema=COLUMNS).to_pylist()]
+
+
+def test_all_that_was_put_is_written_when_the_process_ends(tmp_path):
+    log = PredictionLog(tmp_path / "new", "weights")
+    log.put(IMAGES[:150], ANSWERS[:150])
+    log.put(IMAGES[150:], ANSWERS[150:])
+    log.close()
+    rows = logged(tmp_path / "new")
+    assert [row["sha256"] for row in rows] == [hashlib.sha256(i).hexdigest() for i in IMAGES]
+    assert {(row["label"], row["confidence"], row["weights"]) for row in rows} == {
+        ("cat", 0.75, "weights")
+    }
+
+
+def test_a_share_of_the_images_is_logged_always_the_same(tmp_path):
+    for name in ("one", "two"):
+        log = PredictionLog(tmp_path / name, "weights", 0.3)
+        log.put(IMAGES, ANSWERS)
+        log.close()
+    one, two = ({row["sha256"] for row in logged(tmp_path / name)} for name in ("one", "two"))
+    assert one == two
+    assert 40 < len(one) < 80
+
+
+def test_a_folder_that_is_gone_loses_rows_and_no_answer(tmp_path, caplog):
+    log = PredictionLog(tmp_path / "log", "weights")
+    (tmp_path / "log").rmdir()
+    log.put(IMAGES, ANSWERS)
+    log.close()
+    assert "200 answers could not be logged" in caplog.text
+
+
+def test_what_there_is_no_room_for_is_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(prediction_log, "MOST_WAITING", 10)
+    monkeypatch.setattr(PredictionLog, "_write_all", lambda self: None)  # a disk that hangs
+    log = PredictionLog(tmp_path, "weights")
+    log.put(IMAGES, ANSWERS)  # returns
+    log.close()
+
+
+def test_a_file_is_written_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(prediction_log, "FLUSH_SECONDS", 0.1)
+    log = PredictionLog(tmp_path, "weights")
+    log.put(IMAGES, ANSWERS)
+    log._thread.join(0.5)
+    assert len(logged(tmp_path)) == len(IMAGES)
+    log.close()
+
+
+def test_the_environment_turns_it_on(tmp_path, monkeypatch):
+    assert prediction_log.start("weights") is None
+    monkeypatch.setenv(prediction_log.FOLDER, str(tmp_path))
+    prediction_log.start("weights").close()
+    for share in ("2", "half", "nan"):
+        monkeypatch.setenv(prediction_log.SHARE, share)
+        with pytest.raises(ValueError, match=f"{prediction_log.SHARE}: {share} is no number"):
+            prediction_log.start("weights")

@@ -1,0 +1,91 @@
+"""How a version does in production, by labels that came later."""
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from models.prediction_log import COLUMNS
+from retrain.workload import Production
+from tasks.production import labels
+from tasks.production.measure import measure, sentence
+
+MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
+TEST = {"accuracy": 0.95, "rows": 2000}
+CLASSES = [
+    {"label": "cat", "recall": 0.96, "rows": 1000},
+    {"label": "dog", "recall": 0.94, "rows": 1000},
+]
+LIMITS = Production(weeks=2, max_drop=0.02)
+
+
+def answered(rows) -> pa.Table:
+    """Answers (image, label, weeks after the first Monday)."""
+    return pa.Table.from_pylist(
+        [
+            {"sha256": image, "label": label, "confidence": 0.9, "weights": "w",
+             "time": MONDAY + timedelta(weeks=week)}
+            for image, label, week in rows
+        ],
+        COLUMNS,
+    )  # fmt: skip
+
+
+def labelled(rows: dict[str, str]) -> pa.Table:
+    listed = [{"sha256": image, "label": label, "added": MONDAY} for image, label in rows.items()]
+    return pa.Table.from_pylist(listed, labels.COLUMNS)
+
+
+def test_each_week_has_its_accuracy_and_an_image_counts_once():
+    answers = answered([("a", "cat", 0), ("b", "dog", 0), ("a", "dog", 1), ("c", "cat", 1)])
+    found = measure(answers, labelled({"a": "cat", "b": "cat"}), TEST, CLASSES, LIMITS)
+    first, second = found["weeks"]
+    assert (first["week"], first["images"], first["labelled"], first["correct"]) == (
+        "2026-W02", 2, 2, 1,
+    )  # fmt: skip
+    assert first["accuracy"] == 0.5
+    assert (first["low"], first["high"]) == pytest.approx((0.0945, 0.9055), abs=1e-4)
+    assert (second["images"], second["labelled"], second["accuracy"]) == (1, 0, None)
+    assert found["worse"] is None
+    assert "too few labels" in sentence("vit version 1", found)
+
+
+@pytest.mark.parametrize(("wrong", "worse"), [(10, False), (14, False), (40, True)])
+def test_a_version_is_worse_if_the_whole_interval_of_the_difference_is(wrong, worse):
+    images = [f"{number:03}" for number in range(200)]
+    answers = answered([(image, "cat", 1) for image in images])
+    truth = labelled({image: "dog" if n < wrong else "cat" for n, image in enumerate(images)})
+    found = measure(answers, truth, TEST, CLASSES, LIMITS)
+    assert found["worse"] is worse
+    assert found["difference"] == pytest.approx(-wrong / 200 + 0.05)
+    assert found["classes"][0]["label"] == "dog"
+    assert found["calibration_error"] == pytest.approx(abs(0.9 - (1 - wrong / 200)), abs=1e-6)
+
+
+def test_the_interval_of_the_difference_is_newcombes():
+    images = [f"{number:03}" for number in range(70)]
+    answers = answered([(image, "cat", 0) for image in images])
+    truth = labelled({image: "cat" if n < 56 else "dog" for n, image in enumerate(images)})
+    test = {"accuracy": 48 / 80, "rows": 80}
+    found = measure(answers, truth, test, CLASSES, LIMITS)
+    # Table II of the source, method 10, example a.
+    interval = (found["difference_low"], found["difference_high"])
+    assert interval == pytest.approx((0.0524, 0.3339), abs=5e-5)
+
+
+def test_the_verdict_is_about_the_last_weeks_and_tells_unknown_labels():
+    old = [(f"old-{number}", "cat", 0) for number in range(100)]
+    new = [(f"new-{number}", "cat", week) for week in (4, 5) for number in range(20 * week)]
+    truth = {image: "cow" if image.startswith("old") else "cat" for image, _, _ in old + new}
+    found = measure(answered(old + new), labelled(truth), TEST, CLASSES, LIMITS)
+    assert (found["labelled"], found["accuracy"], found["worse"]) == (100, 1.0, False)
+    assert found["unknown"] == []
+    found = measure(answered(old), labelled(truth), TEST, CLASSES, LIMITS)
+    assert (found["accuracy"], found["worse"], found["unknown"]) == (0.0, True, ["cow"])
+
+
+def test_without_answers_or_labels_it_says_so():
+    none = measure(answered([]), labelled({}), TEST, CLASSES, LIMITS)
+    assert "answered nothing" in sentence("vit version 1", none)
+    found = measure(answered([("a", "cat", 0)]), labelled({"b": "cat"}), TEST, CLASSES, LIMITS)
+    assert sentence("vit version 1", found).startswith("None of the 1 images")
