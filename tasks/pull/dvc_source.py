@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -70,6 +71,25 @@ class DvcSource:
         return (
             "data/ differs from data.dvc, and the run uses the version of data.dvc: "
             "dvc add data to use what is there."
+        )
+
+    def overdue(self, days: int) -> str | None:
+        """A sentence if the newest version is older than some days; None if not.
+
+        A version that is not committed is new; so is one that the user has named.
+        """
+        git, place = self.project.git, ("--", "data.dvc")
+        if self.revision is not None or git("status", "--porcelain", *place):
+            return None
+        time = datetime.fromtimestamp(
+            int(git("log", "-1", "--first-parent", "--format=%ct", *place)), UTC
+        )
+        age = datetime.now(UTC) - time
+        if age <= timedelta(days=days):
+            return None
+        return (
+            f"The newest version of the data is {age.days:,} days old (of {time:%Y-%m-%d}), and a "
+            f"new one was expected within {days:,} (data.expect_new)."
         )
 
     def warnings(self) -> Iterator[str]:
