@@ -32,7 +32,7 @@ from retrain.workload import Data
 from tasks.data import parquet_files
 from tasks.data.formats import recognise
 from tasks.data.raw_dataset import Piece, Unit, open_raw_dataset
-from tasks.pull import dvc_objects, dvc_source
+from tasks.pull import dvc_cache, dvc_objects
 
 REMOTE = Remote("file:///nowhere")
 PACKED, ROWS = 10_000, 100  # files of all images, and images in each of their row groups
@@ -105,7 +105,7 @@ def make(folder: Path, names: list[str], size: int) -> None:
 
 def publish(folder: Path) -> None:
     """What `pull` does but for the work of the tasks, and the publishing of its output."""
-    md5s = dvc_source.read_listing(folder / "listing")
+    md5s = dvc_cache.read_listing(folder / "listing")
     objects = dvc_objects.Objects(None, "")
     exchange.has = lambda *_, **__: True  # no file has a content
     files = list(dvc_objects.send(objects, md5s, 1e5, REMOTE, folder / "sent"))

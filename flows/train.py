@@ -1,7 +1,8 @@
 """The flow `train`: pull > validate > preprocess > train > evaluate > gate > promote.
 
 For a head on embeddings, `embed` comes before `train`. For rules on slices of the test images,
-`slice` comes after `validate`, and `score_slices` after `evaluate`.
+`slice` and `slice_week` come after `validate`; `slice_new`, which needs a champion, and
+`score_slices` come after `evaluate`.
 
 retrain train vit
 prefect deployment run train/vit --watch
@@ -25,6 +26,7 @@ from tasks.gate.wording import too_few_images
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import Intent, promote
 from tasks.pull.step import data_version, pull
+from tasks.pull.weeks import slice_by_week
 from tasks.slice.step import score_slices, slice_test_split
 from tasks.train.start import find_start
 from tasks.train.step import train as train_network
@@ -42,13 +44,18 @@ def train(version: DataVersion) -> None:
     data = pull(version)
     checked = validate(data)
     compare_classes(checked)  # before hours of training, like the next one
-    slice_test_split(data, checked)
+    divide(version, data, checked)
     images = prepare(data, checked)
     start = find_start(current_run().workload, current_run().project, images, data)
     score_before_training(data, checked, images, start)
     model = train_network(images, data, start)
     scores = evaluate(model, images)
     decide(version, data, checked, model, scores)
+
+
+def divide(version: DataVersion, data: Artifact, checked: Artifact) -> list[Artifact]:
+    """Divides the test split by the columns that a workload asks for."""
+    return [*slice_test_split(data, checked), *slice_by_week(version, checked)]
 
 
 def prepare(data: Artifact, checked: Artifact) -> Artifact:
@@ -97,10 +104,11 @@ def decide(
         ValueError: The user has to correct something, as for `train`.
     """
     run = current_run()
-    slices = score_slices(data, checked, scores)
+    divided = divide(version, data, checked)
     intent = Intent(run.promote is not False, again=bool(run.promote))
     while True:
         champion, reference = score_opponents(data, checked, scores)
+        slices = score_slices(divided, checked, scores, champion)
         opponents = compare_with(scores, slices, champion, reference)
         decision = gate(scores, opponents, slices)
         try:

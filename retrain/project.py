@@ -13,7 +13,7 @@ from retrain.digests import sha256_of
 from retrain.errors import UsageError
 
 if TYPE_CHECKING:
-    from retrain.settings import Retention
+    from retrain.settings import Retention, Schedule
 
 PARAMS = "params.yaml"
 CODE = Path(__file__).parent  # of this package, which runs
@@ -68,6 +68,17 @@ class Project:
         from retrain.settings import retention
 
         return retention(self.root / "team" / PARAMS, self.params)
+
+    @property
+    def schedule(self) -> "Schedule":
+        """What runs do that nobody has started by hand, from the same files.
+
+        Raises:
+            UsageError: A key or a value is wrong.
+        """
+        from retrain.settings import schedule
+
+        return schedule(self.root / "team" / PARAMS, self.params)
 
     @property
     def logs(self) -> Path:

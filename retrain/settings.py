@@ -1,9 +1,10 @@
-"""The settings of a project that are of no workload: the sections `store` and `retention`."""
+"""The settings of a project that are of no workload: `store`, `retention` and `schedule`."""
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -13,6 +14,8 @@ from retrain.workload.section import Section
 
 REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the files; if empty, there is none
 SCHEMES = ("s3", "gs", "file")
+
+S = TypeVar("S", bound=Section)
 
 
 class Retention(Section):
@@ -31,6 +34,18 @@ class Retention(Section):
         ge=1,
         description=(
             "How many days trials in MLflow, searches, results of drift, and reports are kept."
+        ),
+    )
+
+
+class Schedule(Section):
+    """What the runs of deployments do that a schedule or an event has started."""
+
+    newest: bool = Field(
+        True,
+        description=(
+            "Whether they take the newest commit of the upstream branch before they begin, if the "
+            "clone has no local changes and no other run goes on."
         ),
     )
 
@@ -64,9 +79,21 @@ def store_remote(*files: Path) -> str | None:
 
 
 def retention(*files: Path) -> Retention:
-    """The section `retention`; see `Project.retention`.
+    """The section `retention`; see `Project.retention`, and `_read`."""
+    return _read(Retention, "retention", files)
+
+
+def schedule(*files: Path) -> Schedule:
+    """The section `schedule`; see `Project.schedule`, and `_read`."""
+    return _read(Schedule, "schedule", files)
+
+
+def _read(kind: type[S], name: str, files: Sequence[Path]) -> S:
+    """Reads a section.
 
     Args:
+        kind: What the section is read as.
+        name: Its name.
         files: The files with parameters; for each parameter, the first that has it wins.
 
     Raises:
@@ -74,15 +101,15 @@ def retention(*files: Path) -> Retention:
     """
     found: dict[str, Any] = {}
     for file in files:
-        tree = _section("retention", file)
+        tree = _section(name, file)
         try:
-            Retention.model_validate(tree)
+            kind.model_validate(tree)
         except ValidationError as error:
             fault = error.errors()[0]
-            place = ".".join(["retention", *map(str, fault["loc"])])
+            place = ".".join([name, *map(str, fault["loc"])])
             raise UsageError(f"{file.name}: {place}: {fault['msg']}.") from None
         found = tree | found
-    return Retention(**found)
+    return kind(**found)
 
 
 def _section(name: str, file: Path) -> Any:

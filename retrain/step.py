@@ -45,12 +45,14 @@ class DataVersion:
         tracked: Whether it is under DVC.
         revision: The git revision that the user named; None is the working tree.
         warning: A sentence for a person who starts a run with it; None if there is none.
+        overdue: A sentence if a newer version was expected by now; None if not.
     """
 
     digest: str
     tracked: bool
     revision: str | None = None
     warning: str | None = None
+    overdue: str | None = None
 
     @property
     def step(self) -> str:
@@ -87,12 +89,10 @@ class Workspace:
         project: The clone that the step runs in.
         anew: Whether what earlier tries have recorded elsewhere does not count: the step is
             repeated on purpose, or they read files that have changed since.
-        trial: The trial of a search that the step is run for; it does not change the output, but
-            whether there is one.
-        configuration: The whole workload, for a record of how a version came about. What a step
-            computes depends on its arguments only.
-        sent: The files of the output that are in the remote store and not here: `path` below the
-            folder, `bytes` and `sha256` (hex). The step adds them.
+        trial: The trial of a search that the step is run for; it decides only whether there is one.
+        configuration: The whole workload, for records only: a step computes from its arguments.
+        sent: The files of the output that are in the remote store and not here, added by the step:
+            `path` below the folder, `bytes` and `sha256` (hex).
     """
 
     folder: Path

@@ -234,8 +234,8 @@ def _tell_unchanged(state: "RunState", unchanged: "Document") -> Answer:
 
     with console.shown_on(sys.stderr):  # it may have something to send
         state.keep()
-    if warning := state.version.warning:
-        print(warning, file=sys.stderr)
+    for sentence in filter(None, (state.version.warning, state.version.overdue)):
+        print(sentence, file=sys.stderr)
     return Answer(unchanged | {"took": _seconds()}, lambda: print(wrapped(unchanged["outcome"])))
 
 

@@ -15,7 +15,7 @@ from ruamel.yaml.nodes import MappingNode
 from models import families
 from retrain.params import TEAM_PARAMS, as_yaml
 from retrain.project import Project
-from retrain.settings import Retention
+from retrain.settings import Retention, Schedule
 from retrain.workload import Workload
 
 Schema = Mapping[str, Any]
@@ -134,11 +134,14 @@ def json_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {"remote": {"type": "string", "description": REMOTE}},
     }
-    retention = Retention.model_json_schema()
+    settings = {
+        "retention": Retention.model_json_schema(),
+        "schedule": Schedule.model_json_schema(),
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
-        "properties": {"store": store, "retention": retention, "workloads": workloads},
+        "properties": {"store": store, **settings, "workloads": workloads},
         "$defs": definitions,
     }
 

@@ -4,7 +4,8 @@
 
 For each deployment, `prefect deploy` loads the flow, asks git five times, makes four clients, and
 waits for two seconds or more whenever the database is locked: a second for each on two cores. Here
-a flow is loaded once, and what the server has already is left alone: its planned runs stay. A
+a flow is loaded once, and what the server has already is left alone: its planned runs stay. Its
+runs call `retrain.servers.newest` first, which those of `prefect deploy` do not. A
 schedule that a person has paused stays paused, unless the file says `active`. A file that says more
 than the entries of this project do is left to `prefect deploy`.
 """
@@ -12,6 +13,7 @@ than the entries of this project do is left to `prefect deploy`.
 import asyncio
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -168,6 +170,7 @@ class Registration:
         """What `prefect deploy` sends to the server, too."""
         limit = entry.concurrency_limit
         directory = {"directory": str(Path.cwd().resolve())}
+        newest = {"script": shlex.join((sys.executable, "-m", "retrain.servers.newest"))}
         return {
             "flow_id": loaded.id,
             "name": entry.name,
@@ -189,7 +192,10 @@ class Registration:
             "concurrency_options": limit and {"collision_strategy": limit.collision_strategy},
             "work_pool_name": entry.work_pool.name,
             "job_variables": entry.work_pool.job_variables,
-            "pull_steps": [{"prefect.deployments.steps.set_working_directory": directory}],
+            "pull_steps": [
+                {"prefect.deployments.steps.set_working_directory": directory},
+                {"prefect.deployments.steps.run_shell_script": newest},  # which loads no code here
+            ],
         }
 
 

@@ -12,6 +12,7 @@ from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
+from retrain.runs.notify import emit
 from retrain.runs.records import publish_table
 from retrain.workload import Drift
 from tasks.drift.compare import COLUMNS, compare, shares
@@ -67,17 +68,8 @@ def report(
     write_json(folder / f"{run}.json", model | result)
     if result["drifted"]:
         reasons = {name: result[name] for name in ("score", "feature", "threshold")}
-        _emit(version.name, model | reasons)
+        emit(EVENT, version.name, model | reasons)
     return result
-
-
-def _emit(name: str, payload: dict[str, Any]) -> None:
-    """Emits the event of Prefect that tells of a drift of a model."""
-    from prefect.events import emit_event
-
-    about = {"id": f"retrain.model.{name}", "name": name}
-    resource = {f"prefect.resource.{key}": value for key, value in about.items()}
-    emit_event(EVENT, resource, payload=payload)
 
 
 def sentence(drift: Mapping[str, Any]) -> str:

@@ -1,29 +1,34 @@
 """Fetches data under DVC: the folder `data/`, whose version is in `data.dvc`."""
 
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
 from typing import Any
 
-from retrain.atomic import replacing
 from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.project import Project
 from retrain.remote import Remote
-from retrain.runs import console
 from retrain.servers import ray_cluster
 from retrain.step import Workspace
 from tasks.compute import spread
 from tasks.data.listing import link_file, list_files
 from tasks.data.listings import SUFFIXES, candidates
 from tasks.pull import dvc_objects
-from tasks.pull.dvc_objects import Objects
+from tasks.pull.dvc_cache import (
+    NO_REMOTE,
+    cache_of,
+    check_objects,
+    listing_of,
+    object_path,
+    read_listing,
+    remote_of,
+)
 from tasks.pull.transfer import arriving, in_time, inside, map_in_threads, reaching
 
-_FILE, _FOLDER = re.compile(r"[0-9a-f]{32}\Z"), re.compile(r"[0-9a-f]{32}\.dir\Z")  # MD5
+_FOLDER = re.compile(r"[0-9a-f]{32}\.dir\Z")  # MD5
 STARTER = "starter"  # the remote with the starter data, which is a part of the repository
 REMOTE_SECONDS = 5.0  # to wait for the remote, before a run
 MAX_COUNTED = 100_000  # files, which takes a second
@@ -66,6 +71,25 @@ class DvcSource:
         return (
             "data/ differs from data.dvc, and the run uses the version of data.dvc: "
             "dvc add data to use what is there."
+        )
+
+    def overdue(self, days: int) -> str | None:
+        """A sentence if the newest version is older than some days; None if not.
+
+        A version that is not committed is new; so is one that the user has named.
+        """
+        git, place = self.project.git, ("--", "data.dvc")
+        if self.revision is not None or git("status", "--porcelain", *place):
+            return None
+        time = datetime.fromtimestamp(
+            int(git("log", "-1", "--first-parent", "--format=%ct", *place)), UTC
+        )
+        age = datetime.now(UTC) - time
+        if age <= timedelta(days=days):
+            return None
+        return (
+            f"The newest version of the data is {age.days:,} days old (of {time:%Y-%m-%d}), and a "
+            f"new one was expected within {days:,} (data.expect_new)."
         )
 
     def warnings(self) -> Iterator[str]:
@@ -147,16 +171,16 @@ class DvcSource:
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Links to DVC's cache, after `dvc fetch` of what is missing there."""
         with self._repo() as repo:
-            cache = _cache_of(repo)
-            listing = _object(cache, digest)
+            cache = cache_of(repo)
+            listing = object_path(cache, digest)
             is_whole = self.part == PurePath()
             self._download(repo, [listing], self._pinned().get("size") if is_whole else None)
-            _check([listing], [digest])
-            files = self._below(read_listing(listing), digest)
+            check_objects([listing], [digest])
+            files = self.below(read_listing(listing), digest)
             targets = [inside(folder, name) for name in files]
-            objects = [_object(cache, md5) for md5 in files.values()]
+            objects = [object_path(cache, md5) for md5 in files.values()]
             self._download(repo, objects)
-            _check(objects, list(files.values()))
+            check_objects(objects, list(files.values()))
             map_in_threads(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
 
     def send(self, digest: str, workspace: Workspace) -> bool:
@@ -172,20 +196,12 @@ class DvcSource:
         if not (remote and share_only_the_remote()):
             return False
         with self._repo() as repo:
-            name = repo.config["core"].get("remote")
-            database = name and repo.cloud.get_remote_odb(name)
-            if not database or database.fs.protocol == "local":
-                return False
-            url, cache = without_login(repo.config["remote"][name]["url"]), _cache_of(repo)
-        objects, listing = Objects(database, f"{name!r} ({url})"), _object(cache, digest)
-        if not listing.exists():
-            listing.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(listing) as aside:
-                objects.get("data/", digest, aside)
-        _check([listing], [digest])
-        md5s = read_listing(listing)
-        files = self._below(md5s, digest)
-        if len(files) == 1 or all(_object(cache, md5).exists() for md5 in files.values()):
+            cache, objects = cache_of(repo), remote_of(repo)
+        if not objects or objects.database.fs.protocol == "local":
+            return False
+        md5s = listing_of(cache, objects, digest)
+        files = self.below(md5s, digest)
+        if len(files) == 1 or all(object_path(cache, md5).exists() for md5 in files.values()):
             return False
         folder = workspace.folder / "data"
         for name in files:
@@ -197,7 +213,18 @@ class DvcSource:
         workspace.sent.extend(dvc_objects.send(objects, files, size, Remote(remote), records))
         return True
 
-    def _below(self, md5s: Mapping[str, str], digest: str) -> dict[str, str]:
+    def listings(self, digests: Sequence[str]) -> list[dict[str, str]]:
+        """The MD5 (hex) of each file of `data/` in some versions of it; no file itself is fetched.
+
+        Raises:
+            OSError: DVC's remote does not give a listing that the cache lacks, or it is damaged.
+            UsageError: There is no remote to fetch it from.
+        """
+        with self._repo() as repo:
+            cache, objects = cache_of(repo), remote_of(repo)
+        return [listing_of(cache, objects, digest) for digest in digests]
+
+    def below(self, md5s: Mapping[str, str], digest: str) -> dict[str, str]:
         """The files of the part, by their names below it; or the one file that the part names.
 
         Raises:
@@ -232,10 +259,7 @@ class DvcSource:
             return
         name = repo.config["core"].get("remote")
         if name is None:
-            raise UsageError(
-                "The data is not in DVC's cache, and there is no default remote to fetch it from: "
-                "dvc remote add -d NAME URL"
-            )
+            raise UsageError(NO_REMOTE)
         remote = dict(repo.config["remote"][name])
         root, revisions = self.project.root, None
         if self.revision:  # whose tree DVC reads from `/` on
@@ -246,7 +270,7 @@ class DvcSource:
             "it there, with the data pushed to it?"
         ):
             try:
-                with arriving(_cache_of(repo), size):
+                with arriving(cache_of(repo), size):
                     repo.fetch(
                         targets=[str(root / "data" / self.part)],
                         revs=revisions,
@@ -267,51 +291,3 @@ def share_only_the_remote() -> bool:
         return False
     ray_cluster.connect()
     return spread.is_apart()
-
-
-def _cache_of(repo: Any) -> Path:
-    """The folder of the objects in DVC's cache, as `dvc cache dir` and DVC's manual have it."""
-    root = repo.config["cache"].get("dir") or Path(repo.root_dir, ".dvc", "cache")
-    return Path(root, "files", "md5")
-
-
-def _object(cache: Path, md5: str) -> Path:
-    return cache / md5[:2] / md5[2:]
-
-
-def read_listing(path: Path) -> dict[str, str]:
-    """The MD5 (hex) of each file of a version of `data/`, by the file's name in it."""
-    entries = json.loads(path.read_text(encoding="utf-8"))
-    md5s = {entry["relpath"]: entry["md5"] for entry in entries}
-    if not all(map(_FILE.match, md5s.values())):
-        raise ValueError("DVC's listing of data/ is damaged. Write it anew: dvc add data, dvc push")
-    return md5s
-
-
-def _check(objects: Sequence[Path], md5s: Sequence[str]) -> None:
-    """Checks each byte of objects in DVC's cache: DVC believes what a remote sends.
-
-    Raises:
-        OSError: Some are damaged; these are deleted.
-    """
-
-    def is_damaged(item: tuple[Path, str]) -> bool:
-        path, md5 = item
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "md5").hexdigest()
-        show(path.stat().st_size)
-        return digest != md5.removesuffix(".dir")
-
-    size = sum(path.stat().st_size for path in objects)
-    with console.counted("checking", size, "bytes") as show:
-        checked = map_in_threads(is_damaged, zip(objects, md5s, strict=True))
-    damaged = [path for path, is_bad in zip(objects, checked, strict=True) if is_bad]
-    for path in damaged:
-        path.unlink(missing_ok=True)
-    if damaged:
-        raise OSError(
-            f"DVC's copy of {len(damaged)} of {len(objects)} files is damaged. It is gone from the "
-            "cache now, and another try fetches it anew. If that does not help, the remote is "
-            f"damaged: delete files/md5/{damaged[0].parent.name}/{damaged[0].name} there and run "
-            "dvc push where the data is whole."
-        )

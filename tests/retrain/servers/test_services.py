@@ -221,6 +221,30 @@ def test_a_run_started_in_the_project_is_watched_to_its_end_with_its_output(proj
     assert "epoch 1/2" in done.stdout
 
 
+def git(folder, *arguments):
+    who = ("-c", "user.name=t", "-c", "user.email=t")
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True)
+
+
+def test_a_run_may_take_the_newest_commit_before_it_loads_any_code(project, tmp_path):
+    git(project.root, "init", "-q", "-b", "main")
+    git(project.root, "add", "small.py", "params.yaml")
+    git(project.root, "commit", "-qm", "first")
+    git(tmp_path, "clone", "-q", project.root, "team")
+    git(project.root, "remote", "add", "origin", tmp_path / "team")
+    git(project.root, "fetch", "-q")
+    git(project.root, "branch", "-q", "--set-upstream-to", "origin/main")
+    (tmp_path / "team" / "small.py").write_text(FLOW.replace("said[/]", "said newer[/]"))
+    git(tmp_path / "team", "commit", "-qam", "newer")
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "deployment", "run", "small/vit", "--tag", "newest",
+         "--watch"],
+        cwd=project.root, env=os.environ | {"COLUMNS": "500"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert f"said newer in {project.root}" in done.stdout, done.stdout + done.stderr
+    assert "1 commit of origin/main taken: " in done.stdout
+
+
 def test_the_mlflow_ui_shows_the_plots_of_a_run(project):
     import mlflow
 

@@ -7,7 +7,7 @@ import pytest
 
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Model, Workload
-from tasks.data.slices import Slices
+from tasks.data.slices import Divided, Slices
 from tasks.gate.step import gate
 from tests.tasks.gate.deciding import NEW, NONE, TABLE, against, decide, found, scores
 
@@ -101,7 +101,7 @@ def slices(*parts: tuple[str, int, float]) -> Slices:
         for value, images, accuracy in parts
     ]
     output = Artifact("slice", "k", "d", Path(), {})
-    return Slices(output, replace(output, facts={"slices": facts}))
+    return Slices(Divided((output,)), replace(output, facts={"slices": facts}))
 
 
 @pytest.mark.parametrize(

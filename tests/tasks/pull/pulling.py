@@ -54,9 +54,10 @@ def make_workspace(folder: Path, project: Project) -> Workspace:
     return Workspace(folder / "output", folder / "scratch", "key", "vit", project)
 
 
-def run(folder: Path, *command: str) -> str:
+def run(folder: Path, *command: str, **more: str) -> str:
     """Runs a command, which must succeed."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=_environment())
+    environment = _environment() | more
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -66,9 +67,10 @@ def dvc(folder: Path, *arguments: str) -> str:
     return run(folder, sys.executable, "-m", "dvc", *arguments)
 
 
-def git(folder: Path, *arguments: str) -> str:
-    """Runs git, as somebody."""
-    return run(folder, "git", "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments)
+def git(folder: Path, *arguments: str, date: str | None = None) -> str:
+    """Runs git, as somebody, at a date if it commits."""
+    who = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+    return run(folder, "git", *who, *arguments, **({"GIT_COMMITTER_DATE": date} if date else {}))
 
 
 def _environment() -> dict[str, str]:

@@ -191,7 +191,11 @@ def test_only_the_source_of_the_data_is_code_of_the_step(project, data, source):
     modules = {*data, *(f"tasks.pull.{name}" for name in used)}
     if source == "dvc":  # the machines of a cluster may send the data
         compute = ("machine", "prefetch", "ray_data", "spread")
-        modules |= {"tasks.pull.dvc_objects", *(f"tasks.compute.{name}" for name in compute)}
+        modules |= {
+            "tasks.pull.dvc_cache",
+            "tasks.pull.dvc_objects",
+            *(f"tasks.compute.{name}" for name in compute),
+        }
     assert set(code) == modules
     assert type(found).__module__ in code
 
