@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from flows.pages import history, page, training, without_training
+from flows.pages import history, page, suspects, training, without_training
 from flows.pages.blocks import Page
 from retrain.atomic import write_text
 from retrain.messages import message_of
@@ -23,7 +23,9 @@ PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
     "predict": without_training.predictions,
     "drift": without_training.drift,
     "compare": without_training.comparison,
+    "suspects": suspects.page_of,
 }
+WITH_NAME = {"suspects"}  # their latest page keeps its name, when another flow has run
 
 logger = logging.getLogger("retrain")
 
@@ -95,6 +97,9 @@ def write(project: Project, document: Document) -> Document:
     try:
         file = write_run(project, document)
         write_text(file.with_name(page.LATEST), file.read_text(encoding="utf-8"))
+        if document["flow"] in WITH_NAME and "error" not in document:
+            text = file.read_text(encoding="utf-8")
+            write_text(file.with_name(f"{document['flow']}.html"), text)
         if "error" in document:
             console.say(f"{'report':<10} {page.latest_of(file.parent.name)}")
         history_page = history.page_of(project, file.parent.name)

@@ -25,6 +25,7 @@ from retrain.cli import (
     doctor,
     flows,
     init,
+    labels,
     lineage,
     predict,
     registry,
@@ -38,7 +39,10 @@ from retrain.messages import message_of
 from retrain.project import find_project
 
 # The modules with the commands, in the order of `retrain --help`.
-MODULES = (init, flows, report, configuration, predict, registry, lineage, store, doctor, servers)
+MODULES = (
+    *(init, flows, report, configuration, predict, labels, registry, lineage, store, doctor),
+    servers,
+)
 
 TERMINATED = 128 + signal.SIGTERM
 
