@@ -1,7 +1,23 @@
 """The commands that make the data better: what is suspect, what to label next, corrected labels."""
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cyclopts import App
+
 from retrain.cli.command import IMPROVING, Answer, Clone, ToJson, Workload, app
 from retrain.cli.flows import DEFAULTS, RunOptions, run_steps
+from retrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from flows.labels import Import
+
+labels = App(
+    name="labels", help="Take corrected labels over into a workload's data.", group=IMPROVING
+)
+app.command(labels)
 
 
 @app.command(group=IMPROVING)
@@ -20,3 +36,63 @@ def suspects(
     from flows.suspects import suspects as flow
 
     return run_steps(flow, workload, options, project, to_json)
+
+
+@labels.command(name="import")
+def import_labels(
+    workload: Workload,
+    file: Path,
+    /,
+    *,
+    dry_run: bool = False,
+    yes: bool = False,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Take corrected labels over into a workload's data.
+
+    Example: `retrain labels import vit reports/vit/suspects.csv --dry-run`
+
+    Args:
+        file: A JSON export of Label Studio, or the CSV file with the column `corrected` filled.
+        dry_run: Show what would change, image by image, and change nothing.
+        yes: Ask nothing.
+    """
+    from flows import labels as flow
+
+    plan = flow.plan(project, workload, file)
+    shown = sys.stderr if to_json else sys.stdout
+    print(*_difference(plan, dry_run), sep="\n", file=shown)
+    if not plan.changes or dry_run:
+        return Answer(plan.document(is_applied=False))
+    if not yes and not confirmed(f"Change {len(plan.changes):,} labels?"):
+        raise UsageError("Nothing was changed.")
+    plan.apply()
+    return Answer(
+        plan.document(is_applied=True),
+        lambda: print("Changed. Next:", *(f"  {line}" for line in plan.commands), sep="\n"),
+    )
+
+
+def confirmed(question: str) -> bool:
+    """Asks a person whether something is to be done.
+
+    Raises:
+        UsageError: There is nobody to ask.
+    """
+    from rich.prompt import Confirm
+
+    if not sys.stdin.isatty():
+        raise UsageError("Nobody can be asked here: add --yes, or --dry-run to see what changes.")
+    return Confirm.ask(question, default=True)
+
+
+def _difference(plan: "Import", in_detail: bool) -> Iterator[str]:
+    """What would change, for a person."""
+    if in_detail:
+        for change in plan.changes:
+            yield f"{change.path}: {change.before or 'new'} -> {change.after}"
+    for name, counts in plan.classes.items():
+        yield f"{name:<20} {-counts['leave']:+6,} {counts['come']:+6,}"
+    same = plan.read - len(plan.changes)
+    yield f"{len(plan.changes):,} labels change; {same:,} are as the data has them already."
