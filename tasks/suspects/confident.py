@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 FOLDS = 5
 RIDGE = 0.1  # of the mean variance, which is added to that of each direction
 WANTED = 0.5  # the share of the listed labels that are expected to be wrong, at least
+LEAST = 0.1  # how probable it is at least that a label that is listed is wrong
 MOST_FITTED = 100_000  # images; more do not change two numbers
 
 
@@ -122,7 +123,8 @@ def wrong_labels(
 ) -> NDArray[np.int64]:
     """The images whose label is probably wrong, the most probable first.
 
-    They are as many as possible with at least `WANTED` of their labels expected to be wrong.
+    They are as many as possible with at least `WANTED` of their labels expected to be wrong, and
+    each at least as probable as `LEAST`.
 
     Args:
         probabilities: float64 (N, classes), out of sample.
@@ -137,7 +139,7 @@ def wrong_labels(
     chances = wrong / np.maximum(_with_noise(own, noise, classes), 1e-12)
     ranked = np.argsort(-chances, kind="stable")
     expected = np.cumsum(chances[ranked]) / np.arange(1, len(labels) + 1)
-    return ranked[: np.count_nonzero(expected >= WANTED)]
+    return ranked[: np.count_nonzero((expected >= WANTED) & (chances[ranked] >= LEAST))]
 
 
 def confident_classes(
