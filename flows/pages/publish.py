@@ -24,8 +24,9 @@ PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
     "drift": without_training.drift,
     "compare": without_training.comparison,
     "suspects": suspects.page_of,
+    "select": suspects.selection,
 }
-WITH_NAME = {"suspects"}  # their latest page keeps its name, when another flow has run
+WITH_NAME = {"suspects", "select"}  # their latest page keeps its name, when another flow has run
 
 logger = logging.getLogger("retrain")
 

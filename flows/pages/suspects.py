@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from flows.pages import thumbnails
@@ -21,6 +22,7 @@ from flows.pages.training import failure, gone, run_blocks
 from flows.pages.without_training import page_of_run, title_of
 from retrain.project import Project
 from retrain.runs.records import Document
+from retrain.store import Store
 from tasks.data import listed
 from tasks.data.listed import CONTRADICTION
 from tasks.suspects.step import COUNTS
@@ -71,6 +73,22 @@ def page_of(project: Project, document: Document) -> Page:
     return page_of_run(document, name, verdict, top, sections)
 
 
+def selection(project: Project, document: Document) -> Page:
+    """The page of a run of the flow `select`."""
+    verdict = Verdict("Selected", document["outcome"], "●", "good")
+    facts = [("Input", document["input"]), ("Model", title_of(document["model"]))]
+    folder = Store.of(project).runs.temporary(document["run"])
+    pictures = [_picture(row) for row in islice(listed.read(folder), MAX_SHOWN)]
+    shown = Text(f"{len(pictures):,} pictures of {document['chosen']:,} images.", "muted")
+    meaning = Text(
+        "The model is unsure of them, they are new, and they differ from each other. The most "
+        "useful first."
+    )
+    sections = [Section("What to label next", [meaning, shown, Gallery(pictures)])]
+    top = [Summary(facts), *how_to_correct(document)]
+    return page_of_run(document, document["workload"], verdict, top, sections)
+
+
 def how_to_correct(document: Document) -> Iterator[Block]:
     """What to do with the lists."""
     look, name = document["look"], document["workload"]
@@ -104,9 +122,9 @@ def _pictures(rows: Iterator[dict[str, Any]]) -> Mapping[str, list[Picture]]:
 def _picture(*rows: Mapping[str, Any]) -> Picture:
     lines = []
     for row in rows:
-        sure = f"{row['confidence']:.0%} sure"
+        sure, label = f"{row['confidence']:.0%} sure", row["label"]
         lines += [
-            Text(f"{row['label'] or 'no label'} → {row['proposed']}", "bad"),
+            Text(f"{label} → {row['proposed']}", "bad") if label else Text(row["proposed"]),
             Text(f"{sure}, {row['distance']:.1f} times the usual distance", "muted"),
             Text(f"{row['split'] or ''} {row['path']}", "path"),
         ]

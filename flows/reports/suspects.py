@@ -26,12 +26,8 @@ class SuspectsReport(DataReport):
             return base
         name, project = run.workload.name, run.context.project
         champion = versions.champion(project, name)
-        folder = page.folder_of(project, name).relative_to(project.root)
-        base["look"] = {
-            "report": f"{folder}/suspects.html",
-            "csv": f"{folder}/suspects.csv",
-            "tasks": f"{folder}/suspects.json",
-        }
+        folder = page.folder_of(project, name)
+        base["look"] = label_tasks.look("suspects", folder, project.root)
         facts = dict(run.artifacts[STEP].facts)
         document = base | {"suspects": facts, "model": champion and champion.identity()}
         return document | {"outcome": f"{name}: {self.standing(document)}."}

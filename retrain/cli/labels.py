@@ -2,21 +2,25 @@
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from retrain.cli.command import IMPROVING, Answer, Clone, ToJson, Workload, app
-from retrain.cli.flows import DEFAULTS, RunOptions, run_steps
+from retrain.cli.command import IMPROVING, Answer, Clone, ToJson, Workload, app, place
+from retrain.cli.flows import DEFAULTS, RunOptions, run_on_screen, run_steps
+from retrain.cli.predict import IMPORTS, ImageColumn, Images
 from retrain.errors import UsageError
 
 if TYPE_CHECKING:
     from flows.labels import Import
 
-labels = App(
-    name="labels", help="Take corrected labels over into a workload's data.", group=IMPROVING
-)
+HELP = """Take corrected labels over into a workload's data.
+
+Example: `retrain labels import vit reports/vit/suspects.csv`
+"""
+labels = App(name="labels", help=HELP, group=IMPROVING)
 app.command(labels)
 
 
@@ -36,6 +40,32 @@ def suspects(
     from flows.suspects import suspects as flow
 
     return run_steps(flow, workload, options, project, to_json)
+
+
+@app.command(group=IMPROVING)
+def select(
+    workload: Workload,
+    /,
+    *,
+    input: Images,
+    count: int = 200,
+    image_column: ImageColumn = None,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Choose what to label next: images that are uncertain, new and different.
+
+    Example: `retrain select vit --input photos --count 200`
+
+    Args:
+        count: How many images to choose, at most.
+    """
+    from flows import select as flow
+
+    source = place(input)
+    flow.check(project, workload, source, count)
+    run = partial(flow.select, workload, source, count, image_column)
+    return run_on_screen(project, f"select-{workload}", run, flow.show, to_json, IMPORTS)
 
 
 @labels.command(name="import")

@@ -10,7 +10,6 @@ its `LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT`.
 import csv
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,25 +24,26 @@ COLUMNS = [name for name in listed.schema().names if name != "image"]
 SIGNATURES = {b"\x89PNG": ".png", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
 
 
-@dataclass(frozen=True)
-class Written:
-    """Where the files are.
+def look(name: str, target: Path, root: Path) -> dict[str, str]:
+    """Where a person finds the page, the CSV file and the tasks, relative to the root.
 
-    Attributes:
-        csv: A row for each image, with an empty column for the right label.
-        tasks: The tasks of Label Studio.
-        interface: The labelling interface for them: the choices are the classes.
+    Args:
+        name: How their names begin.
+        target: The folder of the files.
+        root: The project's folder.
     """
-
-    csv: Path
-    tasks: Path
-    interface: Path
+    suffixes = {"report": "html", "csv": "csv", "tasks": "json"}
+    below = target.relative_to(root).as_posix()
+    return {what: f"{below}/{name}.{suffix}" for what, suffix in suffixes.items()}
 
 
 def write(
     folder: Path, target: Path, name: str, root: Path, model: str, classes: Sequence[str]
-) -> Written:
+) -> None:
     """Writes the files, in place of those of an earlier run.
+
+    They are the CSV file, the tasks, and the labelling interface for them, whose choices are the
+    classes.
 
     Args:
         folder: The folder with the listed images.
@@ -53,9 +53,6 @@ def write(
         model: Which version has answered, for people.
         classes: The labels to choose from.
     """
-    files = Written(
-        target / f"{name}.csv", target / f"{name}.json", target / f"{name}-label-studio.xml"
-    )
     images = target / f"{name}-images"
     shutil.rmtree(images, ignore_errors=True)
     images.mkdir(parents=True)
@@ -67,15 +64,14 @@ def write(
         rows.append(row)
         tasks.append(_task(row, image.relative_to(root), model))
     with (
-        atomic.replacing(files.csv) as aside,
+        atomic.replacing(target / f"{name}.csv") as aside,
         aside.open("w", encoding="utf-8", newline="") as file,
     ):
         writer = csv.DictWriter(file, [*COLUMNS, CORRECTED])
         writer.writeheader()
         writer.writerows(rows)
-    atomic.write_json(files.tasks, tasks)
-    atomic.write_text(files.interface, _interface(classes))
-    return files
+    atomic.write_json(target / f"{name}.json", tasks)
+    atomic.write_text(target / f"{name}-label-studio.xml", _interface(classes))
 
 
 def _task(row: dict[str, Any], image: Path, model: str) -> dict[str, Any]:

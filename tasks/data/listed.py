@@ -8,6 +8,7 @@ encoded image.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +40,20 @@ def schema() -> pa.Schema:
     )
 
 
-def write(
-    images: pa.Table, columns: Mapping[str, Sequence[Any]], source: Reader, folder: Path
-) -> None:
-    """Writes the file.
+def write(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes the file into a folder; a few rows are in memory at a time."""
+    left = iter(rows)
+    with pq.ParquetWriter(folder / FILE, schema()) as writer:
+        while some := list(islice(left, BATCH)):
+            writer.write_table(pa.Table.from_pylist(some, schema()))
 
-    Args:
-        images: What the data says of the images: `path`, `split`, `label`, `file`, `row`, `sha256`.
-        columns: The other columns but `image`.
-        source: The data, from which the images are read.
-        folder: Where the file is written.
-    """
-    names = schema()
-    for name, values in columns.items():
-        images = images.append_column(name, pa.array(values, names.field(name).type))
-    with pq.ParquetWriter(folder / FILE, names) as writer:
-        for first in range(0, len(images), BATCH):
-            some = images.slice(first, BATCH)
-            places = zip(some["file"].to_pylist(), some["row"].to_pylist(), strict=True)
-            encoded = pa.array(read_encoded(source, places), pa.binary())
-            writer.write_table(some.append_column("image", encoded).select(names.names).cast(names))
+
+def with_images(source: Reader, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows with the encoded images, which are read from the data."""
+    for first in range(0, len(rows), BATCH):
+        some = rows[first : first + BATCH]
+        encoded = read_encoded(source, ((row["file"], row["row"]) for row in some))
+        yield from (row | {"image": image} for row, image in zip(some, encoded, strict=True))
 
 
 def read_encoded(source: Reader, places: Iterable[tuple[str, int]]) -> list[bytes]:

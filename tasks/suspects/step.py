@@ -1,9 +1,8 @@
 """Lists the images whose labels are suspect, that contradict each other, or are like no others."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,7 @@ from retrain.workload import Data, Workload
 from tasks.compute import spread
 from tasks.data.fingerprint import look_alikes
 from tasks.data.image_table import SPLITS, natural_order, read_split
-from tasks.data.listed import CONTRADICTION, OUTLIER, WRONG_LABEL, write
+from tasks.data.listed import CONTRADICTION, OUTLIER, WRONG_LABEL, with_images, write
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.suspects import confident, outliers
 from tasks.suspects.observe import EMBEDDINGS, PRINTS, THUMBNAILS
@@ -69,15 +68,19 @@ def find_suspects(
     proposed[wrong] = confident.proposals(probabilities, labels)[wrong]
     found = {WRONG_LABEL: wrong.tolist(), CONTRADICTION: contradicting, OUTLIER: far.tolist()}
     reasons = _reasons(found)
-    rows = [*reasons][:MAX_LISTED]
-    columns: dict[str, Sequence[Any]] = {
-        "why": ["; ".join(reasons[row]) for row in rows],
-        "proposed": [classes[proposed[row]] for row in rows],
-        "confidence": probabilities[rows, proposed[rows]].tolist(),
-        "distance": (distances[rows] / np.median(distances)).tolist(),
-        "look_alike": [contradicting.get(row) for row in rows],
-    }
-    write(images.take(rows), columns, open_raw_dataset(data, pulled), workspace.folder)
+    shown = [*reasons][:MAX_LISTED]
+    rows = [
+        known
+        | {
+            "why": "; ".join(reasons[image]),
+            "proposed": classes[proposed[image]],
+            "confidence": probabilities[image, proposed[image]],
+            "distance": distances[image] / np.median(distances),
+            "look_alike": contradicting.get(image),
+        }
+        for image, known in zip(shown, images.take(shown).to_pylist(), strict=True)
+    ]
+    write(workspace.folder, with_images(open_raw_dataset(data, pulled), rows))
     counts = {name: len(found[kind]) for name, kind in COUNTS.items()}
     return {"rows": len(labels), "noise": round(noise, 4), "classes": classes} | counts
 
