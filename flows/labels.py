@@ -180,5 +180,5 @@ def _commands(project: Project, root: Path, workload: str, count: int) -> list[s
         return [f"retrain train {workload}"]
     return [
         "dvc add data",
-        f"git add data.dvc && git commit -m 'Labels of {workload}: {count} corrected'",
+        f"git add data.dvc && git commit -m 'Labels of {workload}: {count} changed'",
     ]

@@ -36,9 +36,9 @@ class SuspectsReport(DataReport):
         """How many images are suspect, and why."""
         facts = document["suspects"]
         return (
-            f"{facts['wrong_labels']:,} labels that are probably wrong, "
-            f"{facts['contradictions']:,} images that contradict a near-duplicate and "
-            f"{facts['outliers']:,} outliers in {facts['rows']:,} images"
+            f"probably wrong labels {facts['wrong_labels']:,}, contradictory near-duplicates "
+            f"{facts['contradictions']:,}, outliers {facts['outliers']:,}, of {facts['rows']:,} "
+            "images"
         )
 
     def show(self, document: Document) -> None:

@@ -53,7 +53,7 @@ def select(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Choose what to label next: images that are uncertain, new and different.
+    """Choose what to label next: what is uncertain, new and different.
 
     Example: `retrain select vit --input photos --count 200`
 
