@@ -132,7 +132,7 @@ def _root(project: Project, data: Data) -> Path:
             f"The labels of {data.path} cannot be changed from here: correct them where it is."
         )
     if not place.exists() and place.is_relative_to(project.root / "data"):
-        raise UsageError(f"{data.path} is not in this folder yet: dvc checkout data.dvc")
+        raise UsageError(f"{data.path} is not here as files yet: dvc pull data.dvc")
     if not place.is_dir():
         raise UsageError(f"{data.path} is no folder: labels are changed in folders of files.")
     return place

@@ -24,7 +24,7 @@ from retrain.project import Project
 from retrain.runs.records import Document
 from retrain.store import Store
 from tasks.data import listed
-from tasks.data.listed import CONTRADICTION
+from tasks.data.listed import CONTRADICTION, OUTLIER, TO_LABEL
 from tasks.suspects.step import COUNTS
 
 STEP = "find_suspects"
@@ -122,12 +122,15 @@ def _pictures(rows: Iterator[dict[str, Any]]) -> Mapping[str, list[Picture]]:
 def _picture(*rows: Mapping[str, Any]) -> Picture:
     lines = []
     for row in rows:
-        sure, label = f"{row['confidence']:.0%} sure", row["label"]
-        lines += [
-            Text(f"{label} → {row['proposed']}", "bad") if label else Text(row["proposed"]),
-            Text(f"{sure}, {row['distance']:.1f} times the usual distance", "muted"),
-            Text(f"{row['split'] or ''} {row['path']}", "path"),
-        ]
+        label, split = row["label"], row["split"]
+        sure = f"{row['confidence']:.0%} sure" + (f", {split}" if split else "")
+        lines.append(
+            Text(f"{label} → {row['proposed']}", "bad") if label else Text(row["proposed"])
+        )
+        lines.append(Text(sure, "muted"))
+        if row["why"] in (OUTLIER, TO_LABEL):
+            lines.append(Text(f"{row['distance']:.1f} times the usual distance", "muted"))
+        lines.append(Text(row["path"], "path"))
     images = [thumbnails.of_encoded(row["image"], row["path"]) for row in rows]
     return Picture(images, lines)
 

@@ -215,7 +215,7 @@ def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project):
         project.root / "images", {"1.png": png(1), "labels.csv": b"path,label\n1.png,dog\n"}
     )
     assert "change the classes in its CSV, TSV or JSONL file" in refusal("images")
-    assert "dvc checkout data.dvc" in refusal("data/photos")
+    assert "dvc pull data.dvc" in refusal("data/photos")
     assert "correct them where it is" in refusal("s3://bucket/images")
     assert "is no folder" in refusal("corrected.csv")
 
