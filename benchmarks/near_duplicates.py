@@ -23,7 +23,7 @@ from PIL import Image, ImageEnhance
 
 from benchmarks.table import Row, report
 from models.image import inspect
-from tasks.validate.fingerprint import (
+from tasks.data.fingerprint import (
     THUMBNAIL,
     fingerprints,
     look_alikes,

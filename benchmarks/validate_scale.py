@@ -31,10 +31,10 @@ from retrain.project import Project
 from retrain.step import Workspace
 from retrain.workload import Checks, Data
 from tasks.data import image_table
+from tasks.data.fingerprint import THUMBNAIL
 from tasks.data.raw_dataset import MAX_UNIT_ROWS, open_format
 from tasks.train.sampler import BatchSampler, Windows, class_weights
 from tasks.validate import groups_and_times, scan, step as validate
-from tasks.validate.fingerprint import THUMBNAIL
 from tasks.validate.image_database import ImageDatabase
 from tasks.validate.suite import SuiteRunner
 

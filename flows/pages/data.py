@@ -30,6 +30,7 @@ from retrain.runs.records import Document
 from retrain.step import REPORT
 from tasks.data import image_table
 from tasks.data.image_table import SPLITS
+from tasks.data.listed import read_encoded
 from tasks.data.raw_dataset import RawDataset, Reader, open_format
 from tasks.data.reference import evaluated_of
 from tasks.validate.step import BRIGHTNESS, NEAR_DUPLICATES, REJECTED, REJECTION, RESULTS
@@ -282,7 +283,7 @@ def _pictures(
     if source is None:
         yield Table("Images", [cells(*row) for row in zip(shown.path, lines, strict=True)])
         return
-    encoded = thumbnails.read_encoded(source, zip(shown.file, shown.row, strict=True))
+    encoded = read_encoded(source, zip(shown.file, shown.row, strict=True))
     described = zip(encoded, shown.path, lines, strict=True)
     yield Gallery(
         [
@@ -304,7 +305,7 @@ def _near_duplicates(
     paths = [row[name] for row in shown for name in ("path", "near_duplicate_path")]
     places = images[images.path.isin(paths)].drop_duplicates("path").set_index("path")
     wanted = [(places.file[path], int(places.row[path])) for path in paths]
-    encoded = dict(zip(paths, thumbnails.read_encoded(source, wanted), strict=True))
+    encoded = dict(zip(paths, read_encoded(source, wanted), strict=True))
     pictures = []
     for row in shown:
         pair = (row["path"], row["near_duplicate_path"])

@@ -6,7 +6,7 @@ from typing import Any
 from flows.pages import charts
 from flows.pages.blocks import Block, Page, Section, Summary, Table, Text, Verdict, cells
 from flows.pages.charts import Interval, Line
-from flows.pages.without_training import MAX_ROWS, made_page, title
+from flows.pages.without_training import MAX_ROWS, page_of_run, title_of
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
@@ -24,13 +24,13 @@ def page_of(project: Project, document: Document) -> Page:
     else:
         verdict = Verdict("As tested", outcome, "✓", "good")
     facts = [
-        ("Model", title(document["model"])),
+        ("Model", title_of(document["model"])),
         ("Images", f"{found['images']:,}, {found['labelled']:,} of them with a label"),
     ]
     if found["calibration_error"] is not None:
         facts.append(("Calibration error", console.number(found["calibration_error"])))
     sections = [Section("Weeks", list(_weeks(found))), Section("Classes", list(_classes(found)))]
-    return made_page(document, document["workload"], verdict, [Summary(facts)], sections)
+    return page_of_run(document, document["workload"], verdict, [Summary(facts)], sections)
 
 
 def _weeks(found: Mapping[str, Any]) -> list[Block]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from flows.pages import history, page, production, training, without_training
+from flows.pages import history, page, production, suspects, training, without_training
 from flows.pages.blocks import Page
 from retrain.atomic import write_text
 from retrain.messages import message_of
@@ -24,7 +24,10 @@ PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
     "drift": without_training.drift,
     "compare": without_training.comparison,
     "production": production.page_of,
+    "suspects": suspects.page_of,
+    "select": suspects.selection,
 }
+WITH_NAME = {"suspects", "select"}  # their latest page keeps its name, when another flow has run
 
 logger = logging.getLogger("retrain")
 
@@ -97,6 +100,9 @@ def write(project: Project, document: Document) -> Document:
     try:
         file = write_run(project, document)
         write_text(file.with_name(page.LATEST), file.read_text(encoding="utf-8"))
+        if document["flow"] in WITH_NAME and "error" not in document:
+            text = file.read_text(encoding="utf-8")
+            write_text(file.with_name(f"{document['flow']}.html"), text)
         if "error" in document:
             console.say(f"{'report':<10} {page.latest_of(file.parent.name)}")
         history_page = history.page_of(project, file.parent.name)

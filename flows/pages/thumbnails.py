@@ -1,13 +1,11 @@
 """Makes thumbnails of images, as data URLs."""
 
 from base64 import b64encode
-from collections.abc import Iterable
 from contextlib import suppress
 from io import BytesIO
 from typing import TYPE_CHECKING
 
 from flows.pages.blocks import Thumbnail
-from tasks.data.raw_dataset import Reader, unit_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,14 +48,6 @@ def of_encoded(data: bytes, alt: str) -> Thumbnail:
             return _thumbnail(ImageOps.exif_transpose(image), alt)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return Thumbnail(BROKEN, f"{alt} (it cannot be decoded)")
-
-
-def read_encoded(source: Reader, places: Iterable[tuple[str, int]]) -> list[bytes]:
-    """The encoded images at some places of the data (file and row), in that order."""
-    wanted = list(places)
-    unit = unit_of(sorted(set(wanted)))
-    images = {(raw.file, raw.row): raw.data for raw in source.read(unit)}
-    return [images.get(place, b"") for place in wanted]
 
 
 def _thumbnail(image: "Image", alt: str) -> Thumbnail:

@@ -40,13 +40,13 @@ def checks(project: Project, document: Document) -> Page:
             verdict = Verdict("Refused", "The data does not pass its checks.", "✗", "bad")
         top += failure(project, document)
     sections.append(Section("Run", list(run_blocks(project, document, files))))
-    return made_page(document, document["workload"], verdict, top, sections)
+    return page_of_run(document, document["workload"], verdict, top, sections)
 
 
 def failed(project: Project, document: Document) -> Page:
     """The page of a failed run of a flow without steps."""
     verdict = Verdict("Failed", "The run failed.", "✗", "bad")
-    return made_page(document, document["workload"], verdict, failure(project, document), [])
+    return page_of_run(document, document["workload"], verdict, failure(project, document), [])
 
 
 def predictions(project: Project, document: Document) -> Page:
@@ -63,7 +63,7 @@ def predictions(project: Project, document: Document) -> Page:
     ]
     top = Summary(
         [
-            ("Model", title(document["model"])),
+            ("Model", title_of(document["model"])),
             ("Images", f"{rows:,}, {errors:,} of them not classified"),
             ("Input", document["input"]),
             ("Output", document["output"]),
@@ -75,7 +75,7 @@ def predictions(project: Project, document: Document) -> Page:
     sections = [Section("Answers", blocks)]
     if document["drift"]:
         sections.append(Section("Drift", _drift(document["drift"])))
-    return made_page(document, document["workload"], verdict, [top], sections)
+    return page_of_run(document, document["workload"], verdict, [top], sections)
 
 
 def drift(project: Project, document: Document) -> Page:
@@ -84,9 +84,9 @@ def drift(project: Project, document: Document) -> Page:
     verdict = Verdict("No drift", document["outcome"], "✓", "good")
     if drifted:
         verdict = Verdict("Drift", document["outcome"], "!", "bad")
-    top = Summary([("Model", title(document["model"])), ("Input", document["input"])])
+    top = Summary([("Model", title_of(document["model"])), ("Input", document["input"])])
     sections = [Section("Drift", _drift(document["drift"]))]
-    return made_page(document, document["workload"], verdict, [top], sections)
+    return page_of_run(document, document["workload"], verdict, [top], sections)
 
 
 def _drift(found: Mapping[str, Any]) -> list[Block]:
@@ -125,7 +125,7 @@ def _drift(found: Mapping[str, Any]) -> list[Block]:
 
 def comparison(project: Project, document: Document) -> Page:
     """The page of a run of the flow `compare`."""
-    found, a, b = document["comparison"], title(document["a"]), title(document["b"])
+    found, a, b = document["comparison"], title_of(document["a"]), title_of(document["b"])
     verdict = Verdict("Compared", document["outcome"], "=", "muted")
     facts = [("Images", f"{found['shown']:,}, {found['same']:,} answered alike")]
     facts.append(("Data", document["data"]))
@@ -135,7 +135,7 @@ def comparison(project: Project, document: Document) -> Page:
     pairs = [cells(row["a"], row["b"], f"{row['images']:,}") for row in found["pairs"][:MAX_ROWS]]
     answers = Table("Answers that differ", pairs, (a, b, "images"), frozenset({2}))
     sections.append(Section("Differences", [answers]))
-    return made_page(document, f"{a}, {b}", verdict, [Summary(facts)], sections)
+    return page_of_run(document, f"{a}, {b}", verdict, [Summary(facts)], sections)
 
 
 def _labelled(found: Mapping[str, Any], a: str, b: str) -> list[Section]:
@@ -172,7 +172,7 @@ def search(project: Project, document: Document) -> Page:
         verdict = Verdict("Failed", "The search has no complete trial.", "✗", "bad")
         top = failure(project, document) if "error" in document else []
         run = Section("Run", list(run_blocks(project, document, files_of(project, document))))
-        return made_page(document, document["workload"], verdict, top, [run])
+        return page_of_run(document, document["workload"], verdict, top, [run])
     metric = facts["metric"]
     verdict = Verdict("Searched", document["outcome"], "✓", "good")
     values = list(document["best"]["values"])
@@ -189,7 +189,7 @@ def search(project: Project, document: Document) -> Page:
     if len(done) > 1:
         blocks.append(_trials(done, metric, document["best"]["trial"]))
     blocks.append(Table("Trials, the best first", rows, columns, numbers))
-    return made_page(document, document["workload"], verdict, [], [Section("Trials", blocks)])
+    return page_of_run(document, document["workload"], verdict, [], [Section("Trials", blocks)])
 
 
 def _trials(trials: Sequence[Mapping[str, Any]], metric: str, best: int) -> Block:
@@ -209,27 +209,19 @@ def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def title(model: Mapping[str, Any]) -> str:
-    """A version, as pages name it."""
+def title_of(model: Mapping[str, Any]) -> str:
+    """A version, as a document has it, for people."""
     return f"{model['name']} version {model['version']}"
 
 
-def made_page(
+def page_of_run(
     document: Document,
     name: str,
     verdict: Verdict,
     top: Sequence[Block],
     sections: Sequence[Section],
 ) -> Page:
-    """A page of a run, whose title is the verdict.
-
-    Args:
-        document: Of the run.
-        name: What the run is about.
-        verdict: What it found.
-        top: Below the verdict.
-        sections: What follows.
-    """
+    """A page with what the pages of all runs have in common."""
     origin = f"{name} · {document['flow']} · run {document['run'][:8]}"
     return Page(
         title=f"{name}: {verdict.name}",

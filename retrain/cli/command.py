@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TRAINING = Group.create_ordered("Train")
 DECIDING = Group.create_ordered("Decide")
 USING = Group.create_ordered("Use")
+IMPROVING = Group.create_ordered("Improve")
 LOOKING = Group.create_ordered("Look")
 KEEPING = Group.create_ordered("Keep")
 SERVING = Group.create_ordered("Servers")

@@ -91,7 +91,7 @@ def train(
 
     is_trial = bool(options.overrides or options.data_rev) and options.as_name is None
     may_promote = True if promote else False if is_trial else None
-    return _run(flow, workload, options, project, to_json, promote=may_promote)
+    return run_steps(flow, workload, options, project, to_json, promote=may_promote)
 
 
 @app.command(group=TRAINING)
@@ -109,7 +109,7 @@ def validate(
     """
     from flows.validate import validate as flow
 
-    return _run(flow, workload, options, project, to_json)
+    return run_steps(flow, workload, options, project, to_json)
 
 
 @app.command(group=TRAINING)
@@ -135,7 +135,7 @@ def tune(
 
     settings = {"tune.trials": trials, "tune.parallel": parallel}
     values = {name: value for name, value in settings.items() if value is not None}
-    return _run(flow, workload, options, project, to_json, values)
+    return run_steps(flow, workload, options, project, to_json, values)
 
 
 @app.command(group=TRAINING)
@@ -169,7 +169,7 @@ def plan(*, project: Clone) -> Answer:
     plans: dict[str, Any] = {}
     for name in workloads():
         try:
-            plans[name] = _run(flow, name, RunOptions(dry_run=True), project, True).document
+            plans[name] = run_steps(flow, name, RunOptions(dry_run=True), project, True).document
         except (ValueError, ConnectionError) as error:
             plans[name] = {"error": message_of(error)}
 
@@ -180,7 +180,7 @@ def plan(*, project: Clone) -> Answer:
     return Answer(plans, show)
 
 
-def _run(
+def run_steps(
     flow: "StepsFlow",
     workload: str,
     options: RunOptions,

@@ -13,6 +13,7 @@ EXAMPLES = {
     "Train": "retrain train vit --set train.epochs=3",
     "Decide": 'retrain approve vit --reason "checked by hand"',
     "Use": "retrain predict vit --input photos --output answers.parquet",
+    "Improve": "retrain suspects vit",
     "Look": "retrain status vit",
     "Keep": "retrain doctor",
     "Servers": "retrain up",

@@ -25,6 +25,7 @@ from retrain.cli import (
     doctor,
     flows,
     init,
+    labels,
     lineage,
     predict,
     production,
@@ -40,7 +41,7 @@ from retrain.project import find_project
 
 # The modules with the commands, in the order of `retrain --help`.
 MODULES = (
-    *(init, flows, report, configuration, predict, production),
+    *(init, flows, report, configuration, predict, labels, production),
     *(registry, lineage, store, doctor, servers),
 )
 

@@ -3,14 +3,10 @@
 from functools import partial
 from pathlib import Path
 
-from cyclopts import App
-
-from retrain.cli.command import LOOKING, USING, Answer, Clone, Name, ToJson, app, place
+from retrain.cli.command import LOOKING, Answer, Clone, Name, ToJson, app, place
 from retrain.cli.flows import run_on_screen
+from retrain.cli.labels import labels
 from retrain.cli.predict import IMPORTS, Asked
-
-labels = App(name="labels", group=USING, help="Labels of images that were classified.")
-app.command(labels)
 
 
 @labels.command

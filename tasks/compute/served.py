@@ -279,13 +279,15 @@ def other_versions(package: Path) -> list[str]:
     return differing
 
 
-class _Encoded(Protocol):
+class Encoded(Protocol):
+    """An image that is sent."""
+
     @property
     def data(self) -> bytes:
         """The encoded image."""
 
 
-E = TypeVar("E", bound=_Encoded)
+E = TypeVar("E", bound=Encoded)
 
 
 def portions(images: Iterable[E]) -> Iterator[list[E]]:

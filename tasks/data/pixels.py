@@ -1,7 +1,7 @@
 """Calculates the identity of an image, which is a digest of its pixels and not of its file.
 
 An image that was saved again without loss, as PNG, BMP or in a Parquet file, keeps its identity. An
-image that was saved again as JPEG does not; the fingerprints of `tasks/validate/fingerprint.py`
+image that was saved again as JPEG does not; the fingerprints of `tasks/data/fingerprint.py`
 find such copies.
 """
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from retrain.workload import Checks, Split
 from tasks.data import image_table
+from tasks.data.fingerprint import THUMBNAIL, Thumbnails, look_alikes, near_duplicates
 from tasks.data.image_table import SPLITS
-from tasks.validate.fingerprint import THUMBNAIL, Thumbnails, look_alikes, near_duplicates
 from tasks.validate.splits import assign_splits, code, connect, equal
 
 BATCH = 1024  # rows that are Python objects at a time

@@ -23,9 +23,9 @@ from retrain.runs import console
 from tasks.compute import spread
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
+from tasks.data.fingerprint import THUMBNAIL, fingerprints, shrink
 from tasks.data.pixels import digest
 from tasks.data.raw_dataset import RawDataset, RawImage, Unit
-from tasks.validate.fingerprint import THUMBNAIL, fingerprints, shrink
 from tasks.validate.label_names import LabelNames
 
 _DATE_TIME, _EXIF, _DATE_TIME_ORIGINAL = 306, 0x8769, 36867  # tags of EXIF
@@ -42,7 +42,7 @@ class ScanTask:
         unit: The images it reads.
         path: The file about its images: the columns of `tasks.data.image_table`, the split from
             the data's names; `error`, why an image does not decode; and if it does, `fingerprint`
-            and `thumbnail` (`tasks/validate/fingerprint.py`); `taken`, the time in its EXIF data,
+            and `thumbnail` (`tasks/data/fingerprint.py`); `taken`, the time in its EXIF data,
             if that is asked for.
     """
 

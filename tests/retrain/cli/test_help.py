@@ -38,7 +38,7 @@ def test_the_commands_are_in_six_groups_each_in_one_line(capsys):
     titles = [
         line.split()[0] for line in text.splitlines() if re.match("[A-Z][a-z]+ +retrain", line)
     ]
-    assert titles == ["Train", "Decide", "Use", "Look", "Keep", "Servers"]
+    assert titles == ["Train", "Decide", "Use", "Improve", "Look", "Keep", "Servers"]
     for command in COMMANDS:
         [line] = [line for line in text.splitlines() if line.startswith(f"  {command} ")]
         assert line.rstrip().endswith(".")

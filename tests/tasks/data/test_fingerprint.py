@@ -4,8 +4,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from models.image import inspect
-from tasks.validate import fingerprint
-from tasks.validate.fingerprint import (
+from tasks.data import fingerprint
+from tasks.data.fingerprint import (
     BITS,
     THUMBNAIL,
     fingerprints,

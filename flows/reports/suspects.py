@@ -1,0 +1,66 @@
+"""What the flow `suspects` tells of a run: how much is suspect, and where it is listed."""
+
+from rich.markup import escape
+
+from flows.pages import page
+from flows.reports.training import DataReport
+from retrain.project import Project
+from retrain.registry import versions
+from retrain.runs import console
+from retrain.runs.records import Document
+from retrain.runs.state import RunState
+from tasks.data import label_tasks
+
+STEP = "find_suspects"
+
+
+class SuspectsReport(DataReport):
+    """The report of the flow `suspects`; `retrain.report.Report` describes each method."""
+
+    kind = "suspects"
+
+    def document(self, run: RunState) -> Document:
+        """A run as JSON-able values; the parts of steps that did not run are None."""
+        base = self.base_document(run) | {"suspects": None, "model": None}
+        if STEP not in run.artifacts:
+            return base
+        name, project = run.workload.name, run.context.project
+        champion = versions.champion(project, name)
+        folder = page.folder_of(project, name)
+        base["look"] = label_tasks.look("suspects", folder, project.root)
+        facts = dict(run.artifacts[STEP].facts)
+        document = base | {"suspects": facts, "model": champion and champion.identity()}
+        return document | {"outcome": f"{name}: {self.standing(document)}."}
+
+    def standing(self, document: Document) -> str:
+        """How many images are suspect, and why."""
+        facts = document["suspects"]
+        return (
+            f"probably wrong labels {facts['wrong_labels']:,}, contradictory near-duplicates "
+            f"{facts['contradictions']:,}, outliers {facts['outliers']:,}, of {facts['rows']:,} "
+            "images"
+        )
+
+    def show(self, document: Document) -> None:
+        """Shows the counts, and where the images are."""
+        console.say(f"\n[bold]{escape(document['outcome'])}[/]")
+        console.say_places(document)
+
+    def write_page(self, project: Project, document: Document) -> None:
+        """Writes the page, and beside it the lists for people who correct labels."""
+        if document["suspects"] is not None:
+            write_lists(project, document)
+        super().write_page(project, document)
+
+
+def write_lists(project: Project, document: Document) -> None:
+    """Writes the CSV file and the tasks of Label Studio, with their images."""
+    [step] = [step for step in document["steps"] if step["step"] == STEP]
+    label_tasks.write(
+        project.root / step["path"],
+        page.folder_of(project, document["workload"]),
+        "suspects",
+        project.root,
+        "{name} version {version}".format(**document["model"]),
+        document["suspects"]["classes"],
+    )

@@ -1,0 +1,202 @@
+"""The flow `select`: chooses what to label next, of images that have no labels yet.
+
+retrain select vit --input photos --count 200
+prefect deployment run select/vit --param input=photos --watch
+
+The images are compared with those of the workload's data, by the embeddings of the flow `suspects`,
+which runs first if they are not in the store.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import count as count_from
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.markup import escape
+
+from flows import predict
+from flows.pages import page, publish
+from flows.suspects import suspects
+from retrain.errors import UsageError
+from retrain.flow import flow
+from retrain.params import load_workload
+from retrain.project import Project, find_project
+from retrain.registry.versions import ModelVersion
+from retrain.runs import console
+from retrain.runs.records import Document, FlowRun, publish_table
+from retrain.store import Artifact
+from tasks.compute.observed import embeddings_of, observe, probabilities_of
+from tasks.data import label_tasks, listed, package
+from tasks.data.champion import Registered
+from tasks.predict.inputs import Image, Source, open_source, read
+from tasks.select import choose
+from tasks.suspects.observe import EMBEDDINGS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MOST = 5000  # images
+
+
+@flow
+def select(
+    workload: str, input: str, count: int = 200, image_column: str | None = None
+) -> Document:
+    """Chooses images that are worth a label: uncertain, new, and different from each other.
+
+    Args:
+        workload: An entry of `params.yaml`.
+        input: A folder of images at any depth, a Parquet or WebDataset file or a folder of them, or
+            a URL of either; a relative path starts at the project's folder.
+        count: How many images to choose, at most.
+        image_column: The Parquet column with the images; `image` or `img` if None.
+
+    Returns:
+        The run's document, as `--json` prints it.
+
+    Raises:
+        ValueError: The user has to correct something.
+    """
+    project = find_project()
+    registered = Registered(project, check(project, workload, input, count))
+    with publish.begun(project, "select", workload) as run:
+        known = choose.directions(np.load(_embeddings(run, workload), allow_pickle=False))
+        with predict.fetched(run, input) as folder:
+            source = open_source(folder, input, image_column)
+            rows, counts = _choose(run, registered, source, known, count)
+            listed.write(run.store.runs.temporary(run.id), _with_images(source, rows))
+        document = run.document(
+            workload=workload,
+            input=input,
+            model=registered.version.identity(),
+            look=label_tasks.look("select", page.folder_of(project, workload), project.root),
+            labels=dict(Counter(row["proposed"] for row in rows)),
+            chosen=len(rows),
+            **counts,
+        )
+        label_tasks.write(
+            run.store.runs.temporary(run.id),
+            page.folder_of(project, workload),
+            "select",
+            project.root,
+            registered.version.title,
+            [*package.classes_of(registered.package)],
+        )
+        document["outcome"] = _outcome(document)
+        table = [{"label": name, "images": n} for name, n in document["labels"].items()]
+        publish_table(workload, "selection", table, document["outcome"])
+        return publish.write(project, document)
+
+
+def check(project: Project, workload: str, input: str, count: int) -> ModelVersion:
+    """Checks the arguments of the flow, before it begins.
+
+    Returns:
+        The champion.
+
+    Raises:
+        UsageError: There is no such workload, no champion, no such input, or nothing is to choose.
+    """
+    load_workload(project.params, workload)
+    version = predict.find_named(project, workload)
+    predict.check_input(project, input)
+    if not 1 <= count <= MOST:
+        raise UsageError(f"--count {count}: choose 1 to {MOST:,} images.")
+    return version
+
+
+def show(document: Document) -> None:
+    """Shows what was chosen, and where it is."""
+    rows = [[label, f"{images:,}"] for label, images in sorted(document["labels"].items())]
+    console.say_table(["the model's answer", "chosen"], rows)
+    console.say(f"[bold]{escape(document['outcome'])}[/]\n")
+    for name, place in document["look"].items():
+        console.say(escape(f"{name:<10} {place}"))
+    console.say(f"{'took':<10} {document['took']:.1f} s")
+
+
+def _outcome(document: Document) -> str:
+    outcome = f"{document['chosen']:,} of {document['rows']:,} images are worth a label"
+    if document["near_duplicates"]:
+        outcome += f"; {document['near_duplicates']:,} are too much like images of the data"
+    if document["errors"]:
+        outcome += f"; {document['errors']:,} could not be classified"
+    return f"{outcome}."
+
+
+def _embeddings(run: FlowRun, workload: str) -> Path:
+    """The file with the embeddings of the workload's data; the flow `suspects` makes it."""
+    config = load_workload(run.project.params, workload)
+
+    def find() -> Artifact | None:
+        return suspects.dry_run(run.project, config).state.artifacts.get("observe")
+
+    artifact = find()
+    if artifact is None:
+        suspects(workload)
+        artifact = find()
+    assert artifact, workload
+    return run.store.fetch(artifact) / EMBEDDINGS
+
+
+def _choose(
+    run: FlowRun,
+    registered: Registered,
+    source: Source,
+    known: "NDArray[np.float32]",
+    count: int,
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The rows of the chosen images, but for their content; and how many images there are."""
+    title, units = registered.version.title, source.units()
+    rows = sum(unit.rows for unit in units)
+    images = (image for unit in units for image in read(source, unit))
+    listing: list[dict[str, Any]] = []
+    embeddings, probabilities = [], []
+    seen = observe(registered.package, images, rows, run.store.runs.temporary(run.id))
+    with console.counted("select", rows) as shown:
+        for some, answers in seen:
+            listing += map(_row, some, answers["label"].to_pylist(), count_from(len(listing)))
+            answered = answers.filter(answers["label"].is_valid())
+            if len(answered):
+                embeddings.append(embeddings_of(answered, title))
+                probabilities.append(probabilities_of(answered))
+            shown(len(some))
+    listing = [row for row in listing if row["proposed"] is not None]
+    if not listing:
+        raise ValueError("None of the images can be classified.")
+    directions = choose.directions(np.concatenate(embeddings))
+    usual = choose.neighbours(known)
+    closest = float(np.quantile(usual, choose.CLOSE))
+    distances = choose.nearest(directions, known)
+    answers = np.concatenate(probabilities)
+    chosen = choose.choose(answers, directions, distances, count, closest)
+    for place in chosen.tolist():
+        listing[place]["confidence"] = answers[place].max()
+        listing[place]["distance"] = distances[place] / max(np.median(usual), 1e-12)
+    counts = {
+        "rows": rows,
+        "errors": rows - len(listing),
+        "near_duplicates": int((distances <= closest).sum()),
+    }
+    return [listing[place] for place in chosen.tolist()], counts
+
+
+def _row(image: Image, label: str | None, number: int) -> dict[str, Any]:
+    """What is known of an image; `row` is its number in the input."""
+    where = {"path": image.path, "file": image.path, "row": number, "sha256": image.sha256}
+    return where | {"why": listed.TO_LABEL, "proposed": label}
+
+
+def _with_images(source: Source, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows with the encoded images; the units that have none of them are not read."""
+    wanted = {row["row"] for row in rows}
+    found: dict[int, bytes] = {}
+    first = 0
+    for unit in source.units():
+        if wanted & {*range(first, first + unit.rows)}:
+            numbered = enumerate(read(source, unit), first)
+            found |= {number: image.data for number, image in numbered if number in wanted}
+        first += unit.rows
+    return (row | {"image": found[row["row"]]} for row in rows)

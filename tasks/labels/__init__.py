@@ -1,0 +1,1 @@
+"""Takes corrected labels over into the data."""

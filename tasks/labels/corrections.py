@@ -1,0 +1,118 @@
+"""Reads corrected labels: an export of Label Studio, or the CSV file of listed images.
+
+Both come from the files that `tasks/data/label_tasks.py` writes, so that each image is known by
+its file, its row there, and its SHA-256.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retrain.errors import UsageError
+from tasks.data.label_tasks import CORRECTED, FROM_NAME
+from tasks.data.listed import TO_LABEL
+
+NEEDED = ("why", "path", "file", "row", "sha256")
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The label that a person has given to an image.
+
+    Attributes:
+        path: The name of the image in reports.
+        file: The file that holds it: of the data, or of the images that were to be labelled.
+        row: Its row in the file.
+        sha256: SHA-256 (hex) of the encoded image.
+        label: The name of its class.
+        is_new: Whether the image was to be labelled, and so is not in the data yet.
+    """
+
+    path: str
+    file: str
+    row: int
+    sha256: str
+    label: str
+    is_new: bool
+
+
+def read(file: Path) -> list[Correction]:
+    """Reads the images that have a label of a person.
+
+    Args:
+        file: An export of Label Studio in its format JSON, or a CSV file with the columns of the
+            one that was written, whose column `corrected` a person has filled.
+
+    Raises:
+        UsageError: There is no such file, it lacks something, or an image has two labels.
+    """
+    if not file.is_file():
+        raise UsageError(f"{file}: there is no such file.")
+    try:
+        labelled = [*(_tasks if file.suffix.lower() == ".json" else _rows)(file)]
+        found = [
+            Correction(
+                path=row["path"],
+                file=row["file"],
+                row=int(row["row"]),
+                sha256=row["sha256"],
+                label=label,
+                is_new=row["why"] == TO_LABEL,
+            )
+            for row, label in labelled
+        ]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise UsageError(
+            f"{file} cannot be read: {reason}. It should be an export of Label Studio in its "
+            f"format JSON, or a CSV file with the columns {', '.join((*NEEDED, CORRECTED))}."
+        ) from None
+    return [*_each_once(found)]
+
+
+def _rows(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The filled rows of a CSV file, and their labels."""
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        for row in csv.DictReader(lines):
+            if label := row[CORRECTED].strip():
+                yield row, label
+
+
+def _tasks(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The data of the annotated tasks of an export of Label Studio, and their labels."""
+    for task in json.loads(file.read_bytes()):
+        labels = {
+            choice
+            for annotation in task["annotations"]
+            if not annotation.get("was_cancelled")
+            for result in annotation["result"]
+            if result["from_name"] == FROM_NAME
+            for choice in result["value"]["choices"]
+        }
+        if len(labels) > 1:
+            named = " and ".join(sorted(labels))
+            raise UsageError(f"{file}: {task['data']['path']} was labelled {named}: decide on one.")
+        for label in labels:
+            yield task["data"], label
+
+
+def _each_once(corrections: Iterable[Correction]) -> Iterator[Correction]:
+    """Leaves out what is said twice.
+
+    Raises:
+        UsageError: An image has two labels.
+    """
+    known: dict[tuple[str, int], Correction] = {}
+    for correction in corrections:
+        before = known.setdefault((correction.file, correction.row), correction)
+        if before.label != correction.label:
+            raise UsageError(
+                f"{correction.path} is labelled {before.label} and {correction.label}: decide on "
+                "one."
+            )
+    return iter(known.values())

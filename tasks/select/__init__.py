@@ -1,0 +1,1 @@
+"""Chooses the images that are worth a label."""

@@ -1,0 +1,125 @@
+"""Lists the images whose labels are suspect, that contradict each other, or are like no others."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from retrain.step import Chosen, Facts, Workspace, step
+from retrain.store import Artifact
+from retrain.workload import Data, Workload
+from tasks.compute import spread
+from tasks.data.fingerprint import look_alikes
+from tasks.data.image_table import SPLITS, natural_order, read_split
+from tasks.data.listed import CONTRADICTION, OUTLIER, WRONG_LABEL, with_images, write
+from tasks.data.raw_dataset import READERS, open_raw_dataset
+from tasks.suspects import confident, outliers
+from tasks.suspects.observe import EMBEDDINGS, PRINTS, THUMBNAILS
+
+MAX_OUTLIERS = 200
+MAX_LISTED = 5000
+COUNTS = {
+    "wrong_labels": WRONG_LABEL,
+    "contradictions": CONTRADICTION,
+    "outliers": OUTLIER,
+}
+
+
+@step(
+    inputs=("pull", "validate", "observe"),
+    reads=("data.image_column", "data.label_column"),
+    opens=spread.fetching("pull"),
+    libraries=("numpy", "pyarrow", "scipy"),
+    has_stage=False,
+)
+def find_suspects(
+    data: Data,
+    pulled: Artifact,
+    validated: Artifact,
+    observed: Artifact,
+    workspace: Workspace,
+) -> Facts:
+    """Finds what a person should look at, and lists the first `MAX_LISTED`.
+
+    Writes the file of `tasks/data/listed.py`: first the labels that are probably wrong, then what
+    contradicts a near-duplicate, then the outliers.
+
+    Returns:
+        `rows`, how many images there are; `noise`, the share of their labels that seems to be
+        wrong, whether one can tell which or not; the `classes`; and how many images have each of
+        `COUNTS`.
+    """
+    images = _images(validated.folder)
+    classes = sorted(validated.facts["classes"], key=natural_order)
+    places = pc.index_in(images["label"], pa.array(classes, pa.string()))
+    labels = places.to_numpy().astype(np.int64)
+    embeddings = np.load(observed.folder / EMBEDDINGS, allow_pickle=False)
+    logits = confident.out_of_sample(embeddings, labels)
+    probabilities, noise = confident.probabilities_of(logits, labels)
+    wrong = confident.wrong_labels(probabilities, noise, labels)
+    contradicting = _contradictions(observed, labels, images["path"])
+    distances = outliers.distances(embeddings, labels)
+    far = outliers.far_out(distances)[:MAX_OUTLIERS]
+    proposed = probabilities.argmax(axis=1)
+    proposed[wrong] = confident.proposals(probabilities, labels)[wrong]
+    found = {WRONG_LABEL: wrong.tolist(), CONTRADICTION: contradicting, OUTLIER: far.tolist()}
+    reasons = _reasons(found)
+    shown = [*reasons][:MAX_LISTED]
+    rows = [
+        known
+        | {
+            "why": "; ".join(reasons[image]),
+            "proposed": classes[proposed[image]],
+            "confidence": probabilities[image, proposed[image]],
+            "distance": distances[image] / np.median(distances),
+            "look_alike": contradicting.get(image),
+        }
+        for image, known in zip(shown, images.take(shown).to_pylist(), strict=True)
+    ]
+    write(workspace.folder, with_images(open_raw_dataset(data, pulled), rows))
+    counts = {name: len(found[kind]) for name, kind in COUNTS.items()}
+    return {"rows": len(labels), "noise": round(noise, 4), "classes": classes} | counts
+
+
+def _reasons(found: Mapping[str, Iterable[int]]) -> dict[int, list[str]]:
+    """Why each image is listed, in the order in which they are."""
+    reasons: dict[int, list[str]] = defaultdict(list)
+    for reason, images in found.items():
+        for image in images:
+            reasons[image].append(reason)
+    return reasons
+
+
+def _images(validated: Path) -> pa.Table:
+    """The accepted images, in the order in which `observe` has seen them."""
+    columns = ["path", "split", "label", "file", "row", "sha256"]
+    return pa.concat_tables(
+        table for split in SPLITS for table in read_split(validated, split, columns)
+    )
+
+
+def _contradictions(
+    observed: Artifact, labels: NDArray[np.int64], paths: pa.ChunkedArray
+) -> dict[int, str]:
+    """For each image that looks like one with another label, the path of the first such image."""
+    prints = np.load(observed.folder / PRINTS, allow_pickle=False)
+    thumbnails = np.load(observed.folder / THUMBNAILS, allow_pickle=False)
+    lefts, rights = look_alikes(prints, thumbnails.__getitem__)
+    differ = labels[lefts] != labels[rights]
+    pairs = np.unique(np.sort([lefts[differ], rights[differ]], axis=0), axis=1)
+    others: dict[int, str] = {}
+    for pair in pairs.T.tolist():
+        for image, other in (pair, pair[::-1]):
+            others.setdefault(image, paths[other].as_py())
+    return others
+
+
+@find_suspects.chooses
+def _dependencies(
+    workload: Workload, pulled: Artifact, validated: Artifact, observed: Artifact
+) -> Chosen:
+    return Chosen(modules=(READERS[pulled.facts["format"]],))

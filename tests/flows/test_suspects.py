@@ -1,0 +1,145 @@
+"""From a wrong label to a corrected one, by the commands that people call."""
+
+import csv
+import json
+import shutil
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from ruamel.yaml import YAML
+
+from tests.flows.conftest import Clone
+
+HOSTILE = "again <script>alert(1)</script>.png"
+
+
+def add_workload(clone: Clone, folder: Path) -> None:
+    """Adds a workload `photos`, like `vit`, but with its images in class folders."""
+    path, yaml = clone.root / "params.yaml", YAML()
+    tree = yaml.load(path.read_text())
+    entry = json.loads(json.dumps(tree["workloads"]["vit"]))
+    entry["data"]["path"] = str(folder)
+    tree["workloads"]["photos"] = entry
+    with path.open("w") as file:
+        yaml.dump(tree, file)
+
+
+@pytest.fixture(scope="module")
+def wrong(clone, tmp_path_factory) -> dict[str, str]:
+    """The right classes of the images of a workload `photos` that are in the folder of another."""
+    folder = tmp_path_factory.mktemp("images") / "photos"
+    [data] = (clone.root / ".retrain/store/pull").glob("*/data")
+    random, truth = np.random.default_rng(0), {}
+    for file in sorted(data.glob("*.parquet")):
+        for number, row in enumerate(pq.read_table(file).to_pylist()):
+            label = listed = int(row["label"])
+            if random.random() < 0.03:
+                listed = int(label + random.integers(1, 10)) % 10
+            name = f"{file.stem}/{listed}/{number}.png"
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(row["image"]["bytes"])
+            if listed != label:
+                truth[name] = str(label)
+    first = min((folder / "train" / "3").iterdir())
+    brighter = np.asarray(Image.open(first)).clip(0, 250) + 5
+    Image.fromarray(brighter).save(folder / "train" / "8" / HOSTILE)
+    add_workload(clone, folder)
+    return truth
+
+
+@pytest.fixture(scope="module")
+def found(clone, wrong) -> dict:
+    """The document of `suspects`, with the model that a training has made of these images."""
+    clone.train("--set", "train.epochs=8", "--promote", workload="photos")
+    return clone.json("suspects", "photos")
+
+
+def rows_of(clone: Clone, found: dict) -> list[dict[str, str]]:
+    with (clone.root / found["look"]["csv"]).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_found_shown_and_taken_over(clone, wrong, found):
+    listed = rows_of(clone, found)
+    suspects = [row for row in listed if "wrong label" in row["why"]]
+    right = [row for row in suspects if row["path"] in wrong]
+    assert len(right) >= 0.7 * len(wrong)
+    assert len(right) >= 0.5 * len(suspects)
+    assert sum(wrong[row["path"]] == row["proposed"] for row in right) >= 0.9 * len(right)
+    assert found["suspects"]["wrong_labels"] == len(suspects)
+    twins = [row for row in listed if "near-duplicate" in row["why"]]
+    assert f"train/8/{HOSTILE}" in [row["path"] for row in twins]
+
+    page = (clone.root / found["look"]["report"]).read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert page.count("data:image/png;base64,") >= len(suspects)
+    assert (clone.root / "reports/photos/latest.html").read_text(encoding="utf-8") == page
+    tasks = json.loads((clone.root / found["look"]["tasks"]).read_text(encoding="utf-8"))
+    assert [task["data"]["path"] for task in tasks] == [row["path"] for row in listed]
+    for task in tasks:
+        place = task["data"]["image"].removeprefix("/data/local-files/?d=")
+        Image.open(BytesIO((clone.root / place).read_bytes())).verify()
+        [answer] = task["predictions"][0]["result"]
+        assert answer["value"] == {"choices": [task["data"]["proposed"]]}
+        annotation = {"result": [answer], "was_cancelled": False}
+        task["annotations"] = [annotation] if task["data"]["path"] in wrong else []
+    exported = clone.root / "export.json"
+    exported.write_text(json.dumps(tasks))
+
+    assert clone.json("suspects", "photos")["state"] == "Skipped"
+    nobody = clone.retrain("labels", "import", "photos", str(exported), code=2).stderr
+    assert "add --yes, or --dry-run" in nobody
+    preview = clone.json("labels", "import", "photos", str(exported), "--dry-run")
+    assert (preview["applied"], len(preview["changes"])) == (False, len(right))
+    done = clone.json("labels", "import", "photos", str(exported), "--yes")
+    assert (done["applied"], done["changes"]) == (True, preview["changes"])
+    again = clone.json("labels", "import", "photos", str(exported), "--yes")
+    assert again["changes"] == []
+    after = clone.json("suspects", "photos")
+    assert after["suspects"]["rows"] == found["suspects"]["rows"]
+    assert after["suspects"]["noise"] < found["suspects"]["noise"] / 2
+
+
+@pytest.mark.slow
+def test_what_is_worth_a_label_is_chosen_and_added(clone, found, tmp_path):
+    random = np.random.default_rng(0)
+    for number in range(12):
+        Image.fromarray(random.integers(0, 256, (8, 8), np.uint8)).save(tmp_path / f"{number}.png")
+    folder = place_of_images(clone)
+    known = sorted((folder / "train" / "1").iterdir())[:20]
+    for file in known:
+        shutil.copy(file, tmp_path / f"known-{file.name}")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    document = clone.json("select", "photos", "--input", str(tmp_path), "--count", "5")
+    assert (document["rows"], document["errors"], document["chosen"]) == (33, 1, 5)
+    assert document["near_duplicates"] >= 20
+    chosen = rows_of(clone, document)
+    assert len({row["path"] for row in chosen}) == 5
+    assert not any(row["path"].startswith("known") for row in chosen)
+    file = clone.root / document["look"]["csv"]
+    text = file.read_text(encoding="utf-8").replace(",\n", ",1\n").replace(",\r\n", ",1\r\n")
+    file.write_text(text, encoding="utf-8", newline="")
+    done = clone.json("labels", "import", "photos", str(file), "--yes")
+    assert done["classes"] == {"1": {"leave": 0, "come": 5}}
+    for row in chosen:
+        name = row["path"].removesuffix(".png")
+        added = [*(folder / "train" / "1").glob(f"{name}*.png")]
+        data = (tmp_path / row["path"]).read_bytes()
+        assert data in [file.read_bytes() for file in added]
+
+
+def place_of_images(clone: Clone) -> Path:
+    tree = YAML().load((clone.root / "params.yaml").read_text())
+    return Path(tree["workloads"]["photos"]["data"]["path"])
+
+
+def test_without_a_champion_a_line_says_what_to_do(clone, tmp_path):
+    refused = clone.retrain("suspects", "mnist", code=2).stderr
+    assert "mnist has no champion yet" in refused
+    refused = clone.retrain("select", "vit", "--input", str(tmp_path), "--count", "0", code=2)
+    assert refused.stderr == "retrain: --count 0: choose 1 to 5,000 images.\n"

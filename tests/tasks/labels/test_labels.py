@@ -1,0 +1,230 @@
+"""Corrected labels, from the file that a person has filled to the data."""
+
+import csv
+import json
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows import labels as flow
+from retrain.errors import UsageError
+from retrain.project import Project
+from tasks.data import label_tasks, listed
+from tasks.data.raw_dataset import open_format
+from tasks.labels import corrections, parquet
+from tests.tasks.toy_data import png, write_files, write_parquet
+
+PARAMS = "workloads:\n  photos:\n    data:\n      path: {path}\n    model:\n      family: vit\n"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project whose workload has images in class folders outside `data/`."""
+    (tmp_path / "params.yaml").write_text(PARAMS.format(path="images"))
+    return Project(tmp_path)
+
+
+def row(path: str, data: bytes, corrected: str, why: str = listed.WRONG_LABEL, number: int = 0):
+    """A row of the CSV file, as a person has filled it."""
+    digest = sha256(data).hexdigest()
+    where = {"path": path, "file": path, "row": number, "sha256": digest}
+    empty = dict.fromkeys((*label_tasks.COLUMNS, label_tasks.CORRECTED), "")
+    return empty | where | {"why": why, "corrected": corrected}
+
+
+def write_csv(project: Project, *rows: dict) -> Path:
+    file = project.root / "corrected.csv"
+    with file.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+def names(project: Project) -> list[str]:
+    root = project.root / "images"
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+FILES = {
+    "train/cat/1.png": png(1),
+    "train/cat/deep/2.png": png(2),
+    "train/dog/1.png": png(3),
+    "val/dog/4.png": png(4),
+    "val/cat/5.png": png(5),
+}
+
+
+def corrected() -> list[dict]:
+    return [
+        row("train/cat/1.png", png(1), "dog"),  # where another image has this name
+        row("train/cat/deep/2.png", png(2), "dog"),
+        row("val/dog/4.png", png(4), ""),  # not looked at
+        row("val/cat/5.png", png(5), "cat"),  # right as it is
+    ]
+
+
+AFTER = [
+    f"train/dog/1-{sha256(png(1)).hexdigest()[:8]}.png",
+    "train/dog/1.png",
+    "train/dog/deep/2.png",
+    "val/cat/5.png",
+    "val/dog/4.png",
+]
+
+
+def test_images_are_moved_to_the_folder_of_their_class(project):
+    write_files(project.root / "images", FILES)
+    plan = flow.plan(project, "photos", write_csv(project, *corrected()))
+    assert names(project) == sorted(FILES)
+    assert plan.classes == {"cat": {"leave": 2, "come": 0}, "dog": {"leave": 0, "come": 2}}
+    assert plan.read == 3
+    plan.apply()
+    assert names(project) == AFTER
+    assert (project.root / "images" / AFTER[0]).read_bytes() == png(1)
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_an_import_that_was_ended_goes_on_where_it_was(project, done):
+    write_files(project.root / "images", FILES)
+    file = write_csv(project, *corrected())
+    for step in flow.plan(project, "photos", file).steps[:done]:
+        step()
+    again = flow.plan(project, "photos", file)
+    assert len(again.changes) == 2 - done
+    again.apply()
+    assert names(project) == AFTER
+    assert flow.plan(project, "photos", file).changes == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (row("train/cat/1.png", png(9), "dog"), "train/cat/1.png has changed since it was listed"),
+        (row("train/cat/9.png", png(9), "dog"), "train/cat/9.png is not where it was listed"),
+        (row("train/cat/1.png", png(1), "dgo"), "no class of the data. Did you mean 'dog'?"),
+        (row("train/cat/deep/2.png", png(2), "cat"), "is labelled dog and cat: decide on one"),
+    ],
+)
+def test_what_is_wrong_is_found_before_anything_changes(project, wrong, message):
+    write_files(project.root / "images", FILES)
+    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
+        flow.plan(project, "photos", write_csv(project, corrected()[1], wrong))
+    assert names(project) == sorted(FILES)
+
+
+def test_images_that_were_to_be_labelled_are_added(project):
+    write_files(project.root / "images", FILES)
+    digest = sha256(png(7)).hexdigest()
+    copies = {f"{digest}.png": png(7)}
+    write_files(project.root / "reports" / "photos" / "select-images", copies)
+    new = row("camera 1/1.png", png(7), "dog", why=listed.TO_LABEL)
+    file = write_csv(project, new)
+    plan = flow.plan(project, "photos", file)
+    assert plan.document(is_applied=False)["changes"] == [
+        {"path": "camera 1/1.png", "before": None, "after": "dog"}
+    ]
+    plan.apply()
+    assert names(project) == sorted([*FILES, f"train/dog/1-{digest[:8]}.png"])
+    assert flow.plan(project, "photos", file).changes == []
+
+
+def task(data: dict, *choices: str, cancelled: bool = False) -> dict:
+    """A task as Label Studio exports it."""
+    result = {"from_name": "label", "to_name": "image", "type": "choices"}
+    annotation = {
+        "was_cancelled": cancelled,
+        "result": [result | {"value": {"choices": [choice]}} for choice in choices],
+    }
+    return {"data": data, "annotations": [annotation] if choices else []}
+
+
+def test_an_export_of_label_studio_says_the_same(project):
+    exported = project.root / "export.json"
+    first, second, _, last = corrected()
+    tasks = [task(first, "dog"), task(second, "dog"), task(last), task(last, "dog", cancelled=True)]
+    exported.write_text(json.dumps(tasks))
+    found = corrections.read(exported)
+    assert found == corrections.read(write_csv(project, first, second))
+    exported.write_text(json.dumps([task(first, "dog", "cat")]))
+    with pytest.raises(UsageError, match="was labelled cat and dog: decide on one"):
+        corrections.read(exported)
+    exported.write_text(json.dumps({"a": 1}))
+    with pytest.raises(UsageError, match=r"export.json cannot be read: "):
+        corrections.read(exported)
+    with pytest.raises(UsageError, match="there is no such file"):
+        corrections.read(project.root / "nothing.csv")
+    (project.root / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UsageError, match="no 'corrected'"):
+        corrections.read(project.root / "other.csv")
+
+
+IMAGES = [png(number) for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("stored", "class_names", "after"),
+    [
+        (["cat", "dog", "cat", "dog", "dog"], None, ["cat", "dog", "cat", "cat", "dog"]),
+        ([0, 1, 0, 1, 1], ["cat", "dog"], [0, 1, 0, 0, 1]),
+    ],
+)
+def test_the_column_of_parquet_files_is_written_anew(project, stored, class_names, after):
+    file = project.root / "images" / "train.parquet"
+    write_parquet(file, IMAGES, stored, names=class_names, row_group_size=2)
+    before = pq.read_table(file)
+    path = "train.parquet:3"
+    filled = row(path, IMAGES[3], "cat", number=3) | {"file": "train.parquet"}
+    same = row("train.parquet:4", IMAGES[4], "dog", number=4) | {"file": "train.parquet"}
+    plan = flow.plan(project, "photos", write_csv(project, filled, same))
+    assert [vars(change) for change in plan.changes] == [
+        {"path": path, "before": "dog", "after": "cat"}
+    ]
+    plan.apply()
+    written = pq.read_table(file)
+    assert written["label"].to_pylist() == after
+    assert written.drop_columns("label").equals(before.drop_columns("label"))
+    assert written.schema.equals(before.schema, check_metadata=True)
+    assert pq.ParquetFile(file).num_row_groups == 3
+    assert flow.plan(project, "photos", project.root / "corrected.csv").changes == []
+
+
+def test_an_image_of_a_parquet_file_that_has_changed_is_refused(project):
+    file = project.root / "images" / "train.parquet"
+    write_parquet(file, IMAGES, ["cat", "dog", "cat", "dog", "dog"])
+    data = open_format("parquet", file.parent)
+    one = corrections.Correction("a", "train.parquet", 9, "0", "cat", is_new=False)
+    for wrong in (one, replace(one, row=1), replace(one, file="gone.parquet")):
+        with pytest.raises(UsageError, match=r"has changed|is not in the data"):
+            parquet.plan(data, [wrong], {"cat": "cat", "dog": "dog"})
+
+
+def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project):
+    file = write_csv(project, row("1.png", png(1), "cat"))
+
+    def refusal(path: str) -> str:
+        (project.root / "params.yaml").write_text(PARAMS.format(path=path))
+        with pytest.raises(UsageError) as error:
+            flow.plan(project, "photos", file)
+        return str(error.value)
+
+    write_files(
+        project.root / "images", {"1.png": png(1), "labels.csv": b"path,label\n1.png,dog\n"}
+    )
+    assert "change the classes in its CSV, TSV or JSONL file" in refusal("images")
+    assert "dvc pull data.dvc" in refusal("data/photos")
+    assert "correct them where it is" in refusal("s3://bucket/images")
+    assert "is no folder" in refusal("corrected.csv")
+
+
+def test_names_of_classes_lead_back_to_their_folders(project):
+    text = PARAMS.format(path="images").replace("    model", "      label_names: names\n    model")
+    (project.root / "params.yaml").write_text(text)
+    files = {"n01/1.png": png(1), "n02/2.png": png(2), "names": b"n01 tench\nn02 goldfish\n"}
+    write_files(project.root / "images", files)
+    file = write_csv(project, row("n01/1.png", png(1), "goldfish"))
+    flow.plan(project, "photos", file).apply()
+    assert names(project) == ["n02/1.png", "n02/2.png", "names"]
