@@ -98,6 +98,14 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
     )
 
 
+def read_plan(path: Path) -> Plan | None:
+    """The plan that a file holds; None if there is none, or it is of an older kind."""
+    try:
+        return Plan(**json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
 def difference(previous: Plan, current: Plan) -> str:
     """Describes what changed between two plans of a step: `train.lr 0.001 -> 0.0005`."""
     old, new = ({**first_defaults(), **plan.config} for plan in (previous, current))
