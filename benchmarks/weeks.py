@@ -13,9 +13,9 @@ store. What is shown:
   of the store that has the last week alone, and against the last prepared data
 - whether the digests of the outputs are the same in both stores
 
-The photos are smooth patterns with noise, 256 x 192 pixels, JPEG and every tenth PNG, no two alike.
-They are named by number, as a camera does, so that those of a week follow each other; or at random
-(`--names random`), so that they lie among the others.
+The photos are smooth patterns with noise, 256 x 192 pixels, JPEG and every twentieth PNG, no two
+alike. They are named by number, as a camera does, so that those of a week follow each other; or at
+random (`--names random`), so that they lie among the others.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def add_photos(clone: Path, first: int, end: int, names: str) -> int:
     for number in range(first, end):
         path = clone / "data/photos" / f"class_{number % CLASSES}" / file_name(number, names)
         path.parent.mkdir(parents=True, exist_ok=True)
-        photo(number).save(path, quality=85)
+        photo(number).save(path, quality=85, compress_level=1)
     call(clone, ("-m", "dvc", "add", "--quiet", "data"))
     return end
 
@@ -116,7 +116,7 @@ def file_name(number: int, names: str) -> str:
     stem = f"IMG_{number:07}"
     if names == "random":
         stem = hashlib.sha256(stem.encode()).hexdigest()[:16]
-    return f"{stem}.{'png' if number // CLASSES % 10 == 0 else 'jpg'}"
+    return f"{stem}.{'png' if number // CLASSES % 20 == 0 else 'jpg'}"
 
 
 def photo(number: int) -> Image.Image:
@@ -124,7 +124,7 @@ def photo(number: int) -> Image.Image:
     random = np.random.default_rng(number)
     small = Image.fromarray(random.integers(0, 256, (9, 12, 3), np.uint8))
     smooth = np.asarray(small.resize((256, 192), Image.Resampling.BICUBIC), np.int16)
-    noise = random.integers(-6, 7, (192, 256, 1), np.int16)
+    noise = np.frombuffer(random.bytes(192 * 256), np.uint8).reshape(192, 256, 1) % 13 - np.int16(6)
     return Image.fromarray((smooth + noise).clip(0, 255).astype(np.uint8))
 
 
@@ -144,6 +144,8 @@ def follow(week: int) -> None:
 
     project = find_project()
     workload = load_workload(project.params, WORKLOAD)
+    for load in train.imports_from(STEPS[0], workload):  # a run does so while its server starts
+        load()
     state = train.state(RunContext(f"week-{week}", project), workload)
     with state.store.runs.holding(state.context.run), suppress(StepEndedError):
         OneStep(state, last=STEPS[-1]).follow(train.fn, state.version)

@@ -1,13 +1,14 @@
 """Finds the output that a step has made of an earlier version of its inputs, to take from it."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from retrain.errors import DamagedArtifactError
-from retrain.outputs import MANIFEST, Plan, read_plan
+from retrain.outputs import MANIFEST, Plan, list_files, read_plan
 from retrain.step import Input
 from retrain.store import Store
 
@@ -32,7 +33,7 @@ def find(
     with store.lock(step, last.key):
         store.use(step, last.key)  # so that no clean-up removes it meanwhile
     artifact = store.find(step, last.key)
-    if artifact is None or store.missing(step, last.key):
+    if artifact is None or (artifact.remote and store.missing(step, last.key)):
         return None
     try:
         check([artifact])
@@ -41,19 +42,24 @@ def find(
     return artifact.folder
 
 
-def share_files(folder: Path, files: Iterable[Mapping[str, Any]], earlier: Path) -> None:
-    """Makes the files of an output links to those of an earlier one that are the same.
+def list_shared(folder: Path, earlier: Path) -> list[dict[str, Any]]:
+    """Lists the files of an output, and makes those that an earlier one has links to its files.
 
     Args:
         folder: The output.
-        files: Its files, as a manifest lists them.
         earlier: The folder of the earlier output, which is undamaged.
+
+    Returns:
+        As `list_files` does; links that were there already are not read.
     """
     manifest = json.loads((earlier / MANIFEST).read_bytes())
-    there = {file["sha256"]: earlier / file["path"] for file in manifest["files"]}
+    there = {file["sha256"]: f"{earlier}/{file['path']}" for file in manifest["files"]}
+    inodes = {os.stat(path).st_ino: sha256 for sha256, path in there.items()}  # noqa: PTH116
+    files = list_files(folder, inodes)
     with suppress(OSError):  # a file system without links, or with few
         for file in files:
             path, source = folder / file["path"], there.get(file["sha256"])
-            if source and not path.samefile(source):
+            if source and path.stat().st_ino not in inodes:
                 path.unlink()
                 path.hardlink_to(source)
+    return files

@@ -227,9 +227,8 @@ def _run(
     """Runs a step in a workspace; its manifest is the last file that is written there."""
     began = monotonic()
     facts = step.run(workload, inputs, workspace)
-    files = list_files(workspace.folder)
-    if workspace.earlier:
-        earlier.share_files(workspace.folder, files, workspace.earlier)
+    folder, before = workspace.folder, workspace.earlier
+    files = earlier.list_shared(folder, before) if before else list_files(folder)
     files += workspace.sent
     files.sort(key=lambda file: str(file["path"]))
     manifest = {

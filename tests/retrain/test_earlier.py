@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from retrain import outputs
 from retrain.execute import get_or_run
 from retrain.outputs import plan
 from retrain.step import DataVersion, Step
@@ -78,3 +79,21 @@ def test_an_earlier_output_that_is_being_used_is_not_cleaned_up(store, context):
     before = store.last_used("toy", first.key)
     week(store, context, 2)
     assert store.last_used("toy", first.key) > before + 3600
+
+
+def test_a_link_to_a_file_of_the_earlier_output_is_not_read_again(store, context, monkeypatch):
+    first, read = week(store, context, 1), []
+
+    def link(definition: Train, version: DataVersion, workspace) -> dict:
+        (workspace.folder / "linked").hardlink_to(workspace.earlier / "same.txt")
+        (workspace.folder / "new").write_text("new")
+        return {}
+
+    measured = outputs.sha256_of
+    monkeypatch.setattr(
+        outputs, "sha256_of", lambda path, *show: read.append(path) or measured(path)
+    )
+    second = week(store, context, 2, step=replace(STEP, function=link))
+    assert [path.name for path in read] == ["new"]
+    assert verify(store, lambda *_: None) == []
+    assert (second.folder / "linked").samefile(first.folder / "same.txt")
