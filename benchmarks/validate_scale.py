@@ -168,7 +168,7 @@ def after_the_scan(folder: Path, files: list[Path], data: Data) -> None:
     with closing(ImageDatabase(space.scratch / "images.sqlite")) as database:
         groups = groups_and_times.read_groups(data.group, source)
         times = groups_and_times.read_times(data.time, source)
-        validate._fill(database, files, groups, times)
+        validate._fill(database, files, groups, times, space)
         validate._divide(database, data, checks)
         print(validate._judge(database, data, checks, space)["rows"])
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from retrain import exchange, hardware
+from retrain import earlier, exchange, hardware
 from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files, state_of
@@ -90,6 +90,8 @@ def _make(
         with _checked(to_check, partial(_opened, step, workload), check) as state:
             half.mkdir(parents=True)
             scratch, is_stale = store.scratch_from(step.name, plan.key, state)
+            use = step.by_difference and not refresh
+            before = earlier.find(store, workload.name, plan, check) if use else None
             workspace = Workspace(
                 half,
                 scratch,
@@ -99,6 +101,7 @@ def _make(
                 refresh or is_stale,
                 context.trial,
                 workload,
+                earlier=before,
             )
             manifest = _run(step, plan, workload, inputs, workspace, context)
             if workspace.sent:  # it is whole only together with the remote
@@ -224,7 +227,9 @@ def _run(
     """Runs a step in a workspace; its manifest is the last file that is written there."""
     began = monotonic()
     facts = step.run(workload, inputs, workspace)
-    files = [*list_files(workspace.folder), *workspace.sent]
+    folder, before = workspace.folder, workspace.earlier
+    files = earlier.list_shared(folder, before) if before else list_files(folder)
+    files += workspace.sent
     files.sort(key=lambda file: str(file["path"]))
     manifest = {
         "digest": digest_of_output(facts, files),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from retrain.code import code_digests
@@ -98,6 +98,14 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
     )
 
 
+def read_plan(path: Path) -> Plan | None:
+    """The plan that a file holds; None if there is none, or it is of an older kind."""
+    try:
+        return Plan(**json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
 def difference(previous: Plan, current: Plan) -> str:
     """Describes what changed between two plans of a step: `train.lr 0.001 -> 0.0005`."""
     old, new = ({**first_defaults(), **plan.config} for plan in (previous, current))
@@ -181,28 +189,35 @@ def parse_manifest(content: bytes, key: str) -> dict[str, Any] | None:
     """
     manifest: dict[str, Any] = json.loads(content)
     del content  # of a million files, 170 MB
-    paths = [PurePosixPath(file["path"]) for file in manifest["files"]]
+    paths = [file["path"] for file in manifest["files"]]
     is_consistent = (
         manifest["digest"] == digest_of_output(manifest["facts"], manifest["files"])
         and Plan(**manifest["plan"]).key == key
         and "run" in manifest["provenance"]
         # What others can write to must not decide where files are written here.
-        and not any(path.is_absolute() or ".." in path.parts for path in paths)
+        and not any(path.startswith("/") or ".." in path.split("/") for path in paths)
     )
     return manifest if is_consistent else None
 
 
-def list_files(folder: Path) -> list[dict[str, Any]]:
-    """Every file below a folder: path (relative, `/`), bytes and sha256 (hex), in order."""
-    sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    with console.counted("hashing", sum(sizes.values()), "bytes") as show:
+def list_files(folder: Path, known: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
+    """Every file below a folder: path (relative, `/`), bytes and sha256 (hex), in order.
+
+    Args:
+        folder: The folder.
+        known: The sha256 of files by their inodes, which are not read again.
+    """
+    known = known or {}
+    stats = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    size = sum(stat.st_size for stat in stats.values() if stat.st_ino not in known)
+    with console.counted("hashing", size, "bytes") as show:
         listed = [
             {
                 "path": path.relative_to(folder).as_posix(),
-                "bytes": size,
-                "sha256": sha256_of(path, show),
+                "bytes": stat.st_size,
+                "sha256": known.get(stat.st_ino) or sha256_of(path, show),
             }
-            for path, size in sizes.items()
+            for path, stat in stats.items()
         ]
     return sorted(listed, key=lambda file: str(file["path"]))
 

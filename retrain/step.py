@@ -5,8 +5,6 @@ reads, the outputs of earlier steps and a workspace, writes its files into the w
 and returns a few facts. It knows nothing of Prefect, DVC or the cache.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from retrain.digests import digest_of as digest_of
 from retrain.project import Project
 from retrain.workload import Workload
 
@@ -93,6 +92,8 @@ class Workspace:
         configuration: The whole workload, for records only: a step computes from its arguments.
         sent: The files of the output that are in the remote store and not here, added by the step:
             `path` below the folder, `bytes` and `sha256` (hex).
+        earlier: The folder of the step's output for earlier inputs, if nothing else was different
+            and the step works `by_difference`. The new output is the same with it and without.
     """
 
     folder: Path
@@ -104,6 +105,7 @@ class Workspace:
     trial: TrialContext | None = None
     configuration: Workload | None = None
     sent: list[Facts] = field(default_factory=list)
+    earlier: Path | None = None
 
     @property
     def report(self) -> Path:
@@ -216,6 +218,7 @@ class Step:
         libraries: The distributions whose version changes the output.
         reports_with: Modules that affect only what is shown, logged and written to `report/`.
         cached: Whether the same key gives the same output; not where it reads the registry.
+        by_difference: Whether it takes from its earlier output what has not changed.
         hours: The time limit of each try, if the workload's `limits` have none for the step.
         needed: Whether a flow calls the step for a workload.
         has_stage: Whether `dvc.yaml` has a stage for the step.
@@ -239,6 +242,7 @@ class Step:
     libraries: tuple[str, ...] = ()
     reports_with: tuple[str, ...] = ()
     cached: bool = True
+    by_difference: bool = False
     hours: float = 24.0
     needed: Callable[[Workload], bool] = lambda workload: True
     has_stage: bool = True
@@ -339,12 +343,3 @@ def step(
         options: The other attributes of the step.
     """
     return lambda function: Step(name or function.__name__, function, reads, inputs, **options)
-
-
-def digest_of(value: Any) -> str:
-    """SHA-256 (hex) of a JSON-able value; the order of its keys does not matter."""
-    encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
-    digest = hashlib.sha256()
-    for piece in encoder.iterencode(value):  # the text of a million files has 130 MB
-        digest.update(piece.encode())
-    return digest.hexdigest()

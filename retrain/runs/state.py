@@ -3,7 +3,6 @@
 A dry run reads the store and the registry only.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from retrain import roots
 from retrain.atomic import write_json
-from retrain.outputs import Plan, difference, plan
+from retrain.outputs import Plan, difference, plan, read_plan
 from retrain.project import Project
 from retrain.step import DataVersion, Input, Step, Workspace, digest_of
 from retrain.store import Artifact, RunContext, Store
@@ -129,11 +128,8 @@ class RunState:
         damage = self.store.damage(planned.step, planned.key)
         if damage is None:
             return None
-        try:
-            last_plan = Plan(**json.loads(self.last_plan(planned.step).read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError, TypeError):
-            return "first run"
-        return difference(last_plan, planned) or damage
+        last_plan = read_plan(self.last_plan(planned.step))
+        return (difference(last_plan, planned) or damage) if last_plan else "first run"
 
     def last_plan(self, step: str) -> Path:
         """The file with the plan of the workload's last run of a step."""

@@ -173,12 +173,13 @@ def in_actors(
         yield from _results(_plan_of_actors(make, units, reads is not None))
 
 
-def in_threads(make: Make[T, R], units: Iterable[T]) -> Generator[R]:
+def in_threads(make: Make[T, R], units: Iterable[T], most: int | None = None) -> Generator[R]:
     """Runs as many calls at once as there are cores, or one on each GPU.
 
     Args:
         make: Loads a network.
         units: The arguments of the calls.
+        most: The largest number of calls at once; None for no limit.
 
     Yields:
         The results, in order.
@@ -189,9 +190,9 @@ def in_threads(make: Make[T, R], units: Iterable[T]) -> Generator[R]:
     gpus, threads = torch.cuda.device_count(), torch.get_num_threads()
     try:
         if gpus:
-            workers = [make(f"cuda:{gpu}") for gpu in range(gpus)]
+            workers = [make(f"cuda:{gpu}") for gpu in range(gpus)][:most]
         else:
-            workers = [make("cpu")] * cpu_count()
+            workers = ([make("cpu")] * cpu_count())[:most]
         idle: SimpleQueue[Callable[[T], R]] = SimpleQueue()
         for worker in workers:
             idle.put(worker)

@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 PROGRAM = Path(__file__).with_name("answer.py")
 # The most that is sent at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
+# For fewer images each, another process is not worth it: its imports take about 5 s.
+ROWS_PER_PROCESS = 500
 # How often a weight takes part in a forward pass, and what a core or a GPU multiplies in a second,
 # very roughly. They decide no more than where the work is done.
 USES = 100

@@ -4,7 +4,9 @@ Four kinds are read: `parquet_files.py`, `class_folders.py`, `tar_files.py`, and
 `listed_images.py`.
 """
 
+import hashlib
 import json
+import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,11 +32,12 @@ READERS = {
     **dict.fromkeys(("table", "coco", "label_studio", "cvat"), LISTED),
 }
 
-# This many units spread well over a cluster. A unit with fewer images and less work is not worth a
-# task; with more images, a task would need more memory, and lose more work if it is killed.
-UNITS = 256
-WORTH_ROWS = 1000
-WORTH_SECONDS = 0.5
+# Large data has about so many units, up to twice as many. Smaller units than of so many images and
+# so much work would cost more in files than they save when data changes that is in few of them;
+# with more images, a task would need more memory, and lose more work if it is killed.
+UNITS = 1024
+WORTH_ROWS = 128
+WORTH_SECONDS = 1 / 16
 MAX_UNIT_ROWS = 16_384
 
 # What it costs one core to read, decode and resize an image, roughly: a part for each image and one
@@ -210,7 +213,9 @@ class RawDataset(Reader, ABC):
         parts = list(self.parts())
         if not any(part.rows for part in parts):
             raise ValueError(f"There are no images in data.path, read as {self.format}.")
-        return list(group(parts, max(1.0, sum(part.tasks for part in parts) / UNITS)))
+        tasks = sum(part.tasks for part in parts) / UNITS
+        # A power of two, so that it stays the same while the data grows, until it has doubled.
+        return list(group(parts, 2.0 ** max(0, math.ceil(math.log2(tasks)))))
 
 
 def open_raw_dataset(data: Data, pulled: Artifact) -> RawDataset:
@@ -247,17 +252,33 @@ def _open(name: str, *options: Any) -> RawDataset:
 
 
 def group(parts: Iterable[Unit], tasks: float) -> Iterator[Unit]:
-    """Joins small parts of the data to units that are worth a number of tasks, in order."""
+    """Joins small parts of the data, in order, to units that are worth some tasks on average.
+
+    What is cut where depends on the parts at the cut alone. So images that are added or removed
+    change the units that they are in, and the others stay as they were.
+    """
     pending: list[Unit] = []
-    size = Unit(0, 0)
+    rows = 0
     for part in parts:
-        if pending and (size.tasks >= tasks or size.rows + part.rows > MAX_UNIT_ROWS):
+        if pending and rows + part.rows > MAX_UNIT_ROWS:
             yield _join(pending)
-            pending, size = [], Unit(0, 0)
+            pending, rows = [], 0
         pending.append(part)
-        size = Unit(size.rows + part.rows, size.bytes + part.bytes)
+        rows += part.rows
+        if _ends_a_unit(part, tasks):
+            yield _join(pending)
+            pending, rows = [], 0
     if pending:
         yield _join(pending)
+
+
+def _ends_a_unit(part: Unit, tasks: float) -> bool:
+    """Whether a unit ends after a part: a draw by the name of its last image, by its work."""
+    pieces = list(part.pieces)
+    last = f"{pieces[-1].file}:{pieces[-1].first}".encode(errors="surrogateescape")
+    drawn = int.from_bytes(hashlib.blake2b(last, digest_size=8).digest()) / 2**64
+    # The last of some pieces was drawn for a smaller unit; of these, every n-th ends a larger one.
+    return drawn * len(pieces) * tasks < part.tasks
 
 
 def _join(units: Sequence[Unit]) -> Unit:

@@ -140,6 +140,13 @@ class FetchableShards:
         """The files that have some rows of the split."""
         return [self._paths[shard] for shard in np.unique(self._owners(rows)).tolist()]
 
+    def file_of(self, rows: NDArray[np.int64]) -> Path | None:
+        """The file that has exactly some rows, at least one, in their order; None without one."""
+        shard = int(self._owners(rows[:1])[0])
+        first = self._ends[shard - 1] if shard else 0
+        is_whole = np.array_equal(rows, np.arange(first, self._ends[shard]))
+        return self._paths[shard] if is_whole else None
+
     def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._ends, rows, side="right")
 

@@ -26,8 +26,6 @@ from tasks.evaluate import predictions
 from tasks.evaluate.predictions import Answers
 
 SPLIT = "test"
-# For fewer images each, another process is not worth it: its imports take about 5 s.
-PART_ROWS = 500
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ def _parts(validated: Path, folder: Path) -> Iterator[Part]:
         sizes = table.filter(pc.field("split") == SPLIT)["bytes"].to_pylist()
         numbers.append(group.number)
         rows, size = rows + len(sizes), size + sum(sizes)
-        if rows >= PART_ROWS:
+        if rows >= served.ROWS_PER_PROCESS:
             yield Part(tuple(numbers), Unit(rows, size), folder / f"{numbers[0]:06}.parquet")
             numbers, rows, size = [], 0, 0
     if rows:

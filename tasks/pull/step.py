@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,7 +74,13 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
     return DataVersion(source.digest(), tracked, revision, warning, overdue)
 
 
-@step(inputs=("data",), reads=("data.path", "data.format"), hours=12, imports=("dvc.repo",))
+@step(
+    inputs=("data",),
+    reads=("data.path", "data.format"),
+    by_difference=True,
+    hours=12,
+    imports=("dvc.repo",),
+)
 def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace.
 
@@ -90,6 +97,8 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     folder = workspace.folder / "data"
     folder.mkdir()
     source: Any = find_source(data, workspace.project, version.revision)
+    if version.tracked:
+        source = replace(source, earlier=workspace.earlier)
     try:
         if not (version.tracked and source.send(version.digest, workspace)):
             source.fetch(version.digest, folder, workspace.scratch)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from threading import Event, Thread
 from time import monotonic
@@ -14,6 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 THREADS = 16  # they wait for disks and networks
+CHUNKS = 16  # of many items, that each thread gets
 LOOK_SECONDS = 1.0  # between two looks at what has arrived
 
 
@@ -36,8 +38,13 @@ def map_in_threads(
     function: Callable[[T], R], items: Iterable[T], threads: int = THREADS
 ) -> list[R]:
     """Calls a function with each item, in threads; the results in the items' order."""
+    items = list(items)
+    # To hand a small file over to a thread takes longer than to read it.
+    size = max(1, len(items) // (threads * CHUNKS))
+    chunks = (items[first : first + size] for first in range(0, len(items), size))
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(function, items))
+        results = pool.map(lambda chunk: [function(item) for item in chunk], chunks)
+        return list(chain.from_iterable(results))
 
 
 def in_time(seconds: float, function: Callable[[], R]) -> R | None:

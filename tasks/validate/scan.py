@@ -1,4 +1,4 @@
-"""Decodes every image once, in a plan of Ray Data, and writes what it finds to disk.
+"""Decodes each new image once, in a plan of Ray Data, and writes what it finds to disk.
 
 Each unit of the data is inspected, and a Parquet file about it is written; nothing comes back to
 the driver. The files remain after a kill, and the next run inspects only the units without one.
@@ -7,7 +7,7 @@ the driver. The files remain after a kill, and the next run inspects only the un
 import hashlib
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -23,9 +23,10 @@ from retrain.runs import console
 from tasks.compute import spread
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
-from tasks.data.fingerprint import THUMBNAIL, fingerprints, shrink
+from tasks.data.fingerprint import fingerprints, shrink
 from tasks.data.pixels import digest
 from tasks.data.raw_dataset import RawDataset, RawImage, Unit
+from tasks.validate.known import MORE, KnownImages
 from tasks.validate.label_names import LabelNames
 
 _DATE_TIME, _EXIF, _DATE_TIME_ORIGINAL = 306, 0x8769, 36867  # tags of EXIF
@@ -43,7 +44,7 @@ class ScanTask:
         path: The file about its images: the columns of `tasks.data.image_table`, the split from
             the data's names; `error`, why an image does not decode; and if it does, `fingerprint`
             and `thumbnail` (`tasks/data/fingerprint.py`); `taken`, the time in its EXIF data,
-            if that is asked for.
+            if that is asked for. Of a known image, they are not found again.
     """
 
     number: int
@@ -52,15 +53,20 @@ class ScanTask:
 
 
 def scan_units(
-    source: RawDataset, names: LabelNames, folder: Path, with_times: bool = False
+    source: RawDataset,
+    names: LabelNames,
+    folder: Path,
+    with_times: bool = False,
+    known: KnownImages | None = None,
 ) -> list[Path]:
-    """Inspects the units that have no file in a folder yet.
+    """Inspects the units that have no file in a folder yet, and says how many images were known.
 
     Args:
         source: The data.
         names: The names of its classes.
         folder: The folder of the files.
         with_times: Whether to look for the times in the images' EXIF data.
+        known: What an earlier scan has found.
 
     Returns:
         The files about all units, in order of the units.
@@ -78,15 +84,18 @@ def scan_units(
     done = spread.made(files)
     missing = [task for task in tasks if task.path not in done]
     if missing:
-        with console.counted("validate", sum(task.unit.rows for task in missing)) as show:
-            map_units(
-                partial(_inspect, source, names, with_times),
+        images = sum(task.unit.rows for task in missing)
+        with console.counted("validate", images) as show:
+            found = map_units(
+                partial(_inspect, source, names, with_times, known),
                 missing,
                 seconds=sum(task.unit.seconds for task in missing),
                 done=lambda task: show(task.unit.rows),
-                reads=lambda task: source.paths_of(task.unit),
+                reads=lambda task: [*source.paths_of(task.unit), *(known.paths if known else ())],
                 writes=lambda task: [task.path],
             )
+        if known:
+            console.say(f"validate: {sum(found):,} of {images:,} images were known")
     spread.receive(files, folder)
     return files
 
@@ -97,25 +106,40 @@ def schema() -> pa.Schema:
         [
             *image_table.schema(),
             pa.field("error", pa.string()),
-            pa.field("fingerprint", pa.int64()),
-            pa.field("thumbnail", pa.binary(THUMBNAIL)),
-            pa.field("taken", pa.string()),
+            *MORE,
         ]
     )
 
 
-def _inspect(source: RawDataset, names: LabelNames, with_times: bool, task: ScanTask) -> None:
+def _inspect(
+    source: RawDataset,
+    names: LabelNames,
+    with_times: bool,
+    known: KnownImages | None,
+    task: ScanTask,
+) -> int:
+    """Writes the file about a unit; returns how many of its images were known."""
+    count = 0
     with atomic.replacing(task.path) as aside, pq.ParquetWriter(aside, schema()) as writer:
         images = source.read(task.unit)
-        while rows := _rows(task.number, islice(images, BATCH), names, with_times):
+        while batch := list(islice(images, BATCH)):
+            digests = [hashlib.sha256(image.data).hexdigest() for image in batch]
+            found = known.find(digests) if known else {}
+            count += sum(digest in found for digest in digests)
+            rows = _rows(task.number, zip(batch, digests, strict=True), names, with_times, found)
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
+    return count
 
 
 def _rows(
-    unit: int, images: Iterable[RawImage], names: LabelNames, with_times: bool
+    unit: int,
+    images: Iterable[tuple[RawImage, str]],
+    names: LabelNames,
+    with_times: bool,
+    found: Mapping[str, Mapping[str, object]],
 ) -> list[dict[str, object]]:
     rows, decoded, shrunk = [], [], []
-    for image in images:
+    for image, sha256 in images:
         row: dict[str, object] = {
             "unit": unit,
             "split": image.split,
@@ -124,9 +148,12 @@ def _rows(
             "file": image.file,
             "row": image.row,
             "bytes": len(image.data),
-            "sha256": hashlib.sha256(image.data).hexdigest(),
+            "sha256": sha256,
         }
         rows.append(row)
+        if sha256 in found:
+            row |= found[sha256]
+            continue
         try:
             properties, pixels = inspect(image.data)
         except ValueError as error:

@@ -1,8 +1,8 @@
 """Checks the data before a model is trained on it, and sets single bad images aside.
 
-Every image is decoded once, in a plan of Ray Data if the data is large. The findings become a row
-of a table, and Great Expectations checks the tables. The step's scratch folder has a file for each
-unit of the data and a database of all images, so memory does not grow with the number of images.
+Every new image is decoded once, in a plan of Ray Data if the data is large. The findings become a
+row of a table, and Great Expectations checks the tables. The step's scratch folder has a file for
+each unit of the data and a database of all images, so memory does not grow with their number.
 """
 
 import shutil
@@ -29,6 +29,7 @@ from tasks.data.image_table import SET_ASIDE, SPLITS
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.validate import groups_and_times
 from tasks.validate.image_database import ImageDatabase
+from tasks.validate.known import KnownImages, keep
 from tasks.validate.label_names import LabelNames
 from tasks.validate.scan import scan_units
 
@@ -53,15 +54,17 @@ EXAMPLES = 5
     ),
     opens=spread.fetching("pull"),
     libraries=("great-expectations", "pillow", "pyarrow"),
+    by_difference=True,
     imports=("great_expectations",),
 )
 def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace) -> Facts:
     """Checks every image, every class and every split.
 
     Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` defines it;
-    `quarantined.parquet`, the bad ones, with the reason; and below `report/`, what Great
-    Expectations found, the brightness of the images, and `near_duplicates.csv`, the first accepted
-    images that look like one of a later split.
+    `quarantined.parquet`, the bad ones, with the reason; below `known/`, what was found of the
+    images, for the next version of the data; and below `report/`, what Great Expectations found,
+    the brightness of the images, and `near_duplicates.csv`, the first accepted images that look
+    like one of a later split.
 
     Returns:
         `rows` of each split; how many images were `quarantined`; `classes`, the number of accepted
@@ -73,16 +76,17 @@ def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace)
             are too few. A report of all faults goes to the project's state folder.
         ValueError: The data cannot be read.
     """
-    source = open_raw_dataset(data, pulled)
+    source, earlier = open_raw_dataset(data, pulled), workspace.earlier
     names = LabelNames(source.root, data.label_names)
     try:
         exif = data.time == groups_and_times.EXIF
-        files = scan_units(source, names, workspace.scratch / "inspected", with_times=exif)
+        known = KnownImages.of(earlier, workspace.scratch / "known") if earlier else None
+        files = scan_units(source, names, workspace.scratch / "inspected", exif, known)
         with closing(ImageDatabase(workspace.scratch / "images.sqlite")) as database:
             with console.progress("listing the images"):
                 groups = groups_and_times.read_groups(data.group, source)
                 times = groups_and_times.read_times(data.time, source)
-                _fill(database, files, groups, times)
+                _fill(database, files, groups, times, workspace)
             with console.progress("dividing the images"):
                 _divide(database, data, checks)
             with console.progress("checking the rules"):
@@ -97,13 +101,15 @@ def _fill(
     files: Sequence[Path],
     groups: groups_and_times.Reader,
     times: groups_and_times.Reader,
+    workspace: Workspace,
 ) -> None:
-    """Fills the database with all images, from the files of the scan."""
+    """Fills the database with all images, from the files of the scan, and keeps what is found."""
     for file in files:
         # Threads or reading in advance would take more memory and save no time.
         with pq.ParquetFile(file, pre_buffer=False) as parquet:
             images = parquet.read(use_threads=False)
         database.add(images, groups(images), times(images))
+        keep(images, workspace.folder, workspace.earlier)
 
 
 def _divide(database: ImageDatabase, data: Data, checks: Checks) -> None:

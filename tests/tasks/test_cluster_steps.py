@@ -24,11 +24,10 @@ from retrain.servers import machines
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Checks, Data, Evaluate, Images, Model, Scale, Train, Workload
-from tasks.compute import ray_data
+from tasks.compute import ray_data, served
 from tasks.data import raw_dataset
 from tasks.data.champion import Registered, Start, TestSplit
 from tasks.embed.step import embed
-from tasks.evaluate import as_served
 from tasks.evaluate.champion import evaluate_champion
 from tasks.evaluate.step import evaluate
 from tasks.preprocess import step as preprocess_step
@@ -71,7 +70,7 @@ def drive(images: str, model: str, last: str) -> None:
     # All is on one machine here: the nodes look for another file than the driver has made.
     machines.machines_without = lambda file: without(file.with_name("another"))
     ray_data.START, raw_dataset.WORTH_ROWS = -100.0, WORTH_ROWS
-    as_served.PART_ROWS = 1
+    served.ROWS_PER_PROCESS = 1
     mapped = preprocess_step.map_units
 
     def counted(function, units, **options):

@@ -77,8 +77,8 @@ def pulled(folder: Path, format: str) -> Artifact:
     return Artifact("pull", "key", "digest", folder, {"format": format})
 
 
-def workspace(root: Path, step: str) -> Workspace:
+def workspace(root: Path, step: str, earlier: Path | None = None) -> Workspace:
     """A place for a step to write to, in a project of its own."""
-    folder = root / step
+    folder, scratch = root / step, root / f"{step}-scratch"
     folder.mkdir()
-    return Workspace(folder, root / f"{step}-scratch", "key", "digits", Project(root))
+    return Workspace(folder, scratch, "key", "digits", Project(root), earlier=earlier)

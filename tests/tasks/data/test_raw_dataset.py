@@ -236,15 +236,36 @@ def test_a_file_before_a_folder_of_nearly_its_name_comes_first(tmp_path):
 
 
 def test_units_of_files_are_as_many_as_spread_well_and_know_their_size(tmp_path, monkeypatch):
-    write_files(tmp_path / "data", {f"a/{number:02}": bytes(number + 1) for number in range(25)})
+    names = [f"a/{number:03}" for number in range(900)]
+    write_files(tmp_path / "data", {name: bytes(n + 1) for n, name in enumerate(names)})
     monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 3)
     source = opened(tmp_path, "folders")
     units = source.units()
-    assert [unit.rows for unit in units] == [3] * 8 + [1]
-    assert sum(unit.bytes for unit in units) == sum(range(1, 26))
-    assert [len(image.data) for unit in units for image in source.read(unit)] == [*range(1, 26)]
-    monkeypatch.setattr(raw_dataset, "UNITS", 4)
-    assert [unit.rows for unit in source.units()] == [9, 9, 7]
+    assert 250 < len(units) < 350
+    assert sum(unit.bytes for unit in units) == sum(range(1, 901))
+    assert [len(image.data) for unit in units for image in source.read(unit)] == [*range(1, 901)]
+    monkeypatch.setattr(raw_dataset, "UNITS", 30)
+    fewer = source.units()
+    assert 15 < len(fewer) < 45
+    assert ends(fewer) <= ends(units)  # each of the larger units consists of smaller ones
+
+
+def ends(units):
+    return {[piece.file for piece in unit.pieces][-1] for unit in units}
+
+
+def test_images_that_are_added_or_removed_change_only_the_units_that_they_are_in(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 5)
+    names = [f"{label}/{number:03}" for label in "ab" for number in range(500)]
+    write_files(tmp_path / "data", dict.fromkeys(names, b"1"))
+    before = {tuple(unit.pieces) for unit in opened(tmp_path, "folders").units()}
+    write_files(tmp_path / "data", {f"a/{number:03}": b"1" for number in range(500, 520)})
+    (tmp_path / "data/b/250").unlink()
+    after = {tuple(unit.pieces) for unit in opened(tmp_path, "folders").units()}
+    assert len(before) > 150
+    assert len(before - after) == 2
 
 
 def test_the_names_of_many_files_need_little_memory(tmp_path):

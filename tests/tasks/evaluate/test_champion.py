@@ -251,7 +251,7 @@ def test_the_same_package_has_the_challengers_metrics_and_the_best_so_far_is_sco
 def test_parts_that_several_processes_classify_say_what_the_evaluation_said(
     project, written, data, scores, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(as_served, "PART_ROWS", 20)
+    monkeypatch.setattr(served, "ROWS_PER_PROCESS", 20)
     monkeypatch.setattr(served, "MAX_ROWS", 10)
     monkeypatch.setattr("joblib.cpu_count", lambda: 2)
     table = pq.read_table(data[1].folder / image_table.FILE_NAME)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler
 from threading import Event
 
@@ -10,7 +11,11 @@ import pytest
 
 from retrain.caching import is_transient
 from retrain.errors import UsageError
+from retrain.execute import get_or_run
+from retrain.outputs import plan
 from retrain.project import Project
+from retrain.store import RunContext, Store, write_json
+from retrain.verify import Verifier
 from retrain.workload import Data, Model, Workload
 from tasks.pull import dvc_source
 from tasks.pull.step import data_version, pull
@@ -270,3 +275,45 @@ def test_a_listing_that_leads_elsewhere_is_refused(project, tmp_path, entry, sai
 def test_an_unpacked_archive_without_git_has_its_data(project):
     shutil.rmtree(project.root / ".git")
     assert pulled(project, "data/digits")[1] == NEW
+
+
+def made(store, project, revision):
+    """What a run of a project makes of a version."""
+    workload = Workload(name="toy", data=Data(path="data/digits"), model=Model(family="vit"))
+    version = data_version(workload.data, project, revision)
+    planned, check = plan(pull, workload, [version]), Verifier(store).check
+    with store.lock("pull", planned.key):
+        run = RunContext(revision, project)
+        artifact, _ = get_or_run(store, pull, planned, workload, [version], run, check)
+    memory = store.last_plan("toy", "pull")
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    write_json(memory, asdict(planned))
+    return artifact
+
+
+def test_only_new_files_are_checked_by_their_md5_and_the_others_are_links(
+    project, tmp_path, monkeypatch
+):
+    store = Store(tmp_path / "store")
+    old = made(store, project, "old")
+    checked, check = [], dvc_source._check
+
+    def noted(objects, md5s):
+        checked.extend(md5 for md5 in md5s if not md5.endswith(".dir"))
+        check(objects, md5s)
+
+    monkeypatch.setattr(dvc_source, "_check", noted)
+    new = made(store, project, "new")
+    assert checked == [hashlib.md5(b"digits/dog/2.png").hexdigest()]
+    assert read_files(new.folder / "data") == NEW
+    assert all((new.folder / "data" / name).samefile(old.folder / "data" / name) for name in OLD)
+    assert new.digest == made(Store(tmp_path / "another"), project, "new").digest
+
+
+def test_a_changed_file_of_the_earlier_version_is_not_taken(project, tmp_path):
+    store = Store(tmp_path / "store")
+    old = made(store, project, "old")
+    path = old.folder / "data/cat/1.png"
+    path.unlink()
+    path.write_text("digits/cat/2.png")
+    assert read_files(made(store, project, "new").folder / "data") == NEW

@@ -29,10 +29,10 @@ def again(data, kind):
     return encoded(Image.open(io.BytesIO(data)), kind)
 
 
-def run(tmp_path, files, checks=CHECKS, kind="folders", **data):
+def run(tmp_path, files, checks=CHECKS, kind="folders", earlier=None, **data):
     """The facts and the folder of a validation; `data` is what the user says of it."""
     write_files(tmp_path / "data", files)
-    space = workspace(tmp_path, "validate")
+    space = workspace(tmp_path, "validate", earlier)
     data = Data(path="data", **data)
     return validate(data, checks, pulled(tmp_path, kind), space), space.folder
 

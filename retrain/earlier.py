@@ -1,0 +1,65 @@
+"""Finds the output that a step has made of an earlier version of its inputs, to take from it."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from retrain.errors import DamagedArtifactError
+from retrain.outputs import MANIFEST, Plan, list_files, read_plan
+from retrain.step import Input
+from retrain.store import Store
+
+
+def find(
+    store: Store, workload: str, plan: Plan, check: Callable[[Sequence[Input]], None]
+) -> Path | None:
+    """The folder of the output that a workload's last run of a step has made of other inputs.
+
+    Args:
+        store: Where the output is.
+        workload: The name of the workload.
+        plan: What the next output of the step depends on.
+        check: Reads an output; raises a DamagedArtifactError if it has changed since it was made.
+
+    Returns:
+        None if more than the inputs was different, or it is not here, whole and undamaged.
+    """
+    step, last = plan.step, read_plan(store.last_plan(workload, plan.step))
+    if last is None or last.definition != plan.definition or last.key == plan.key:
+        return None
+    with store.lock(step, last.key):
+        store.use(step, last.key)  # so that no clean-up removes it meanwhile
+    artifact = store.find(step, last.key)
+    if artifact is None or (artifact.remote and store.missing(step, last.key)):
+        return None
+    try:
+        check([artifact])
+    except DamagedArtifactError:
+        return None
+    return artifact.folder
+
+
+def list_shared(folder: Path, earlier: Path) -> list[dict[str, Any]]:
+    """Lists the files of an output, and makes those that an earlier one has links to its files.
+
+    Args:
+        folder: The output.
+        earlier: The folder of the earlier output, which is undamaged.
+
+    Returns:
+        As `list_files` does; links that were there already are not read.
+    """
+    manifest = json.loads((earlier / MANIFEST).read_bytes())
+    there = {file["sha256"]: f"{earlier}/{file['path']}" for file in manifest["files"]}
+    inodes = {os.stat(path).st_ino: sha256 for sha256, path in there.items()}  # noqa: PTH116
+    files = list_files(folder, inodes)
+    with suppress(OSError):  # a file system without links, or with few
+        for file in files:
+            path, source = folder / file["path"], there.get(file["sha256"])
+            if source and path.stat().st_ino not in inodes:
+                path.unlink()
+                path.hardlink_to(source)
+    return files
