@@ -1,5 +1,6 @@
 """Fetches data under DVC: the folder `data/`, whose version is in `data.dvc`."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
