@@ -22,12 +22,14 @@ from retrain.params import load_section
 from retrain.project import Project, find_project
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console
+from retrain.runs.notify import emit
 from retrain.runs.records import Document, check_name, publish_table
 from retrain.workload import Production
 from tasks.production import answers, labels
 from tasks.production.measure import measure, sentence
 
 EVENT = "retrain.production"
+TOLD = ("labelled", "accuracy", "low", "high", "test", "difference")  # with the event
 
 
 @flow
@@ -52,7 +54,8 @@ def production(
     with publish.begun(project, "production", workload) as run:
         found = look(project, model, [project.root / place for place in answers])
         if found["worse"]:
-            _emit(model, found)
+            told = {name: found[name] for name in TOLD}
+            emit(EVENT, model.name, {"model": model.name, "version": model.version} | told)
         document = run.document(
             workload=workload,
             model=model.identity(),
@@ -84,19 +87,6 @@ def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[st
         json.loads(content)["classes"] if content else [],
         load_section(project.params, model.name, Production),
     )
-
-
-def _emit(model: ModelVersion, found: dict[str, Any]) -> None:
-    """Emits the event of Prefect that tells that a model is worse in production."""
-    from prefect.events import emit_event
-
-    resource = {
-        "prefect.resource.id": f"retrain.model.{model.name}",
-        "prefect.resource.name": model.name,
-    }
-    told = ("labelled", "accuracy", "low", "high", "test", "difference")
-    payload = {"model": model.name, "version": model.version}
-    emit_event(EVENT, resource, payload=payload | {name: found[name] for name in told})
 
 
 def show(document: Document) -> None:
