@@ -179,7 +179,7 @@ def known_images(project: Project, version: ModelVersion) -> Path | None:
     None if an older version of this project registered it, which has not recorded them.
     """
     name = f"{version.package_digest}.npy"
-    file = project.state / KNOWN / f"{version.run_id}-{name}"
+    file = project.state / KNOWN / version.run_id / name
     return _recorded(project, version, f"{KNOWN}/{name}", file)
 
 

@@ -227,6 +227,7 @@ def git(folder, *arguments):
 
 
 def test_a_run_may_take_the_newest_commit_before_it_loads_any_code(project, tmp_path):
+    """As a CI job starts it, which has the server's address and nothing of the clone."""
     git(project.root, "init", "-q", "-b", "main")
     git(project.root, "add", "small.py", "params.yaml")
     git(project.root, "commit", "-qm", "first")
@@ -239,7 +240,8 @@ def test_a_run_may_take_the_newest_commit_before_it_loads_any_code(project, tmp_
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "deployment", "run", "small/vit", "--tag", "newest",
          "--watch"],
-        cwd=project.root, env=os.environ | {"COLUMNS": "500"}, capture_output=True, text=True,
+        cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"COLUMNS": "500", "PREFECT_API_URL": services.server_api(project)},
     )  # fmt: skip
     assert f"said newer in {project.root}" in done.stdout, done.stdout + done.stderr
     assert "1 commit of origin/main taken: " in done.stdout
