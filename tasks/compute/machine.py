@@ -8,8 +8,10 @@ one below the machine's store.
 
 import io
 import pickle
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from retrain.servers import machines
 from retrain.store import Artifact, Store
 
 STORE, CLONE = "store", "clone"
+DAY = 86400.0  # seconds
+UNUSED_DAYS = 7.0  # after which a machine forgets what it has fetched or begun
 
 
 def pack(value: Any, project: Project) -> bytes:
@@ -67,6 +71,7 @@ class Errands:
 
     @cached_property
     def _function(self) -> Callable[[Any], Any]:
+        forget_unused(Store(machines.node_root()))
         function: Callable[[Any], Any] = unpack(self._packed)
         return function if self._device is None else function(self._device)
 
@@ -117,11 +122,14 @@ def bring(store: Store, paths: Iterable[Path]) -> None:
     """Fetches files of artifacts that are not in a store."""
     wanted: dict[tuple[str, str], set[str]] = defaultdict(set)
     for path in paths:
+        step, key, name = path.relative_to(store.root).as_posix().split("/", 2)
+        missing = wanted[step, key]
         if not path.exists():
-            step, key, name = path.relative_to(store.root).as_posix().split("/", 2)
-            wanted[step, key].add(name)
+            missing.add(name)
     for (step, key), names in wanted.items():
-        fetch(store, step, key, names.__contains__)
+        if names:
+            fetch(store, step, key, names.__contains__)
+        store.use(step, key)
 
 
 def fetch(store: Store, step: str, key: str, wanted: Callable[[str], bool]) -> Path:
@@ -137,7 +145,22 @@ def fetch(store: Store, step: str, key: str, wanted: Callable[[str], bool]) -> P
     with store.lock(step, key):
         if store.inspect(step, key)[1]:
             store.discard(step, key)  # the remote may have what is damaged here
+        store.use(step, key)
     folder = store.fetch(Artifact(step, key, "", store.folder(step, key), {}), wanted)
     if not folder.exists():
         raise DamagedArtifactError(step, key, "it is gone in the remote store")
     return folder
+
+
+def forget_unused(store: Store) -> None:
+    """Removes what nobody has used for long from the store of a machine, which has only copies."""
+    from filelock import Timeout
+
+    since = store.runs.oldest() - UNUSED_DAYS * DAY
+    for step, key in store.entries():
+        with suppress(Timeout), store.lock(step, key, wait=False):
+            if store.last_used(step, key) < since:
+                store.discard(step, key)
+    for step, key, path in store.leftovers():
+        if max(store.last_used(step, key), path.stat().st_mtime) < since:
+            shutil.rmtree(path)

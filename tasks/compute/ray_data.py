@@ -173,13 +173,12 @@ def in_actors(
         yield from _results(_plan_of_actors(make, units, reads is not None))
 
 
-def in_threads(make: Make[T, R], units: Iterable[T], most: int | None = None) -> Generator[R]:
+def in_threads(make: Make[T, R], units: Iterable[T]) -> Generator[R]:
     """Runs as many calls at once as there are cores, or one on each GPU.
 
     Args:
         make: Loads a network.
         units: The arguments of the calls.
-        most: The largest number of calls at once; None for no limit.
 
     Yields:
         The results, in order.
@@ -190,9 +189,9 @@ def in_threads(make: Make[T, R], units: Iterable[T], most: int | None = None) ->
     gpus, threads = torch.cuda.device_count(), torch.get_num_threads()
     try:
         if gpus:
-            workers = [make(f"cuda:{gpu}") for gpu in range(gpus)][:most]
+            workers = [make(f"cuda:{gpu}") for gpu in range(gpus)]
         else:
-            workers = ([make("cpu")] * cpu_count())[:most]
+            workers = [make("cpu")] * cpu_count()
         idle: SimpleQueue[Callable[[T], R]] = SimpleQueue()
         for worker in workers:
             idle.put(worker)

@@ -8,10 +8,11 @@ images go through a pipe, which takes a small part of the time that it takes to 
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +24,10 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
-from tasks.compute.ray_data import in_threads
-from tasks.data.package import classes_of
+from retrain import atomic
+from retrain.hardware import gpu_capabilities
+from retrain.servers import ray_cluster
+from tasks.data.package import FILES, MODEL, classes_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,8 +41,10 @@ logger = logging.getLogger(__name__)
 PROGRAM = Path(__file__).with_name("answer.py")
 # The most that is sent at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
-# For fewer images each, another process is not worth it: its imports take about 5 s.
-ROWS_PER_PROCESS = 500
+# How often a weight takes part in a forward pass, and what a core or a GPU multiplies in a second,
+# very roughly. They decide no more than where the work is done.
+USES = 100
+SPEED = {"cpu": 4e10, "gpu": 2e13}
 # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -196,33 +201,6 @@ def _end(process: "subprocess.Popen[bytes]", pipe: Connection, errors: IO[bytes]
     errors.close()
 
 
-def ask(
-    package: Path, images: "Iterable[AcceptedImage]", rows: int, folder: Path
-) -> Generator[Served, None, None]:
-    """Classifies images with a package, through its public interface alone.
-
-    The answers do not depend on how many processes there are.
-
-    Args:
-        package: A folder as `mlflow.pyfunc.save_model` writes it.
-        images: Any number of images.
-        rows: The number of the images.
-        folder: The folder in which the processes run.
-
-    Yields:
-        The answers, in the order of the images.
-
-    Raises:
-        ValueError: The package cannot be loaded, does not answer, or refuses an image.
-    """
-    most = max(1, rows // ROWS_PER_PROCESS)
-
-    def make(device: str) -> "Callable[[Sequence[AcceptedImage]], Served]":
-        return partial(serve, process=PackagePool(package, folder, device))
-
-    yield from in_threads(make, portions(images), most)
-
-
 class PackagePool:
     """Processes that have loaded the same package; as many as there are calls at the same time.
 
@@ -266,6 +244,23 @@ def serve(images: "Sequence[AcceptedImage]", process: PackageProcess | PackagePo
         process.classes,
         probabilities.reshape(len(images), len(process.classes)),
     )
+
+
+def where_all_see_it(package: Path, scratch: Path) -> Path:
+    """A package's folder, or its copy in the scratch where machines of a cluster need it."""
+    if not ray_cluster.is_remote():
+        return package
+    copy = scratch / "package"
+    if not copy.exists():
+        with atomic.replacing(copy) as aside:
+            shutil.copytree(package, aside)
+    return copy
+
+
+def seconds_per_image(package: Path) -> float:
+    """How long a core, or a GPU, takes to classify an image, roughly."""
+    weights = (package / MODEL / FILES[0]).stat().st_size / 4
+    return weights * USES / SPEED["gpu" if gpu_capabilities() else "cpu"]
 
 
 def other_versions(package: Path) -> list[str]:

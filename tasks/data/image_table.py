@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_type_hints
@@ -125,16 +125,19 @@ def digest_of_split(folder: Path, split: str) -> str:
     return digest.hexdigest()
 
 
-def read_split(folder: Path, split: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+def read_split(
+    folder: Path, split: str, columns: Sequence[str], groups: Iterable[int] | None = None
+) -> Iterator[pa.Table]:
     """Yields columns of the images of a split, one unit of the data at a time.
 
     Args:
         folder: The output of `validate`.
         split: `train`, `val` or `test`.
         columns: The names of the columns.
+        groups: The numbers of the row groups; all if None.
     """
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
-        for number in range(parquet.num_row_groups):
+        for number in range(parquet.num_row_groups) if groups is None else groups:
             table = parquet.read_row_group(number, columns=["split", *columns])
             rows = table.filter(pc.equal(table["split"], split)).select(columns)
             if len(rows):
@@ -174,7 +177,11 @@ class AcceptedImage:
 
 
 def read_images(
-    source: Reader, validated: Path, split: str, rows: Collection[int] | None = None
+    source: Reader,
+    validated: Path,
+    split: str,
+    rows: Collection[int] | None = None,
+    groups: Iterable[int] | None = None,
 ) -> Iterator[AcceptedImage]:
     """Reads the images of a split, in the order of its prepared rows; few are in memory at a time.
 
@@ -182,11 +189,12 @@ def read_images(
         source: The data.
         validated: The output of `validate`.
         split: `train`, `val` or `test`.
-        rows: The numbers of the rows in the split, from 0; all rows if None.
+        rows: The numbers of the rows among these, from 0; all rows if None.
+        groups: The numbers of the row groups of the accepted images; all if None.
     """
     names = ["file", "row", "path", "label", "sha256", "pixels"]
     first = 0
-    for table in read_split(validated, split, names):
+    for table in read_split(validated, split, names, groups):
         inside = np.arange(first, first + len(table))
         first += len(table)
         if rows is not None:

@@ -9,14 +9,9 @@ data has another task than the champion, and would give other answers to the sam
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import sha256
-from itertools import chain
 
-import numpy as np
-import pyarrow as pa
 from rich.markup import escape
 
 from retrain.atomic import write_json
@@ -31,19 +26,17 @@ from retrain.store import Artifact, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Gate, Workload
 from tasks.compute import spread
-from tasks.compute.served import Served, ask, other_versions
+from tasks.compute.served import other_versions
 from tasks.data import image_table, package as packaged
 from tasks.data.champion import Registered, Scored, TestSplit
-from tasks.data.image_table import AcceptedImage, read_images
 from tasks.data.metrics import summarise
 from tasks.data.predictions import read
 from tasks.data.raw_dataset import READERS, open_raw_dataset
-from tasks.evaluate import predictions
-from tasks.evaluate.predictions import Answers
+from tasks.evaluate import as_served
+from tasks.evaluate.as_served import SPLIT
 
 logger = logging.getLogger(__name__)
 
-SPLIT = "test"
 SHOWN = 10  # of a list of classes
 
 
@@ -262,44 +255,20 @@ def _evaluate(
     rows = sum(group.rows.get(SPLIT, 0) for group in image_table.row_groups(validated.folder))
     if image_table.digest_of_split(validated.folder, SPLIT) != validated.facts["test_rows"]:
         raise ValueError("The list of the test images has changed since it was made.")
-    images = _unchanged(read_images(open_raw_dataset(data, pulled), validated.folder, SPLIT))
     try:
         package = registered.package
         if differing := other_versions(package):
             logger.warning(
                 "%s was registered with other libraries: %s.", name, ", ".join(differing)
             )
-        asked = ask(package, images, rows, workspace.scratch)
-        with closing(asked) as served, console.counted(name, rows) as show:
-            first = next(served)
-            answers = _answers(chain([first], served), show)
-            predictions.write(answers, first.known, workspace.folder)
+        source = open_raw_dataset(data, pulled)
+        as_served.classify(name, package, source, validated.folder, workspace)
     except ValueError as error:
         raise ValueError(f"{name} cannot be compared with: {error}") from error
     metrics = summarise(read(workspace.folder).tally(classes))
     assert metrics["rows"] == rows, (metrics, rows)
     write_json(workspace.folder / "metrics.json", metrics)
     return {"metrics": metrics, "package": registered.digest}
-
-
-def _unchanged(images: Iterable[AcceptedImage]) -> Iterator[AcceptedImage]:
-    """The images, each if it is the one that was checked."""
-    for image in images:
-        if sha256(image.data).hexdigest() != image.sha256:
-            raise ValueError(f"{image.path} has changed since it was checked.")
-        yield image
-
-
-def _answers(served: Iterator[Served], show: Callable[[int], None]) -> Iterator[Answers]:
-    """Replaces the predicted names by indices, and adds the rows; shows how many there are."""
-    for batch in served:
-        place = {name: index for index, name in enumerate(batch.known)}
-        columns = {
-            name: [getattr(image, name) for image in batch.images] for name in predictions.COLUMNS
-        }
-        best = np.array([place[label] for label in batch.labels], np.int64)
-        yield Answers(pa.RecordBatch.from_pydict(columns), best, batch.probabilities)
-        show(len(best))
 
 
 @evaluate_champion.chooses

@@ -30,8 +30,8 @@ class Answers:
     probabilities: NDArray[np.float32]
 
 
-def write(answers: Iterable[Answers], labels: Sequence[str], folder: Path) -> None:
-    """Writes `predictions.parquet`, a row group for each of the answers.
+def write(answers: Iterable[Answers], labels: Sequence[str], file: Path) -> None:
+    """Writes a file such as `predictions.parquet`, a row group for each of the answers.
 
     Its columns are path, sha256, pixels, label, prediction, confidence, and probabilities in the
     order of the model's labels, which are in the schema's metadata.
@@ -39,17 +39,10 @@ def write(answers: Iterable[Answers], labels: Sequence[str], folder: Path) -> No
     Args:
         answers: In the order of the split's rows.
         labels: The model's labels.
-        folder: The folder of the file.
+        file: Where to write.
     """
-    names = pa.array(labels, pa.string())
-    columns = {
-        **dict.fromkeys(COLUMNS, pa.string()),
-        "prediction": pa.string(),
-        "confidence": pa.float32(),
-        "probabilities": pa.list_(pa.float32()),
-    }
-    schema = pa.schema(columns, metadata={"labels": json.dumps(list(labels))})
-    with pq.ParquetWriter(folder / FILE, schema) as writer:
+    names, schema = pa.array(labels, pa.string()), _schema(labels)
+    with pq.ParquetWriter(file, schema) as writer:
         for answer in answers:
             confidence = answer.probabilities[np.arange(len(answer.best)), answer.best]
             lists = pa.FixedSizeListArray.from_arrays(answer.probabilities.ravel(), len(labels))
@@ -57,9 +50,34 @@ def write(answers: Iterable[Answers], labels: Sequence[str], folder: Path) -> No
                 *answer.rows.columns,
                 names.take(pa.array(answer.best)),
                 pa.array(confidence),
-                lists.cast(columns["probabilities"]),
+                lists.cast(schema.field("probabilities").type),
             ]
             writer.write_batch(pa.RecordBatch.from_arrays(values, schema=schema))
+
+
+def join(files: Iterable[Path], labels: Sequence[str], folder: Path) -> None:
+    """Writes `predictions.parquet` with the row groups of files that `write` has written.
+
+    Args:
+        files: In the order of the split's rows.
+        labels: The model's labels.
+        folder: The folder of the file.
+    """
+    with pq.ParquetWriter(folder / FILE, _schema(labels)) as writer:
+        for file in files:
+            with pq.ParquetFile(file) as part:
+                for number in range(part.num_row_groups):
+                    writer.write_table(part.read_row_group(number))
+
+
+def _schema(labels: Sequence[str]) -> pa.Schema:
+    columns = {
+        **dict.fromkeys(COLUMNS, pa.string()),
+        "prediction": pa.string(),
+        "confidence": pa.float32(),
+        "probabilities": pa.list_(pa.float32()),
+    }
+    return pa.schema(columns, metadata={"labels": json.dumps(list(labels))})
 
 
 def write_features(

@@ -25,7 +25,7 @@ from tasks.data import package
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
 from tasks.data.metrics import LOWER_IS_BETTER, outcomes, per_class, summarise
-from tasks.data.predictions import LEARNT, image_id, learnt_images, read
+from tasks.data.predictions import FILE, LEARNT, image_id, learnt_images, read
 from tasks.data.shards import IMAGES, LABELS, ROWS, PreparedSplit, fetchable_shards, open_prepared
 from tasks.evaluate import plots, predictions
 from tasks.evaluate.predictions import Answers
@@ -117,7 +117,7 @@ def _predict(evaluation: Evaluate, model: Path, images: Artifact, folder: Path) 
     features: list[NDArray[np.float32]] = []
     with console.counted("evaluate", len(split)) as show:
         outputs = probabilities(job, chunk, features, show)
-        predictions.write(_answers(outputs, chunk, split), labels, folder)
+        predictions.write(_answers(outputs, chunk, split), labels, folder / FILE)
     predictions.write_features(list(sampled.values()), features, folder)
 
 

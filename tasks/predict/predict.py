@@ -27,13 +27,17 @@ import pyarrow.parquet as pq
 from retrain import atomic
 from retrain.code import code_digests
 from retrain.errors import UsageError
-from retrain.hardware import gpu_capabilities
 from retrain.runs import console
-from retrain.servers import ray_cluster
 from retrain.step import digest_of
 from retrain.store import Store
 from tasks.compute.ray_data import map_with_workers
-from tasks.compute.served import PackagePool, other_versions, portions
+from tasks.compute.served import (
+    PackagePool,
+    other_versions,
+    portions,
+    seconds_per_image,
+    where_all_see_it,
+)
 from tasks.data import image_facts, package
 from tasks.data.champion import Registered
 from tasks.data.raw_dataset import READERS, Unit
@@ -45,10 +49,6 @@ NAME = "predict"
 LIBRARIES = (
     "mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers",
 )  # fmt: skip
-# How often a weight takes part in a forward pass, and what a core or a GPU multiplies in a second,
-# very roughly. They decide no more than where the work is done.
-USES = 100
-SPEED = {"cpu": 4e10, "gpu": 2e13}
 
 
 def predict(
@@ -217,8 +217,7 @@ def _classified(
     key = _key(registered, source, units, only_sample)
     with store.lock(NAME, key):
         scratch = store.scratch(NAME, key)
-        if ray_cluster.is_remote():  # its machines see the store
-            folder = _copied(folder, scratch / "package")
+        folder = where_all_see_it(folder, scratch)
         rows = sum(unit.rows for unit in units)
         job = Job(name, folder, source, rows, only_sample, scratch)
         with console.counted(NAME, rows) as show:
@@ -248,18 +247,9 @@ def _key(
     return digest_of(made_by)
 
 
-def _copied(folder: Path, copy: Path) -> Path:
-    """Copies a package to where all machines of a cluster see it."""
-    if not copy.exists():
-        with atomic.replacing(copy) as aside:
-            shutil.copytree(folder, aside)
-    return copy
-
-
 def _seconds(folder: Path, units: Sequence[Unit]) -> float:
     """How long a core, or a GPU, takes for all images, roughly."""
-    weights = (folder / package.MODEL / package.FILES[0]).stat().st_size / 4
-    per_image = weights * USES / SPEED["gpu" if gpu_capabilities() else "cpu"]
+    per_image = seconds_per_image(folder)
     return sum(unit.seconds + unit.rows * per_image for unit in units)
 
 

@@ -101,8 +101,15 @@ def on_this_machine(job: TrainingJob) -> Iterator[TrainingJob]:
     import ray.train
 
     here = located(job)
-    yield here
-    if here is not job and ray.train.get_context().get_local_rank() == 0:
+    if here is job:
+        yield here
+        return
+    is_first, store = ray.train.get_context().get_local_rank() == 0, Store(machines.node_root())
+    with store.runs.holding(job.scratch.name):
+        if is_first:
+            machine.forget_unused(store)
+        yield here
+    if is_first:
         shutil.rmtree(here.scratch)
 
 

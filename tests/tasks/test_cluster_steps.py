@@ -17,23 +17,28 @@ from retrain import exchange
 from retrain.execute import get_or_run
 from retrain.outputs import plan
 from retrain.project import Project
+from retrain.registry.versions import ModelVersion
 from retrain.remote import Remote
 from retrain.runs import console
 from retrain.servers import machines
-from retrain.store import RunContext, Store
+from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Checks, Data, Evaluate, Images, Model, Scale, Train, Workload
 from tasks.compute import ray_data
 from tasks.data import raw_dataset
-from tasks.data.champion import Start
+from tasks.data.champion import Registered, Start, TestSplit
 from tasks.embed.step import embed
+from tasks.evaluate import as_served
+from tasks.evaluate.champion import evaluate_champion
 from tasks.evaluate.step import evaluate
 from tasks.preprocess import step as preprocess_step
+from tasks.promote.package import write_package
 from tasks.pull.step import data_version, pull
 from tasks.train.step import train
 from tasks.validate.step import validate
 from tests import templates
 from tests.tasks.embed.conftest import write_backbone
+from tests.tasks.evaluate.test_champion import appoint
 from tests.tasks.toy_data import png, write_files
 
 pytestmark = pytest.mark.slow
@@ -66,6 +71,7 @@ def drive(images: str, model: str, last: str) -> None:
     # All is on one machine here: the nodes look for another file than the driver has made.
     machines.machines_without = lambda file: without(file.with_name("another"))
     ray_data.START, raw_dataset.WORTH_ROWS = -100.0, WORTH_ROWS
+    as_served.PART_ROWS = 1
     mapped = preprocess_step.map_units
 
     def counted(function, units, **options):
@@ -76,9 +82,12 @@ def drive(images: str, model: str, last: str) -> None:
     project = Project(Path.cwd())
     settings, store = workload(Path(images), json.loads(model)), Store.of(project)
     context, made = RunContext("run", project), {}
-    chain = [pull, validate, preprocess_step.preprocess, embed, train, evaluate]
+    chain = [pull, validate, preprocess_step.preprocess, embed, train, evaluate, evaluate_champion]
     for step in chain if settings.model.family == "embedding_head" else chain[:3] + chain[4:]:
         known = {"data": data_version(settings.data, project), "start": Start(None)} | made
+        if step is evaluate_champion:
+            registered = Registered(project, register(project, made["train"], made["validate"]))
+            known |= {"registry": registered, "test_split": TestSplit(made["validate"])}
         inputs = [known[name] for name in step.inputs_for(settings)]
         planned = plan(step, settings, inputs)
         with console.shown_on(sys.stderr), store.making(step.name, planned.key):
@@ -88,6 +97,13 @@ def drive(images: str, model: str, last: str) -> None:
         if step.name == last:
             break
     print(json.dumps(["left", left]))
+
+
+def register(project: Project, trained: Artifact, validated: Artifact) -> ModelVersion:
+    """Makes what was trained the champion."""
+    folder = project.root / "package"
+    write_package(trained.folder / "model", "fp32", validated.facts["classes"], folder)
+    return appoint(project, folder, trained)
 
 
 @pytest.fixture
@@ -166,7 +182,7 @@ def test_two_nodes_make_what_one_machine_makes(nodes, bucket, raw, tmp_path, mod
     environment = environment | {"RETRAIN_STORE_REMOTE": bucket}
     network = model(tmp_path)
     run(tmp_path / "laptop", {"RETRAIN_STORE_REMOTE": bucket}, str(raw), network, "pull")
-    arguments, driver = (str(raw), network, "evaluate"), tmp_path / "driver"
+    arguments, driver = (str(raw), network, "evaluate_champion"), tmp_path / "driver"
     apart = run(driver, environment, *arguments)
     here = run(tmp_path / "here", {}, *arguments)
     assert apart == here
@@ -175,6 +191,7 @@ def test_two_nodes_make_what_one_machine_makes(nodes, bucket, raw, tmp_path, mod
         assert not shards(tmp_path / name / "scratch")
         fetched = [*(tmp_path / name / "pull").rglob("*.png")]
         assert 0 < len(fetched) < IMAGES
+    assert [*tmp_path.glob("[ho]*/scratch/evaluate_champion/*/package/*/*/model.safetensors")]
 
 
 def test_a_node_and_the_driver_are_killed_and_what_was_sent_counts(nodes, bucket, raw, tmp_path):

@@ -19,7 +19,7 @@ from retrain.store import Artifact
 from tasks.data import image_table, package
 from tasks.data.metrics import LOWER_IS_BETTER, per_class
 from tasks.data.pixels import digest, digest_of
-from tasks.data.predictions import read
+from tasks.data.predictions import FILE, read
 from tasks.data.shards import shard_name
 from tasks.evaluate import predictions
 from tests.tasks.toy_data import encoded, write_parquet
@@ -147,7 +147,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     answers = predictions.Answers(
         pa.RecordBatch.from_pydict(described), probabilities.argmax(1), probabilities
     )
-    predictions.write([answers], known, folder)
+    predictions.write([answers], known, folder / FILE)
     (folder / "per_class.json").write_text(json.dumps(per_class(read(folder).tally(LABELS))))
     facts = {
         "metrics": {"accuracy": 0.95, "log_loss": 0.2, "rows": rows},

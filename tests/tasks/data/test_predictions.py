@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from scipy.special import softmax
 
-from tasks.data.predictions import calibration_before, likelihoods, read
+from tasks.data.predictions import FILE, calibration_before, likelihoods, read
 from tasks.evaluate import predictions
 from tasks.evaluate.predictions import Answers
 
@@ -25,7 +25,7 @@ def test_the_calibration_without_the_temperature_is_that_of_the_logits(tmp_path)
         names = [f"{number:064x}" for number in range(200)]
         rows = pa.RecordBatch.from_arrays([*map(pa.array, (names, names, names, true))], [*"abcd"])
         answers = Answers(rows, probabilities.argmax(axis=1), probabilities)
-        predictions.write([answers], labels, tmp_path / name)
+        predictions.write([answers], labels, tmp_path / name / FILE)
     before = calibration_before(tmp_path / "scaled", 2.5)
     expected = read(tmp_path / "plain").tally(labels).calibration
     assert before.error == pytest.approx(expected.error, abs=1e-6)

@@ -13,6 +13,7 @@ from retrain.project import Project
 from retrain.step import REPORT, following
 from retrain.store import Artifact
 from retrain.workload import Gate
+from tasks.data import predictions as stored
 from tasks.data.predictions import LEARNT, image_id
 from tasks.data.slices import FILE, NO_SLICES, Slices
 from tasks.evaluate import predictions
@@ -47,7 +48,7 @@ def write(folder, wrong, known=CLASSES, labels=LABELS) -> Artifact:
     folder.mkdir(parents=True)
     batch = pa.RecordBatch.from_pydict(described)
     answers = predictions.Answers(batch, best, probabilities)
-    predictions.write([answers], known, folder)
+    predictions.write([answers], known, folder / stored.FILE)
     return Artifact("evaluate", "k", "d", folder, {})
 
 

@@ -1,0 +1,153 @@
+"""Classifies the test split with the package of a registered version, on any machines.
+
+A part of the split are the test images of some units of the data. Its answers become a file in the
+scratch folder, so that a run that was killed goes on with the missing ones.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from retrain import atomic
+from retrain.runs import console
+from retrain.step import Workspace
+from tasks.compute import served, spread
+from tasks.compute.ray_data import map_with_workers
+from tasks.data import image_table, package
+from tasks.data.image_table import AcceptedImage, read_images
+from tasks.data.raw_dataset import RawDataset, Unit
+from tasks.evaluate import predictions
+from tasks.evaluate.predictions import Answers
+
+SPLIT = "test"
+# For fewer images each, another process is not worth it: its imports take about 5 s.
+PART_ROWS = 500
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images of the test split that follow each other.
+
+    Attributes:
+        row_groups: The row groups of the accepted images that list them.
+        unit: How many they are, and how large.
+        file: Gets the answers, as `predictions.write` writes them.
+    """
+
+    row_groups: tuple[int, ...]
+    unit: Unit
+    file: Path
+
+
+@dataclass(frozen=True)
+class Job:
+    """What classifies the test split; cheap to send to a worker of Ray.
+
+    Attributes:
+        package: A folder as `mlflow.pyfunc.save_model` writes it.
+        source: The data.
+        validated: The output of `validate`.
+    """
+
+    package: Path
+    source: RawDataset
+    validated: Path
+
+    def files_of(self, part: Part) -> list[Path]:
+        """The files that are read for a part."""
+        files = (path for path in self.package.rglob("*") if path.is_file())
+        accepted = self.validated / image_table.FILE_NAME
+        return [accepted, *self.source.paths_of(part.unit), *files]
+
+
+class Worker:
+    """Classifies parts, as many at once as it is called; each call has a process of its own."""
+
+    def __init__(self, job: Job, device: str) -> None:
+        self._job = job
+        self._pool = served.PackagePool(job.package, job.package, device)
+
+    def __call__(self, part: Part) -> None:
+        """Writes the answers for a part.
+
+        Raises:
+            ValueError: An image has changed, or the package does not answer.
+        """
+        read = read_images(self._job.source, self._job.validated, SPLIT, groups=part.row_groups)
+        answers = map(self._answers, served.portions(_unchanged(read)))
+        with atomic.replacing(part.file) as aside:
+            predictions.write(answers, self._pool.classes, aside)
+
+    def _answers(self, images: Sequence[AcceptedImage]) -> Answers:
+        answer = served.serve(images, self._pool)
+        place = {name: index for index, name in enumerate(answer.known)}
+        columns = {name: [getattr(image, name) for image in images] for name in predictions.COLUMNS}
+        best = np.array([place[label] for label in answer.labels], np.int64)
+        return Answers(pa.RecordBatch.from_pydict(columns), best, answer.probabilities)
+
+
+def _unchanged(images: Iterable[AcceptedImage]) -> Iterator[AcceptedImage]:
+    """The images, each if it is the one that was checked."""
+    for image in images:
+        if sha256(image.data).hexdigest() != image.sha256:
+            raise ValueError(f"{image.path} has changed since it was checked.")
+        yield image
+
+
+def classify(
+    name: str, folder: Path, source: RawDataset, validated: Path, workspace: Workspace
+) -> None:
+    """Classifies the test split and writes `predictions.parquet`.
+
+    The answers do not depend on the machines, or on how many processes there are.
+
+    Args:
+        name: What the progress is shown with.
+        folder: The package.
+        source: The data.
+        validated: The output of `validate`.
+        workspace: The workspace of the step.
+
+    Raises:
+        ValueError: An image has changed since it was checked; or the package cannot be loaded, does
+            not answer, or refuses an image.
+    """
+    job = Job(served.where_all_see_it(folder, workspace.scratch), source, validated)
+    parts = list(_parts(validated, workspace.scratch))
+    done = spread.made([part.file for part in parts])
+    missing = [part for part in parts if part.file not in done]
+    per_image = served.seconds_per_image(folder)
+    with console.counted(name, sum(part.unit.rows for part in missing)) as show:
+        map_with_workers(
+            partial(Worker, job),
+            missing,
+            seconds=sum(part.unit.seconds + part.unit.rows * per_image for part in missing),
+            done=lambda part: show(part.unit.rows),
+            reads=job.files_of,
+            writes=lambda part: [part.file],
+        )
+    files = [part.file for part in parts]
+    spread.receive(files, workspace.scratch)
+    predictions.join(files, list(package.classes_of(folder)), workspace.folder)
+
+
+def _parts(validated: Path, folder: Path) -> Iterator[Part]:
+    """Cuts the test split into parts that are worth a process each, in order."""
+    numbers: list[int] = []
+    rows = size = 0
+    for group in image_table.row_groups(validated):
+        table = image_table.read(validated, group.number, ["split", "bytes"])
+        sizes = table.filter(pc.field("split") == SPLIT)["bytes"].to_pylist()
+        numbers.append(group.number)
+        rows, size = rows + len(sizes), size + sum(sizes)
+        if rows >= PART_ROWS:
+            yield Part(tuple(numbers), Unit(rows, size), folder / f"{numbers[0]:06}.parquet")
+            numbers, rows, size = [], 0, 0
+    if rows:
+        yield Part(tuple(numbers), Unit(rows, size), folder / f"{numbers[0]:06}.parquet")
