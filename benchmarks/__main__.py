@@ -40,6 +40,7 @@ WITH_DATA = {
     "precision": ("--data", "."),
     "near_duplicates": ("--data", "."),
     "crop": ("--data", "."),
+    "suspects": ("--data", "."),
 }
 
 

@@ -1,6 +1,6 @@
 """How many wrong labels `retrain suspects` finds, and how many of those that it lists are wrong.
 
-    python -m benchmarks.suspects --data cifar10 [--images 20000] [--epochs 12]
+    python -m benchmarks.suspects --data cifar10 [--images 20000] [--epochs 10]
     python -m benchmarks.suspects --data cifar10 --embeddings FILE
 
 The first images of CIFAR-10 (`train.parquet` in the layout of the Hugging Face hub) are taken, and
@@ -8,6 +8,11 @@ The first images of CIFAR-10 (`train.parquet` in the layout of the Hugging Face 
 small ResNet of the family `auto` is trained on them from nothing, with the wrong labels, and
 `retrain suspects` lists what it finds. With `--embeddings`, a file of NumPy with float32 (images,
 D), nothing is trained: these are compared, such as those of a pretrained network.
+
+Result of 2026-11-25, two cores, 20,000 images: with embeddings of EfficientNet-Lite0 (trained on
+ImageNet, at 128 x 128) 0.79 of the wrong labels, at a precision of 0.53; the confident joint alone
+0.71 at 0.22. With the small ResNet 0.43 at 0.62: it is right for 0.60 of its test images, and a
+network that knows the classes little finds few.
 """
 
 import argparse
@@ -50,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--images", type=int, default=20_000)
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--embeddings", type=Path)
     options = parser.parse_args()
     embeddings = np.load(options.embeddings) if options.embeddings else None
@@ -64,7 +69,7 @@ def main() -> None:
         )
         found = by_training(table, options.epochs)
     else:
-        found = by_embeddings(embeddings, labels)
+        found = by_embeddings(embeddings, labels, labels != truth)
     tell("small ResNet" if embeddings is None else "embeddings", found, labels != truth)
 
 
@@ -77,14 +82,16 @@ def flipped(truth: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
     return labels
 
 
-def by_embeddings(embeddings: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+def by_embeddings(
+    embeddings: NDArray[np.float32], labels: NDArray[np.int64], is_wrong: NDArray[np.bool_]
+) -> NDArray[np.int64]:
     """The images that are listed; says what the confident joint alone would list."""
     logits = confident.out_of_sample(embeddings, labels)
     probabilities, noise = confident.probabilities_of(logits, labels)
     print(f"noise {noise:.4f}, accuracy {(probabilities.argmax(axis=1) == labels).mean():.4f}")
     classes = confident.confident_classes(probabilities, labels)
     joint = np.flatnonzero((classes >= 0) & (classes != labels))
-    print(f"the confident joint alone lists {len(joint):,}")
+    tell("the confident joint alone", joint, is_wrong)
     return confident.wrong_labels(probabilities, noise, labels)
 
 

@@ -18,18 +18,17 @@ from retrain.faults import did_you_mean
 from retrain.params import load_workload
 from retrain.project import Project
 from retrain.workload import Data
-from tasks.data import class_folders, parquet_files
+from tasks.data import class_folders, listed_images, parquet_files
 from tasks.data.formats import recognise
 from tasks.data.listing import list_files
 from tasks.data.raw_dataset import RawDataset, RawImage, open_format
-from tasks.labels import corrections, folders, parquet
+from tasks.labels import corrections, folders, parquet, tables
 from tasks.labels.corrections import Correction
 from tasks.validate.label_names import LabelNames
 
 # Where labels of other formats are corrected.
 ELSEWHERE = {
     "webdataset": "write the tar files anew with the new classes",
-    "table": "change the classes in its CSV, TSV or JSONL file",
     "coco": "correct them in the program that exported the COCO file, and export it again",
     "label_studio": "correct them in Label Studio, and export its file again",
     "cvat": "correct them in CVAT, and export its file again",
@@ -165,13 +164,18 @@ def _changes(
         moves = folders.plan(data, labelled, labels, images)
         changes = [Change(move.path, move.before, move.after) for move in moves]
         return changes, [move.apply for move in moves]
-    assert isinstance(data, parquet_files.Images)
     if any(correction.is_new for correction in labelled):
         raise UsageError(
-            "The data is in Parquet files, to which no images are added here: add a file with the "
-            "images and their labels."
+            f"The data is of the format {data.format}, to which no images are added here: add them "
+            "with their labels to its files."
         )
-    edits = parquet.plan(data, labelled, labels)
+    edits: Sequence[parquet.Edit | tables.Edit]
+    if data.format == "table":
+        assert isinstance(data, listed_images.Images)
+        edits = tables.plan(data, labelled, labels)
+    else:
+        assert isinstance(data, parquet_files.Images)
+        edits = parquet.plan(data, labelled, labels)
     return [Change(*each) for edit in edits for each in edit.changes], [e.apply for e in edits]
 
 

@@ -154,7 +154,7 @@ def _choose(
     images = (image for unit in units for image in read(source, unit))
     listing: list[dict[str, Any]] = []
     embeddings, probabilities = [], []
-    seen = observe(registered.package, images, rows, run.store.runs.temporary(run.id))
+    seen = observe(registered.package, images, run.store.runs.temporary(run.id))
     with console.counted("select", rows) as shown:
         for some, answers in seen:
             listing += map(_row, some, answers["label"].to_pylist(), count_from(len(listing)))

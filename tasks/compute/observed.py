@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tasks.compute.ray_data import in_threads
-from tasks.compute.served import ROWS_PER_PROCESS, Encoded, PackagePool, portions
+from tasks.compute.served import Encoded, PackagePool, portions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,14 +16,13 @@ E = TypeVar("E", bound=Encoded)
 
 
 def observe(
-    package: Path, images: Iterable[E], rows: int, folder: Path
+    package: Path, images: Iterable[E], folder: Path
 ) -> "Generator[tuple[Sequence[E], pa.RecordBatch]]":
     """Classifies images with a package, a portion of them at a time.
 
     Args:
         package: A folder as `mlflow.pyfunc.save_model` writes it.
         images: Any number of images.
-        rows: The number of the images.
         folder: The folder in which the processes run.
 
     Yields:
@@ -40,7 +39,7 @@ def observe(
             pool.classify([image.data for image in some], [True] * len(some)),
         )
 
-    yield from in_threads(make, portions(images), max(1, rows // ROWS_PER_PROCESS))
+    yield from in_threads(make, portions(images))
 
 
 def embeddings_of(answers: "pa.RecordBatch", title: str) -> "NDArray[np.float32]":

@@ -48,7 +48,7 @@ def observe(
     rows = sum(validated.facts["rows"].values())
     source = open_raw_dataset(data, pulled)
     images = chain.from_iterable(read_images(source, validated.folder, split) for split in SPLITS)
-    answers = ask(registered.package, images, rows, workspace.scratch)
+    answers = ask(registered.package, images, workspace.scratch)
     embeddings, prints, thumbnails = [], [], []
     with console.counted("observe", rows) as show:
         for some, batch in answers:

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from tests.flows.conftest import Clone
 
-HOSTILE = "again <script>alert(1)</script>.png"
+HOSTILE = 'again <script>"alert(1).png'
 
 
 def add_workload(clone: Clone, folder: Path) -> None:

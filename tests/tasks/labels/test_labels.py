@@ -211,10 +211,10 @@ def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project):
             flow.plan(project, "photos", file)
         return str(error.value)
 
-    write_files(
-        project.root / "images", {"1.png": png(1), "labels.csv": b"path,label\n1.png,dog\n"}
-    )
-    assert "change the classes in its CSV, TSV or JSONL file" in refusal("images")
+    coco = {"images": [{"id": 1, "file_name": "1.png"}], "annotations": [], "categories": []}
+    files = {"1.png": png(1), "coco.json": json.dumps(coco).encode()}
+    write_files(project.root / "images", files)
+    assert "export it again" in refusal("images")
     assert "dvc pull data.dvc" in refusal("data/photos")
     assert "correct them where it is" in refusal("s3://bucket/images")
     assert "is no folder" in refusal("corrected.csv")
@@ -228,3 +228,42 @@ def test_names_of_classes_lead_back_to_their_folders(project):
     file = write_csv(project, row("n01/1.png", png(1), "goldfish"))
     flow.plan(project, "photos", file).apply()
     assert names(project) == ["n02/1.png", "n02/2.png", "names"]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        (
+            "labels.csv",
+            '\ufeffid,path,label\r\n1,a/1.png,cat\r\n2,a/2.png,"a, b"\r\n3,3.png,\r\n',
+            '\ufeffid,path,label\r\n1,a/1.png,"a, b"\r\n2,a/2.png,"a, b"\r\n3,3.png,cat\r\n',
+        ),
+        (
+            "labels.jsonl",
+            '{"file": "a/1.png", "class": "cat"}\n{"file":"a/2.png","class":"a, b"}\n'
+            '{"file":"3.png","class":null}',
+            '{"file": "a/1.png", "class": "a, b"}\n{"file":"a/2.png","class":"a, b"}\n'
+            '{"file": "3.png", "class": "cat"}',
+        ),
+    ],
+)
+def test_the_labels_of_a_table_change_and_nothing_else_does(project, name, before, after):
+    files = {"a/1.png": png(1), "a/2.png": png(2), "3.png": png(3), name: before.encode()}
+    write_files(project.root / "images", files | {"notes.csv": b"who,what\n1,2\n"})
+    rows = [row("a/1.png", png(1), "a, b"), row("3.png", png(3), "cat")]
+    file = write_csv(project, *rows)
+    plan = flow.plan(project, "photos", file)
+    assert [vars(change) for change in plan.changes] == [
+        {"path": "a/1.png", "before": "cat", "after": "a, b"},
+        {"path": "3.png", "before": None, "after": "cat"},
+    ]
+    plan.apply()
+    assert (project.root / "images" / name).read_bytes().decode() == after
+    assert flow.plan(project, "photos", file).changes == []
+    for wrong, message in (
+        (row("a/2.png", png(9), "cat"), "has changed since"),
+        (row("a/9.png", png(9), "cat"), "is not in the data any more"),
+        (row("9.png", png(9), "cat", why=listed.TO_LABEL), "no images are added here"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            flow.plan(project, "photos", write_csv(project, wrong))
