@@ -33,6 +33,7 @@ ALONE = (
     "memory",
     "digests",
     "report",
+    "weeks",
 )
 WITH_DATA = {
     "prepare": ("--cifar", "test.parquet"),

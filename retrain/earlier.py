@@ -30,11 +30,11 @@ def find(
     step, last = plan.step, read_plan(store.last_plan(workload, plan.step))
     if last is None or last.definition != plan.definition or last.key == plan.key:
         return None
-    with store.lock(step, last.key):
-        store.use(step, last.key)  # so that no clean-up removes it meanwhile
     artifact = store.find(step, last.key)
     if artifact is None or (artifact.remote and store.missing(step, last.key)):
         return None
+    with store.lock(step, last.key):
+        store.use(step, last.key)  # so that no clean-up removes it meanwhile
     try:
         check([artifact])
     except DamagedArtifactError:

@@ -11,7 +11,7 @@ from typing import Any
 
 from retrain.digests import sha256_of
 from retrain.errors import RemoteError
-from retrain.outputs import parse_manifest
+from retrain.outputs import MANIFEST, parse_manifest
 from retrain.remote import Remote
 from retrain.runs import console
 
@@ -45,7 +45,27 @@ def find(remote: Remote, step: str, key: str, *, patient: bool = False) -> dict[
     return manifest | {"remote": remote.url} if manifest else None
 
 
-def receive(remote: Remote, files: Sequence[File], folder: Path, aside: Path) -> str | None:
+def beside(folder: Path) -> dict[str, Path]:
+    """The files of the output of the same step that was used last here, by their SHA-256 (hex).
+
+    Args:
+        folder: The folder of an artifact, which is left out.
+    """
+    others = (path for path in folder.parent.glob(f"[!.]*/{MANIFEST}") if path.parent != folder)
+    newest = max(others, key=lambda path: path.stat().st_mtime, default=None)
+    if newest is None:
+        return {}
+    listed = json.loads(newest.read_bytes())["files"]
+    return {file["sha256"]: newest.parent / file["path"] for file in listed}
+
+
+def receive(
+    remote: Remote,
+    files: Sequence[File],
+    folder: Path,
+    aside: Path,
+    here: Mapping[str, Path] | None = None,
+) -> str | None:
     """Brings files into the folder of an artifact; each appears there when it is complete.
 
     Args:
@@ -53,6 +73,7 @@ def receive(remote: Remote, files: Sequence[File], folder: Path, aside: Path) ->
         files: The files.
         folder: The artifact's folder.
         aside: A folder for the time being, which is removed.
+        here: Files of this machine by their SHA-256 (hex), which need not be fetched.
 
     Returns:
         What is wrong with one of them in the remote store; None if nothing is.
@@ -64,16 +85,26 @@ def receive(remote: Remote, files: Sequence[File], folder: Path, aside: Path) ->
     counted = console.counted(f"fetching {folder.parent.name}", size, "bytes")
     try:
         with counted as show, ThreadPoolExecutor(THREADS) as pool:
-            fetch = partial(_receive, remote, folder, aside, show)
+            fetch = partial(_receive, remote, folder, aside, here or {}, show)
             return next(filter(None, pool.map(fetch, files)), None)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _receive(remote: Remote, folder: Path, aside: Path, show: Show, file: File) -> str | None:
+def _receive(
+    remote: Remote,
+    folder: Path,
+    aside: Path,
+    here: Mapping[str, Path],
+    show: Show,
+    file: File,
+) -> str | None:
     half, target = aside / file["path"], folder / file["path"]
     for path in (half, target):
         path.parent.mkdir(parents=True, exist_ok=True)
+    if _is_linked(here.get(file["sha256"]), target, file["sha256"]):
+        show(file["bytes"])
+        return None
     digest = remote.download(file_path(file["sha256"]), half, show)
     if digest == file["sha256"]:
         half.rename(target)
@@ -82,6 +113,15 @@ def _receive(remote: Remote, folder: Path, aside: Path, show: Show, file: File) 
         with suppress(RemoteError):  # so that it is sent again
             remote.delete([file_path(file["sha256"])])
     return f"{file['path']} {'has changed' if digest else 'is gone'} in the remote store"
+
+
+def _is_linked(source: Path | None, target: Path, sha256: str) -> bool:
+    """Makes a link to a file that is here, if it has a content; whether it could be done."""
+    with suppress(OSError):  # it is gone, or the file system has no links
+        if source and sha256_of(source) == sha256:
+            target.hardlink_to(source)
+            return True
+    return False
 
 
 def send(

@@ -120,7 +120,7 @@ def _finding(kind: str, store: Store, step: str, key: str, folder: Path) -> Find
             # A process that waits for the lock notices that its file is another one now.
             store.lock_file(step, key).unlink(missing_ok=True)
 
-    return Garbage(kind, f"{step} {key}", size_of(folder)), remove
+    return Garbage(kind, f"{step} {key}", _bytes_freed(folder)), remove
 
 
 def _old_logs(project: Project) -> Iterator[Finding]:
@@ -200,6 +200,12 @@ def _registered_outputs(
                 if version and (record := lineage.read(project, version)):
                     digests |= {output.digest for output in record.steps}
     return frozenset(digest for digest in digests if digest)
+
+
+def _bytes_freed(folder: Path) -> int:
+    """Bytes that become free with a folder: a file with another name, too, stays on the disk."""
+    stats = (path.stat() for path in folder.rglob("*") if path.is_file())
+    return sum(stat.st_size for stat in stats if stat.st_nlink == 1)
 
 
 def size_of(folder: Path) -> int:

@@ -150,9 +150,9 @@ class Store:
         if self.missing(step, key, wanted):
             purpose = f"another process fetches what {step} has made"
             with self.lock(step, key, purpose=purpose):
-                missing = self.missing(step, key, wanted)
-                aside = self.partial(step, key)
-                if damage := exchange.receive(self.remote, missing, folder, aside):
+                missing, aside = self.missing(step, key, wanted), self.partial(step, key)
+                here = exchange.beside(folder)
+                if damage := exchange.receive(self.remote, missing, folder, aside, here):
                     exchange.withdraw(self.remote, step, key, self.inspect(step, key)[0])
                     self.discard(step, key)
                     raise DamagedArtifactError(step, key, damage)

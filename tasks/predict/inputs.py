@@ -24,6 +24,9 @@ from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, group, op
 SPLIT = "test"  # what is read of labelled images, if their names define splits
 
 
+TASKS = 8.0  # that a unit is worth: a network answers many images at once
+
+
 @dataclass(frozen=True)
 class Source:
     """The images that are classified; cheap to send to a worker of Ray.
@@ -53,7 +56,7 @@ class Source:
             for piece in part.pieces
             if piece.rows and self._is_wanted(piece.file)
         )
-        return list(group(parts, tasks=1.0))
+        return list(group(parts, TASKS))
 
     def _is_wanted(self, file: str) -> bool:
         if self.split is None:

@@ -22,7 +22,7 @@ from retrain.step import Workspace
 from retrain.store import Store
 from retrain.verify import Verifier
 from retrain.workload import Train
-from tests.retrain.test_store import DATA, STEP, WORKLOAD
+from tests.retrain.test_store import DATA, STEP, WORKLOAD, with_lr
 
 TRAINED = ("a/model.bin", "b/shard.bin", "report/log.txt")
 
@@ -46,10 +46,10 @@ def remote(request, tmp_path, monkeypatch):
     return Remote(request.getfixturevalue("bucket"))
 
 
-def make(store, context, step=FILES):
-    planned = plan(step, WORKLOAD, [DATA])
+def make(store, context, step=FILES, workload=WORKLOAD):
+    planned = plan(step, workload, [DATA])
     with store.making(step.name, planned.key):
-        return get_or_run(store, step, planned, WORKLOAD, [DATA], context, Verifier(store).check)
+        return get_or_run(store, step, planned, workload, [DATA], context, Verifier(store).check)
 
 
 def files_of(artifact):
@@ -75,6 +75,31 @@ def test_what_one_machine_made_is_found_by_another_and_fetched_lazily(remote, co
     assert Store(other.root).find("toy", found.key) == found
     (found.folder / "b/shard.bin").unlink()
     assert Store(other.root).damage("toy", found.key) == "b/shard.bin is gone"
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_another_output_has_here_is_not_fetched(
+    remote, context, tmp_path, monkeypatch, changed
+):
+    here, there = Store(tmp_path / "here", remote), Store(tmp_path / "there", remote)
+    first, _ = make(here, context)
+    if changed:
+        (first.folder / "b/shard.bin").write_bytes(bytes(70_000))
+    made, _ = make(there, context, workload=with_lr(0.5))
+    downloaded, download = [], Remote.download
+
+    def noted(self, path, *others):
+        downloaded.append(path)
+        return download(self, path, *others)
+
+    monkeypatch.setattr(Remote, "download", noted)
+    found, cached = make(here, context, workload=with_lr(0.5))
+    assert cached
+    here.fetch(found)
+    assert len(downloaded) == changed
+    assert files_of(found) == files_of(made)
+    Verifier(here).check([found])
+    assert (found.folder / "a/model.bin").samefile(first.folder / "a/model.bin")
 
 
 def test_content_is_sent_once(remote, context, tmp_path):
