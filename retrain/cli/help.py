@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
     from rich.console import Console, ConsoleOptions
 
-NAME_WIDTH = 9  # of the longest command, so that the groups' columns are below each other
+NAME_WIDTH = 10  # of the longest command, so that the groups' columns are below each other
 
 # Beside the name of a group of commands.
 EXAMPLES = {

@@ -16,7 +16,7 @@ from retrain.errors import UsageError
 if TYPE_CHECKING:
     from flows.labels import Import
 
-HELP = """Take labels over: corrected ones into the data, late ones for what was answered.
+HELP = """Take over labels that were corrected, or came later.
 
 Example: `retrain labels import vit reports/vit/suspects.csv`
 """

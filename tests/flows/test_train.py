@@ -83,7 +83,8 @@ def test_an_unchanged_run_starts_nothing_and_imports_nothing_heavy(clone, first)
 
 def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
     again = clone.train(*REJECTED)
-    assert ran(again) == ["evaluate_champion", "train", "evaluate", "compare_champion"]
+    compared = ["slice_new", "score_slices", "compare_champion"]
+    assert ran(again) == ["evaluate_champion", "train", "evaluate", *compared]
     why = {step["step"]: step["why"] for step in again["steps"]}
     assert why["train"] == "train.lr 0.003 -> 0.0007"
     assert again["model"]["digest"] != first["model"]["digest"]

@@ -108,8 +108,16 @@ def test_the_package_has_the_code_that_it_runs_and_no_other(project, one):
     folder = packages.download(project, champion)
     code = {path.relative_to(folder / "code").as_posix() for path in folder.glob("code/**/*.*")}
     own = ("architecture", "auto", "fine_tuned", "vit")
-    modules = ("__init__", "image", "network", "pretrained", "serving", "user_code", *own)
-    assert code == {f"models/{name}.py" for name in modules}
+    modules = (
+        "__init__",
+        "image",
+        "network",
+        "prediction_log",
+        "pretrained",
+        "serving",
+        "user_code",
+    )
+    assert code == {f"models/{name}.py" for name in (*modules, *own)}
     kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}  # nothing is pickled
     assert kinds <= {".safetensors", ".json", ".py", ".txt", ".yaml", ""}
     lines = (folder / "requirements.txt").read_text().split()

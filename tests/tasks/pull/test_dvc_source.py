@@ -296,13 +296,13 @@ def test_only_new_files_are_checked_by_their_md5_and_the_others_are_links(
 ):
     store = Store(tmp_path / "store")
     old = made(store, project, "old")
-    checked, check = [], dvc_source._check
+    checked, check = [], dvc_source.check_objects
 
     def noted(objects, md5s):
         checked.extend(md5 for md5 in md5s if not md5.endswith(".dir"))
         check(objects, md5s)
 
-    monkeypatch.setattr(dvc_source, "_check", noted)
+    monkeypatch.setattr(dvc_source, "check_objects", noted)
     new = made(store, project, "new")
     assert checked == [hashlib.md5(b"digits/dog/2.png").hexdigest()]
     assert read_files(new.folder / "data") == NEW
