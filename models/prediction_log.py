@@ -3,18 +3,23 @@
 It is off unless RETRAIN_LOG_PREDICTIONS names a folder. A request does not wait for the disk, and
 is answered whatever becomes of the log: rows for which there is no room are dropped. The images are
 not kept, but for their SHA-256.
+
+Each second, a thread appends what has come to a journal (JSON lines), which a server that is killed
+leaves behind. An hour of it, or 10,000 rows, becomes a Parquet file with the name of the journal.
 """
 
 import atexit
 import hashlib
+import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from queue import Empty, Full, Queue
+from queue import Full, Queue
 from threading import Thread
-from time import monotonic, time_ns
+from time import monotonic, sleep, time_ns
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +28,8 @@ import pyarrow.parquet as pq
 FOLDER, SHARE = "RETRAIN_LOG_PREDICTIONS", "RETRAIN_LOG_SHARE"
 MOST_WAITING = 10_000  # rows in memory, of about 300 bytes
 MOST_ROWS = 10_000  # of a file
-FLUSH_SECONDS = 30.0  # after which a file is written that has fewer
+MOST_SECONDS = 3600.0  # after which a file is written that has fewer
+JOURNAL_SECONDS = 1.0
 COLUMNS = pa.schema(
     {
         "sha256": pa.string(),  # hex, of the encoded image
@@ -80,32 +86,62 @@ class PredictionLog:
             self._thread.join()
 
     def _write_all(self) -> None:
-        rows: list[dict[str, Any]] = []
-        began, goes_on = monotonic(), True
+        goes_on = True
         while goes_on:
-            try:
-                row = self._waiting.get(timeout=max(0.0, began + FLUSH_SECONDS - monotonic()))
-                goes_on = row is not None
-                rows += [row] if row else []
-            except Empty:
-                pass
-            is_late = monotonic() - began >= FLUSH_SECONDS
-            if len(rows) >= MOST_ROWS or is_late or not goes_on:
-                self._write(rows)
-                rows, began = [], monotonic()
+            journal = self._folder / f"{time_ns()}-{os.getpid()}.jsonl"
+            rows: list[dict[str, Any]] = []
+            began = monotonic()
+            while goes_on and len(rows) < MOST_ROWS and monotonic() - began < MOST_SECONDS:
+                fresh = self._take()
+                goes_on = None not in fresh
+                fresh_rows = [row for row in fresh if row]
+                rows += fresh_rows
+                self._try(partial(_append, journal, fresh_rows), len(fresh_rows))
+            self._try(partial(_finish, journal, rows), len(rows))
 
-    def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Writes a file, which appears as a whole; what cannot be written is lost."""
-        if not rows:
-            return
-        file = self._folder / f"{time_ns()}-{os.getpid()}.parquet"
-        partial = file.with_suffix(".partial")
+    def _take(self) -> list[dict[str, Any] | None]:
+        """What comes within a while, at least one row of it; None is the end."""
+        sleep(JOURNAL_SECONDS if self._waiting.empty() else 0.0)
+        return [self._waiting.get_nowait() for _ in range(self._waiting.qsize())]
+
+    def _try(self, write: Callable[[], None], rows: int) -> None:
+        """Writes some rows, if there are any; a warning says why it cannot be done."""
         try:
-            pq.write_table(pa.Table.from_pylist(list(rows), COLUMNS), partial)
-            partial.rename(file)
+            if rows:
+                write()
         except OSError as error:
-            logger.warning("%d answers could not be logged: %s", len(rows), error)
-            partial.unlink(missing_ok=True)
+            logger.warning("%d answers could not be logged: %s", rows, error)
+
+
+def _append(journal: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with journal.open("a", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, default=datetime.isoformat) + "\n")
+
+
+def _finish(journal: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the rows of a journal as Parquet, and removes it."""
+    aside = journal.with_suffix(".partial")
+    pq.write_table(pa.Table.from_pylist(list(rows), COLUMNS), aside)
+    aside.rename(journal.with_suffix(".parquet"))
+    journal.unlink(missing_ok=True)
+
+
+def read(folder: Path) -> Iterator[pa.Table]:
+    """The files of a folder, in `COLUMNS`, with the journals that are not finished.
+
+    Raises:
+        ValueError: A file has something else.
+        OSError: A file cannot be read.
+    """
+    for file in sorted(folder.glob("*.parquet")):
+        yield pq.read_table(file, columns=COLUMNS.names).cast(COLUMNS)
+    for journal in sorted(folder.glob("*.jsonl")):
+        if not journal.with_suffix(".parquet").exists():
+            lines = journal.read_text(encoding="utf-8").splitlines(keepends=True)
+            whole = [json.loads(line) for line in lines if line.endswith("\n")]
+            rows = [row | {"time": datetime.fromisoformat(row["time"])} for row in whole]
+            yield pa.Table.from_pylist(rows, COLUMNS)
 
 
 def start(weights: str) -> PredictionLog | None:

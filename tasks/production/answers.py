@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from models import prediction_log
 from models.prediction_log import COLUMNS
 from retrain import atomic
 from retrain.errors import UsageError
@@ -70,9 +71,10 @@ def read(project: Project, model: ModelVersion, logs: Iterable[Path]) -> pa.Tabl
     for folder in (folder_of(project, model.name) / "answers", *logs):
         if folder in logs and not folder.is_dir():
             raise UsageError(f"--answers {folder}: there is no such folder.")
-        for file in sorted(folder.glob("*.parquet")):
-            try:
-                tables.append(pq.read_table(file, columns=COLUMNS.names, filters=of_version))
-            except (pa.ArrowInvalid, OSError) as error:
-                raise UsageError(f"{file} is no log of predictions: {error}") from error
-    return pa.concat_tables([table.cast(COLUMNS) for table in tables]).sort_by("time")
+        try:
+            tables += (table.filter(of_version) for table in prediction_log.read(folder))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UsageError(
+                f"{folder} has a file that is no log of predictions: {error}"
+            ) from error
+    return pa.concat_tables(tables).sort_by("time")

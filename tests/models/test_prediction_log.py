@@ -1,6 +1,10 @@
 """A served model logs its answers without making a request wait."""
 
 import hashlib
+import signal
+import subprocess
+import sys
+from time import monotonic, sleep
 
 import pyarrow.parquet as pq
 import pytest
@@ -56,12 +60,41 @@ def test_what_there_is_no_room_for_is_dropped(tmp_path, monkeypatch):
 
 
 def test_a_file_is_written_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.setattr(prediction_log, "FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr(prediction_log, "JOURNAL_SECONDS", 0.01)
+    monkeypatch.setattr(prediction_log, "MOST_SECONDS", 0.1)
     log = PredictionLog(tmp_path, "weights")
     log.put(IMAGES, ANSWERS)
-    log._thread.join(0.5)
+    until = monotonic() + 10
+    while not logged(tmp_path) and monotonic() < until:
+        sleep(0.01)
     assert len(logged(tmp_path)) == len(IMAGES)
     log.close()
+
+
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from models.prediction_log import PredictionLog
+
+log = PredictionLog(Path(sys.argv[1]), "weights")
+log.put([b"1", b"2"], [{"label": "cat", "probabilities": {"cat": 0.75}}] * 2)
+while not [*Path(sys.argv[1]).glob("*.jsonl")]:
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_server_that_is_killed_leaves_its_answers(tmp_path):
+    done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    [journal] = tmp_path.iterdir()
+    journal.write_text(journal.read_text() + '{"sha256": "torn')
+    [table] = prediction_log.read(tmp_path)
+    expected = [hashlib.sha256(image).hexdigest() for image in (b"1", b"2")]
+    assert table["sha256"].to_pylist() == expected
+    assert table.schema == COLUMNS
+    pq.write_table(table, journal.with_suffix(".parquet"))  # a kill before the journal was removed
+    assert sum(map(len, prediction_log.read(tmp_path))) == 2
 
 
 def test_the_environment_turns_it_on(tmp_path, monkeypatch):
