@@ -2,7 +2,9 @@
 
 from copy import deepcopy
 
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 from ruamel.yaml import YAML
 
 from tests.flows.conftest import Clone, copy_clone, draw_photos
@@ -44,6 +46,12 @@ def predict(clone: Clone) -> None:
     clone.retrain("predict", "vit", "--input", "photos", "--output", "predictions.parquet")
 
 
+def label(clone: Clone) -> None:
+    """Writes the labels that came later."""
+    table = pq.read_table(clone.root / "predictions.parquet", columns=["sha256", "label"])
+    csv.write_csv(table, clone.root / "labels.csv")
+
+
 def write_entry(clone: Clone) -> None:
     """Writes a workload `photos`, as the page about one's own images shows it, in small."""
     path, yaml = clone.root / "params.yaml", YAML()
@@ -60,6 +68,7 @@ def write_entry(clone: Clone) -> None:
 BEFORE = {
     ("docs/add-a-workload.md", 3): write_entry,
     ("docs/gate.md", 0): let_one_wait,
+    ("docs/predict.md", 2): label,
     ("docs/registry.md", 1): predict,
 }
 # Where a page begins anew: "The rest of this page does the same by hand."
