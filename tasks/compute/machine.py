@@ -162,5 +162,6 @@ def forget_unused(store: Store) -> None:
             if store.last_used(step, key) < since:
                 store.discard(step, key)
     for step, key, path in store.leftovers():
-        if max(store.last_used(step, key), path.stat().st_mtime) < since:
-            shutil.rmtree(path)
+        with suppress(FileNotFoundError):  # another process has just made it whole
+            if max(store.last_used(step, key), path.stat().st_mtime) < since:
+                shutil.rmtree(path)

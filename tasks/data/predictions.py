@@ -7,7 +7,7 @@ all images that its data had, which tells what is new.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -183,7 +183,7 @@ def known_images(project: Project, version: ModelVersion) -> Path | None:
     return _recorded(project, version, f"{KNOWN}/{name}", file)
 
 
-def keep_known_images(project: Project, run_id: str, package: str, pixels: Sequence[str]) -> None:
+def keep_known_images(project: Project, run_id: str, package: str, pixels: Iterable[str]) -> None:
     """Records with a training's MLflow run which images its data has, for a version of it.
 
     Args:
@@ -193,7 +193,7 @@ def keep_known_images(project: Project, run_id: str, package: str, pixels: Seque
         pixels: The identity of each image, as `tasks.data.pixels.digest` gives it.
     """
     with TemporaryDirectory() as folder:
-        images = np.unique(np.array([*map(image_id, pixels)], np.uint64))
+        images = np.unique(np.fromiter(map(image_id, pixels), np.uint64))
         np.save(Path(folder, f"{package}.npy"), images)
         tracking.log_artifacts(project, run_id, Path(folder), KNOWN)
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pyarrow.parquet as pq
-
 import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
@@ -24,9 +22,8 @@ from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
-from tasks.data import package
+from tasks.data import image_table, package
 from tasks.data.champion import Registered
-from tasks.data.image_table import FILE_NAME
 from tasks.data.predictions import keep_known_images
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.data.reference import keep_reference, make_reference
@@ -287,8 +284,8 @@ def _register(
         example = example_of(package_folder, images, scores.folder)
         keep(project, run_id, scores.facts["package"], example)
         card.keep(project, run_id, scores.facts["package"], text)
-        known = pq.read_table(validated.folder / FILE_NAME, columns=["pixels"])["pixels"]
-        keep_known_images(project, run_id, scores.facts["package"], known.to_pylist())
+        known = image_table.identities(validated.folder)
+        keep_known_images(project, run_id, scores.facts["package"], known)
         history = lineage_of(data, version, pulled, validated, trained, scores, run_id, workspace)
         candidate = Candidate(
             name=workspace.workload,

@@ -229,7 +229,7 @@ def git(folder, *arguments):
 def test_a_run_may_take_the_newest_commit_before_it_loads_any_code(project, tmp_path):
     """As a CI job starts it, which has the server's address and nothing of the clone."""
     git(project.root, "init", "-q", "-b", "main")
-    git(project.root, "add", "small.py", "params.yaml")
+    git(project.root, "add", "params.yaml", *sorted(project.root.glob("*.py")))
     git(project.root, "commit", "-qm", "first")
     git(tmp_path, "clone", "-q", project.root, "team")
     git(project.root, "remote", "add", "origin", tmp_path / "team")
