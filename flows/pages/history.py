@@ -25,6 +25,7 @@ from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Entry
 from retrain.registry.versions import ModelVersion
+from tasks.data.metrics import wilson
 
 STYLES = {"promoted": "good", "rejected": "bad", "waiting": "wait", "rolled back": "wait"}
 WIDTH = 960  # pixels of a picture
@@ -115,11 +116,8 @@ def pictures(entries: Sequence[Entry], known: Mapping[int, ModelVersion]) -> Ite
 
 def _accuracy(version: ModelVersion) -> tuple[float, float, float]:
     """The accuracy of a version, and its 95 % interval."""
-    from scipy.stats import binomtest
-
     accuracy, images = version.metrics["accuracy"], int(version.metrics["rows"])
-    interval = binomtest(round(accuracy * images), images).proportion_ci(0.95, method="wilson")
-    return accuracy, float(interval.low), float(interval.high)
+    return accuracy, *wilson(round(accuracy * images), images)
 
 
 def _point(entry: Entry, version: ModelVersion, lowest: float | None = None) -> Point:

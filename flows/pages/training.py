@@ -29,6 +29,7 @@ from retrain.runs import console
 from retrain.runs.records import Document
 from retrain.step import REPORT
 from tasks.data.image_table import SPLITS
+from tasks.data.metrics import wilson
 from tasks.promote import outcome
 
 MAX_DRAWN_CLASSES = 20
@@ -221,16 +222,12 @@ def _slices(slices: Sequence[Mapping[str, Any]]) -> Block:
 
 
 def _classes(classes: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
-    from scipy.stats import binomtest
-
     worst = sorted(classes, key=lambda row: float(row["recall"]))[:MAX_DRAWN_CLASSES]
     rows = []
     for row in worst:
         low = high = None
         if images := row["rows"]:
-            hits = round(row["recall"] * images)
-            interval = binomtest(hits, images).proportion_ci(0.95, method="wilson")
-            low, high = float(interval.low), float(interval.high)
+            low, high = wilson(round(row["recall"] * images), images)
         text = f"{row['recall']:.1%} of {images:,} images"
         rows.append(Interval(row["label"], row["recall"], low, high, text))
     yield Heading("Recall of the classes, the worst first")

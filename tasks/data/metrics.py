@@ -188,6 +188,19 @@ def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(part / np.where(whole > 0, whole, 1), np.float64)
 
 
+def wilson(part: int, whole: int) -> tuple[float, float]:
+    """The ends of the 95 % interval of a share, by Wilson's method (1927).
+
+    Args:
+        part: The images that have something.
+        whole: All images, at least one.
+    """
+    from scipy.stats import binomtest
+
+    interval = binomtest(part, whole).proportion_ci(0.95, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
 def per_class(tally: Tally) -> list[dict[str, Any]]:
     """Precision, recall and F1 of each class of the data, in the order of its labels.
 

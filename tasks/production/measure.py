@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from retrain.workload import Production
-from tasks.data.metrics import calibration
+from tasks.data.metrics import calibration, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CONFIDENCE = 0.95
 MIN_IMAGES = 30  # with labels, below which there is no verdict
 
 
@@ -85,12 +84,10 @@ def _counts(frame: "pd.DataFrame") -> dict[str, Any]:
 
 
 def _share(part: int, whole: int, name: str) -> dict[str, float | None]:
-    from scipy.stats import binomtest
-
     if not whole:
         return {name: None, "low": None, "high": None}
-    interval = binomtest(part, whole).proportion_ci(CONFIDENCE, method="wilson")
-    return {name: part / whole, "low": float(interval.low), "high": float(interval.high)}
+    low, high = wilson(part, whole)
+    return {name: part / whole, "low": low, "high": high}
 
 
 def _difference(found: Mapping[str, Any], test: Mapping[str, float]) -> dict[str, float]:
@@ -100,15 +97,13 @@ def _difference(found: Mapping[str, Any], test: Mapping[str, float]) -> dict[str
     method 10: from the ends of Wilson's intervals of both.
     """
     rows = int(test["rows"])
-    other = _share(round(test["accuracy"] * rows), rows, "accuracy")
     ours, theirs = found["accuracy"], test["accuracy"]
-    assert other["low"] is not None
-    assert other["high"] is not None
+    low, high = wilson(round(theirs * rows), rows)
     difference = ours - theirs
     return {
         "difference": difference,
-        "difference_low": difference - hypot(ours - found["low"], other["high"] - theirs),
-        "difference_high": difference + hypot(found["high"] - ours, theirs - other["low"]),
+        "difference_low": difference - hypot(ours - found["low"], high - theirs),
+        "difference_high": difference + hypot(found["high"] - ours, theirs - low),
     }
 
 

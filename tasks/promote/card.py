@@ -18,11 +18,10 @@ from retrain.runs.records import cell
 from retrain.step import DataVersion
 from retrain.store import Artifact
 from tasks.data.image_table import SPLITS
-from tasks.data.metrics import METRICS
+from tasks.data.metrics import METRICS, wilson
 from tasks.data.package import images_of
 from tasks.promote.outcome import slice_row
 
-CONFIDENCE = 0.95
 WORST = 5
 Facts = Mapping[str, Any]
 Rows = Sequence[Facts]
@@ -176,10 +175,8 @@ def _limits(facts: Facts, table: Rows, slices: Rows) -> Iterator[str]:
 
 def _interval(share: float, rows: int) -> str:
     """The interval of a share of images, by Wilson's method."""
-    from scipy.stats import binomtest
-
-    interval = binomtest(round(share * rows), rows).proportion_ci(CONFIDENCE, method="wilson")
-    return f"{interval.low:.3f} to {interval.high:.3f}"
+    low, high = wilson(round(share * rows), rows)
+    return f"{low:.3f} to {high:.3f}"
 
 
 def _list(names: Sequence[str]) -> str:

@@ -76,7 +76,7 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
 def _worse_on_new(decision: Mapping[str, Any]) -> str:
     """A sentence if a model is surely worse than the champion on new images; else empty."""
     # Not in the records of older versions.
-    found = decision.get("comparisons", {}).get("champion", {}).get("new") or {}
+    found = decision["comparisons"].get("champion", {}).get("new") or {}
     if found.get("outcome") != "worse":
         return ""
     return (

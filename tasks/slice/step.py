@@ -28,6 +28,7 @@ from tasks.compute.prefetch import prefetch
 from tasks.data import image_facts, image_table, own_columns, predictions
 from tasks.data.champion import Scored
 from tasks.data.image_table import AcceptedImage, read_images
+from tasks.data.metrics import wilson
 from tasks.data.predictions import image_id, known_images
 from tasks.data.raw_dataset import READERS, RawDataset, open_raw_dataset
 from tasks.data.slices import FILE, NEW, NO_SLICES, WEEK, Divided, Slice, Slices
@@ -37,7 +38,6 @@ OTHERS = "others"  # the value of all that come after the most frequent ones
 MAX_VALUES = 100
 MAX_NUMBERS = 10  # more different numbers in a column are cut into thirds
 THIRDS = ("lowest", "middle", "highest")
-CONFIDENCE = 0.95  # of the intervals
 SPLIT = "test"
 FROM_TABLE = ("width", "height", "mode", "bytes", "file")
 FROM_IMAGE = (*image_facts.FACTS, "camera", "format")
@@ -264,18 +264,16 @@ def _name(values: Sequence[Any]) -> tuple[list[str], dict[str, tuple[float, floa
 def _slice(
     column: str, value: str, correct: Sequence[bool], limits: tuple[float, float] | None
 ) -> Slice:
-    from scipy.stats import binomtest
-
     images, hits = len(correct), sum(correct)
-    interval = binomtest(hits, images).proportion_ci(CONFIDENCE, method="wilson")
+    low, high = wilson(hits, images)
     counted: Slice = {
         "column": column,
         "value": value,
         "images": images,
         "correct": hits,
         "accuracy": hits / images,
-        "low": float(interval.low),
-        "high": float(interval.high),
+        "low": low,
+        "high": high,
     }
     return counted | dict(zip(("from", "to"), limits, strict=True)) if limits else counted
 

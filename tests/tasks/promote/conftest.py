@@ -197,6 +197,7 @@ def decide(verdict: str, champion: int | None, run_id: str = "run-1") -> Artifac
         "verdict": verdict,
         "rules": [PASSED],
         "says": ["Nothing was compared."],
+        "comparisons": {},
         "slices": [],
         "test_images": "test images",
         "reference": verdict in ("first", "better"),
