@@ -28,6 +28,7 @@ from retrain.store import Artifact
 from retrain.workload import Data
 from tasks.compute import ray_data
 from tasks.data.raw_dataset import open_raw_dataset
+from tasks.validate.label_names import LabelNames
 from tasks.validate.scan import ScanTask, _inspect
 
 EMPTY = (10, 256)
@@ -61,7 +62,8 @@ def main() -> None:
             seconds = sum(task.unit.seconds for task in tasks)
             images = sum(task.unit.rows for task in tasks)
             what = f"{images:,} images in {len(tasks)} units"
-            compare(what, partial(_inspect, source), tasks, seconds, options.rounds)
+            inspect = partial(_inspect, source, LabelNames(data, None), False, None)
+            compare(what, inspect, tasks, seconds, options.rounds)
     ray_cluster.disconnect()
 
 
@@ -85,7 +87,7 @@ def compare(
 
 
 def _by_plan(work: Callable[[Any], None], units: Sequence[Any], seconds: float) -> None:
-    list(ray_data._map_by_plan(work, units, seconds))
+    list(ray_data._results(ray_data._plan(work, units, seconds, is_free=False)))
 
 
 def _by_tasks(work: Callable[[Any], None], units: Sequence[Any], _: float) -> None:
