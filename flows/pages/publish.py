@@ -45,8 +45,8 @@ def begun(project: Project, flow: str, workload: str) -> Iterator[FlowRun]:
         try:
             yield run
         except Exception as error:
-            found = {"workload": workload, "command": _command(flow), "error": message_of(error)}
-            write(project, run.document(**found))
+            found = {"workload": workload, "command": _command(flow)}
+            write(project, run.document(**found, **records.failure(project, error)))
             raise
 
 

@@ -1,7 +1,6 @@
 """The page of a training, from the document of its run and the files of its steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from flows.pages import answers, charts, data
@@ -118,11 +117,8 @@ def failure(project: Project, document: Document) -> list[Block]:
         kept = "What was made is kept, and the same command goes on there."
         shown.append(Text(f"It ended after the step {steps[-1]}. {kept}"))
     shown.append(Command("When the cause is gone, with the options of this run", command))
-    began = datetime.fromisoformat(document["time"]).timestamp() - document["seconds"]
-    logs = project.logs.glob(f"*-{document['flow']}*.log")
-    if written := [log for log in logs if log.stat().st_mtime >= began]:
-        name = project.relative(min(written))
-        shown.append(Command("Its log, with what the libraries have told", name))
+    if log := document.get("log"):
+        shown.append(Command("Its log, with what the libraries have told", log))
     return shown
 
 

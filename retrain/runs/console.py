@@ -73,9 +73,10 @@ class Progress:
 
 @dataclass
 class _Screen:
-    """The screen, when this process has one."""
+    """The screen, when this process has one, and the file that has all other output."""
 
     console: Console | None = None
+    log: Path | None = None
 
 
 _screen = _Screen()
@@ -109,10 +110,12 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger().addHandler(handler)
         logging.captureWarnings(True)
+        _screen.log = log
         try:
             with shown_on(screen):
                 yield
         finally:
+            _screen.log = None
             logging.getLogger().removeHandler(handler)
             sys.stdout.flush()
             sys.stderr.flush()
@@ -120,6 +123,11 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
                 os.dup2(original, fd)
                 os.close(original)
             screen.close()
+
+
+def log_file() -> Path | None:
+    """The file with the other output of this process; None where it is not sent to a file."""
+    return _screen.log
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from retrain.faults import did_you_mean
 from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.runs import lost
+from retrain.runs import console, lost
 from retrain.runs.state import RunState
 from retrain.store import Store
 
@@ -95,7 +95,7 @@ def record(
     try:
         follow()
     except Exception as error:
-        failed = document(run) | {"error": message_of(error)}
+        failed = document(run) | failure(project, error)
         _write(project, failed)
         write_page(project, failed)
         raise
@@ -103,6 +103,12 @@ def record(
     _write(project, ended)
     write_page(project, ended)
     return ended
+
+
+def failure(project: Project, error: Exception) -> Document:
+    """The part of a failed run's document that says why it failed, and which file has its log."""
+    log = console.log_file()
+    return {"error": message_of(error), "log": None if log is None else project.relative(log)}
 
 
 def outcome(document: Document) -> str:
