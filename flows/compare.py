@@ -2,6 +2,7 @@
 
 retrain compare vit@champion vit@7
 retrain compare vit@champion vit@7 --data photos --output differences.parquet
+retrain compare vit@champion vit@7 --answers /var/log/vit
 
 It changes nothing: no alias, no ledger.
 """
@@ -34,6 +35,7 @@ from tasks.data.reference import SPLIT, EvaluatedImages, evaluated_of
 from tasks.gate import any_two
 from tasks.predict.inputs import Source, open_labelled, read
 from tasks.predict.predict import predict as classify
+from tasks.production.logged import MEASURED, pairs
 
 
 @flow
@@ -45,6 +47,7 @@ def compare(
     image_column: str | None = None,
     label_column: str | None = None,
     force: bool = False,
+    answers: Sequence[str] = (),
 ) -> Document:
     """Compares the answers of any two registered versions for the same images.
 
@@ -57,6 +60,7 @@ def compare(
         image_column: The Parquet column with the images; `image` or `img` if None.
         label_column: The Parquet column with their classes; `label` or `labels` if None.
         force: Replace the output if it exists.
+        answers: Folders to which servers have logged what is compared; nothing is classified then.
 
     Returns:
         The run's document, as `--json` prints it.
@@ -65,27 +69,27 @@ def compare(
         ValueError: The user has to correct something.
     """
     project = find_project()
-    models = check(project, a, b, data, output, force)
+    models = check(project, a, b, data, output, force, answers)
     path = predict.check_output(project, data, output, force) if output else None
     with publish.begun(project, "compare", models[0].name) as run:
-        with _opened(run, models, data, image_column, label_column) as (place, source):
-            comparison, differences = compare_on(run, models, source)
+        if answers:
+            place, (comparison, differences) = ", ".join(answers), logged(project, models, answers)
+        else:
+            with _opened(run, models, data, image_column, label_column) as (place, source):
+                comparison, differences = compare_on(run, models, source)
         outcome = any_two.sentences(comparison, *(model.title for model in models))[0]
         if path:
             _write(differences, path)
-        metrics = [
-            {"metric": name} | values for name, values in comparison.get("metrics", {}).items()
-        ]
-        publish_table(models[1].name, "comparison", metrics or comparison["pairs"], outcome)
-        document = run.document(
-            data=place,
-            output=path and str(path),
-            a=models[0].identity(),
-            b=models[1].identity(),
-            comparison=comparison,
-            outcome=outcome,
-        )
-        return publish.write(project, document)
+        _publish(models[1].name, comparison, outcome)
+        found: Document = {"data": place, "output": path and str(path)}
+        found |= {"a": models[0].identity(), "b": models[1].identity(), "comparison": comparison}
+        return publish.write(project, run.document(**found, outcome=outcome))
+
+
+def _publish(name: str, comparison: dict[str, Any], outcome: str) -> None:
+    """Shows the metrics, or the differing labels where there are none, with the flow run."""
+    metrics = [{"metric": name} | row for name, row in comparison.get("metrics", {}).items()]
+    publish_table(name, "comparison", metrics or comparison["pairs"], outcome)
 
 
 def _write(table: pa.Table, path: Path) -> None:
@@ -95,7 +99,13 @@ def _write(table: pa.Table, path: Path) -> None:
 
 
 def check(
-    project: Project, a: str, b: str, data: str | None, output: str | None, force: bool
+    project: Project,
+    a: str,
+    b: str,
+    data: str | None,
+    output: str | None,
+    force: bool,
+    answers: Sequence[str],
 ) -> tuple[ModelVersion, ModelVersion]:
     """Checks the arguments of the flow, before it begins.
 
@@ -103,12 +113,14 @@ def check(
         The two versions.
 
     Raises:
-        UsageError: There is no such version, both are the same, there are no such images, or the
-            output cannot be written.
+        UsageError: There is no such version, both are the same, there are no such images, there
+            are two kinds of them, or the output cannot be written.
     """
     first, second = (predict.find_named(project, text) for text in (a, b))
     if (first.name, first.version) == (second.name, second.version):
         raise UsageError(f"{a} and {b} are both {first.title}: name two versions.")
+    if data is not None and answers:
+        raise UsageError("--data has images classified, --answers has been answered: name one.")
     if data is not None:
         predict.check_input(project, data, "--data")
     if output is not None:
@@ -152,6 +164,30 @@ def compare_on(
     rules = load_section(run.project.params, models[1].name, Gate)
     a, b = (any_two.read_answers(file, images) for file in files)
     return any_two.compare(a, b, images, learnt, rules)
+
+
+def logged(
+    project: Project, models: Sequence[ModelVersion], answers: Sequence[str]
+) -> tuple[dict[str, Any], pa.Table]:
+    """Compares what two versions have answered in production, with the labels that came later.
+
+    Args:
+        project: The clone.
+        models: The two versions.
+        answers: The folders, as the flow takes them.
+
+    Returns:
+        What `tasks.gate.any_two.compare` returns.
+
+    Raises:
+        ValueError: A folder is none of answers, or both have answered no image.
+    """
+    (a, b), images = pairs(project, models, [project.root / place for place in answers])
+    if not len(images):
+        names = " and ".join(model.title for model in models)
+        raise ValueError(f"There is no image that {names} have both answered in production.")
+    rules = load_section(project.params, models[1].name, Gate)
+    return any_two.compare(a, b, images, (None, None), rules, MEASURED)
 
 
 def show(document: Document) -> None:

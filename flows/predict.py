@@ -7,6 +7,7 @@ Its output is a file of the user's, and what a killed run has finished is kept u
 same images with the same package ends.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -22,18 +23,23 @@ from retrain import atomic
 from retrain.errors import UsageError
 from retrain.flow import flow
 from retrain.logins import has_login, refused
+from retrain.messages import message_of
+from retrain.params import load_section
 from retrain.project import Project, find_project
 from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, records
 from retrain.runs.records import Document, FlowRun, publish_table
 from retrain.store import Store
+from retrain.workload import Serve
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift import report
-from tasks.predict.inputs import open_source
+from tasks.predict.inputs import Source, open_source
 from tasks.predict.predict import predict as classify, read_origin
 from tasks.production import answers
+
+logger = logging.getLogger("retrain")
 
 UNKNOWN = "Not compared with the test split: the store has lost what the version was evaluated on."
 
@@ -71,6 +77,8 @@ def predict(
             source = open_source(folder, input, image_column)
             path.parent.mkdir(parents=True, exist_ok=True)
             predictions, sample = classify(Registered(project, model), source, path, run.store)
+            if shadow := load_section(project.params, workload, Serve).shadow:
+                _answer_beside(run, model, shadow, source)
         answers.keep(project, model, path, run.id)
         reference, drift = find_reference(project, model), None
         if reference is not None and len(sample):
@@ -87,6 +95,27 @@ def predict(
         document["outcome"] = _outcome(document)
         _publish(workload, document)
         return publish.write(project, document)
+
+
+def _answer_beside(run: FlowRun, model: ModelVersion, shadow: str, source: Source) -> None:
+    """Keeps what another version answers; that it cannot is no reason to fail the run.
+
+    Args:
+        run: The run.
+        model: The version whose answers the run returns.
+        shadow: The other version, as `find_named` takes it.
+        source: The images.
+    """
+    try:
+        other = find_named(run.project, shadow)
+        if other.package_digest == model.package_digest:
+            return
+        file = run.store.runs.temporary(run.id) / "shadow.parquet"
+        classify(Registered(run.project, other), source, file, run.store)
+        answers.keep(run.project, other, file, f"{run.id}-shadow")
+    except Exception as error:
+        logger.debug("How the shadow failed:", exc_info=True)
+        console.say(escape(f"serve.shadow {shadow} has not answered: {message_of(error)}"))
 
 
 def check(

@@ -103,6 +103,7 @@ def compare(
     force: bool = False,
     image_column: ImageColumn = None,
     label_column: str | None = None,
+    answers: tuple[str, ...] = (),
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
@@ -116,12 +117,14 @@ def compare(
         output: The Parquet file to write, with the images to which they give different labels.
         force: Replace the output if it exists.
         label_column: The Parquet column with the classes; label or labels, if it is not named.
+        answers: A folder with logged answers to compare, not images to classify (repeatable).
     """
     from flows import compare as flow
 
     source, file = data and place(data), output and place(output)
-    flow.check(project, a, b, source, file, force)
-    run = partial(flow.compare, a, b, source, file, image_column, label_column, force)
+    folders = tuple(place(folder) for folder in answers)
+    flow.check(project, a, b, source, file, force, folders)
+    run = partial(flow.compare, a, b, source, file, image_column, label_column, force, folders)
     return run_on_screen(project, "compare", run, flow.show, to_json, IMPORTS)
 
 

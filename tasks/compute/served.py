@@ -47,8 +47,9 @@ ROWS_PER_PROCESS = 500
 # very roughly. They decide no more than where the work is done.
 USES = 100
 SPEED = {"cpu": 4e10, "gpu": 2e13}
+# Both are for servers: what is classified here is no request.
+NO_LOG = {"RETRAIN_LOG_PREDICTIONS": "", "RETRAIN_SHADOW": ""}
 # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
-NO_LOG = "RETRAIN_LOG_PREDICTIONS"  # is for servers: what is classified here is no request
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -100,7 +101,7 @@ class _Program:
         with other_end:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-B", PROGRAM, str(other_end.fileno())],
-                env={**os.environ, **ONE_THREAD, NO_LOG: ""},
+                env={**os.environ, **ONE_THREAD, **NO_LOG},
                 pass_fds=[other_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self.errors,  # of a library that prints

@@ -5,7 +5,7 @@ same images, one of them finds a difference by luck.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,7 @@ def compare(
     images: pa.Table,
     learnt: Sequence[NDArray[np.uint64] | None],
     rules: Gate,
+    metrics: Iterable[str] = METRICS,
 ) -> tuple[Facts, pa.Table]:
     """Compares the answers of two models, B with A.
 
@@ -96,6 +97,7 @@ def compare(
         learnt: For each model, the images that it was trained or validated on, as `image_id` gives
             them; None if they are not known.
         rules: The margin and the level.
+        metrics: Those that the answers allow to calculate.
 
     Returns:
         What was found, JSON-able, and the images for which the two give different labels. Found
@@ -116,16 +118,21 @@ def compare(
     if findings["labelled"]:
         used = answered & a.rows["label"].is_valid().to_numpy()
         findings["no_class"] = int((answered & ~used).sum())
-        measures, of_used = _measure(a.take(used), b.take(used), learnt, rules)
+        measures, of_used = _measure(a.take(used), b.take(used), learnt, rules, metrics)
         findings |= measures
         compared[np.flatnonzero(used)[of_used]] = True
+    table = _beside(a, b, images).append_column("compared", pa.array(compared)).filter(differ)
+    findings["first"] = table.slice(0, SHOWN).to_pylist()
+    return findings, table
+
+
+def _beside(a: NamedPredictions, b: NamedPredictions, images: pa.Table) -> pa.Table:
+    """The images, with the label and the confidence that each of the two gives."""
     columns = {name: images[name] for name in ("path", "sha256", "label")}
     for name, model in (("a", a), ("b", b)):
         columns[f"{name}_label"] = model.rows["prediction"]
         columns[f"{name}_confidence"] = model.rows["confidence"]
-    table = pa.table(columns | {"compared": compared}).filter(differ)
-    findings["first"] = table.slice(0, SHOWN).to_pylist()
-    return findings, table
+    return pa.table(columns)
 
 
 def _agreement(
@@ -155,6 +162,7 @@ def _measure(
     b: NamedPredictions,
     learnt: Sequence[NDArray[np.uint64] | None],
     rules: Gate,
+    metrics: Iterable[str],
 ) -> tuple[Facts, NDArray[np.bool_]]:
     """Compares the two on images that have a class and that both have answered.
 
@@ -175,7 +183,7 @@ def _measure(
         "classes": [],
     }
     if pairs.rows:
-        for name in METRICS:
+        for name in metrics:
             values = {
                 "a": pairs.score(pairs.opponent, name),
                 "b": pairs.score(pairs.challenger, name),

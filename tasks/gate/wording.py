@@ -194,7 +194,7 @@ def not_recorded(recorded: bool, name: str) -> list[str]:
     """
     if recorded:
         return []
-    return [f"It is not recorded which images {name} was trained on; none were left out."]
+    return [f"It is not known which of these images {name} was trained on; none were left out."]
 
 
 def measured(comparison: Mapping[str, Any], metric: str, against: str) -> str:

@@ -33,7 +33,7 @@ def keep(project: Project, model: ModelVersion, predictions: Path, run: str) -> 
         project: The clone.
         model: The version that answered.
         predictions: The file.
-        run: The id of the flow run.
+        run: The name of the file: the id of the flow run, or one that begins with it.
     """
     folder = folder_of(project, model.name) / "answers"
     folder.mkdir(parents=True, exist_ok=True)

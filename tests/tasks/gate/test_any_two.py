@@ -130,8 +130,8 @@ def test_what_cannot_be_compared_is_left_out_and_counted(tmp_path):
     said = sentences(found, A, B)
     assert said[3:] == [
         "1 image was left out: one of the two could not classify them.",
-        f"It is not recorded which images {A} was trained on; none were left out.",
-        f"It is not recorded which images {B} was trained on; none were left out.",
+        f"It is not known which of these images {A} was trained on; none were left out.",
+        f"It is not known which of these images {B} was trained on; none were left out.",
         f"2 images were left out: {A} or {B} does not know their classes.",
         "1 image was left out: they have no class.",
         "Both give the same label for 1 of 5 images (20.0%).",

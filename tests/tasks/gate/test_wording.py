@@ -129,8 +129,8 @@ def test_what_was_left_out_is_said():
     says = decide(Gate(), scores(), against(comparison, found("better")))["says"]
     assert says[:4] == [
         "1 test image was left out: this model or the champion, version 3, was trained on them.",
-        "It is not recorded which images the champion, version 3, was trained on; none were left "
-        "out.",
+        "It is not known which of these images the champion, version 3, was trained on; none were "
+        "left out.",
         "2 test images were left out: this model or the champion, version 3, does not know their "
         "classes. The comparison is of the classes that both know.",
         "The compared images have none of 12 classes: n0, n1, n2, n3, n4, n5, n6, n7, n8, n9 and 2 "
