@@ -11,6 +11,7 @@ from typing import Any
 from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.outputs import MANIFEST
+from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.remote import Remote
 from retrain.servers import ray_cluster
@@ -142,12 +143,11 @@ class DvcSource:
 
     def _pinned(self) -> dict[str, Any]:
         """The entry of the folder `data/` in `data.dvc`."""
-        from ruamel.yaml import YAML
         from ruamel.yaml.error import YAMLError
 
         text = self._pin()
         try:
-            outs = YAML(typ="safe", pure=True).load(text)["outs"]
+            outs = parse_yaml(text)["outs"]
             [pinned] = [out for out in outs if out["path"] == "data" and _FOLDER.match(out["md5"])]
         except (YAMLError, KeyError, TypeError, ValueError):
             raise UsageError(
