@@ -25,6 +25,7 @@ from retrain.runs import console
 from retrain.runs.notify import emit
 from retrain.runs.records import Document, check_name, publish_table
 from retrain.workload import Production
+from tasks.data.metrics import SELECTIVE
 from tasks.production import answers, labels
 from tasks.production.measure import measure, sentence
 
@@ -86,6 +87,7 @@ def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[st
         model.metrics,
         json.loads(content)["classes"] if content else [],
         load_section(project.params, model.name, Production),
+        model.min_confidence,
     )
 
 
@@ -93,12 +95,13 @@ def show(document: Document) -> None:
     """Shows the weeks, the classes that lost most, and the result."""
     found = document["production"]
     number = console.number
+    measured = ["accuracy", "low", "high", *(name for name in SELECTIVE if name in found)]
     rows = [
         [row["week"], f"{row['images']:,}", f"{row['labelled']:,}",
-         *(number(row[name]) for name in ("accuracy", "low", "high"))]
+         *(number(row[name]) for name in measured)]
         for row in found["weeks"]
     ]  # fmt: skip
-    console.say_table(["week", "images", "labelled", "accuracy", "low", "high"], rows)
+    console.say_table(["week", "images", "labelled", *measured], rows)
     rows = [
         [row["label"], f"{row['labelled']:,}", number(row["recall"]), number(row["test_recall"])]
         for row in found["classes"]

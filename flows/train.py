@@ -20,6 +20,7 @@ from tasks.data.champion import Start
 from tasks.embed.step import embed
 from tasks.evaluate.champion import compare_classes, score_ahead, score_opponents
 from tasks.evaluate.step import evaluate
+from tasks.evaluate.threshold import shortfall
 from tasks.gate.comparison import compare_with
 from tasks.gate.step import gate
 from tasks.gate.wording import too_few_images
@@ -104,6 +105,9 @@ def decide(
         ValueError: The user has to correct something, as for `train`.
     """
     run = current_run()
+    wanted, rows = run.workload.evaluate.min_precision, checked.facts["rows"]["val"]
+    if sentence := shortfall(wanted, scores.facts["min_confidence"], rows):
+        run.warn(sentence)
     divided = divide(version, data, checked)
     intent = Intent(run.promote is not False, again=bool(run.promote))
     while True:

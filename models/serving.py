@@ -4,7 +4,8 @@ MLflow runs this file wherever the model is loaded (models from code); a copy of
 package is saved with the weights. Nothing else imports it.
 
 It uses the precision of the evaluation, which the artifact `serving` records with the SHA-256 of
-the model's files. They are checked when it is loaded.
+the model's files. They are checked when it is loaded. Where the evaluation has chosen the least
+confidence of an answer that is accepted, that is recorded there, too.
 
 The input is a table with one column `image`, encoded images: bytes in Python, base64 in JSON.
 All four forms of MLflow's scoring protocol are taken: `dataframe_split`, `dataframe_records`,
@@ -63,6 +64,7 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         serving = json.loads(Path(context.artifacts["serving"]).read_text(encoding="utf-8"))
         _check(Path(context.artifacts["model"]), serving["files"])
         self._precision: str = serving["precision"]
+        self._min_confidence: float | None = serving.get("min_confidence")
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._classifier = models.load(Path(context.artifacts["model"]))
         self._classifier.module.to(self._device)
@@ -82,12 +84,13 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
 
         Returns:
             A row for each image: `label`, the most probable class, and `probabilities`, of each
-            class by its name, so that a caller needs no separate list of the classes.
+            class by its name, so that a caller needs no separate list of the classes. If the
+            package has a threshold, `accepted`: whether the probability of the label reaches it.
 
         Raises:
             RequestError: There is no image, or one does not decode; the message names its row.
         """
-        return self.predict_with_features(model_input)[["label", "probabilities"]]
+        return self.predict_with_features(model_input).drop(columns="features")
 
     def predict_with_features(self, model_input: pd.DataFrame) -> pd.DataFrame:
         """Classifies as `predict` does, and adds the column `features`: what the last layer takes.
@@ -135,9 +138,14 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
                 "label": labels[max(range(len(row)), key=row.__getitem__)],
                 "probabilities": dict(zip(labels, row, strict=True)),
                 "features": row_features,
+                **self._acceptance(max(row)),
             }
             for row, row_features in zip(rows, feature_rows, strict=True)
         ]
+
+    def _acceptance(self, confidence: float) -> dict[str, bool]:
+        least = self._min_confidence
+        return {} if least is None else {"accepted": confidence >= least}
 
 
 def _check(model: Path, files: Mapping[str, str]) -> None:

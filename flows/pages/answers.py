@@ -20,14 +20,15 @@ from flows.pages.blocks import (
     Text,
     cells,
 )  # fmt: skip
-from flows.pages.charts import Interval
+from flows.pages.charts import Interval, Line, Point
 from flows.pages.files import Files
 from tasks.data import predictions
-from tasks.data.metrics import CALIBRATION_BINS, Tally
+from tasks.data.metrics import CALIBRATION_BINS, Tally, acceptance, is_accepted, wilson
 from tasks.data.shards import open_prepared
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from tasks.data.shards import StoredImages
 
@@ -35,6 +36,7 @@ MAX_CLASSES = 30  # of a confusion matrix that can be read
 MAX_PAIRS = 12  # of classes whose mistakes are shown
 PER_PAIR = 8
 SHOWN = 24  # pictures of a gallery
+MAX_POINTS = 100  # of the curve of precision and coverage
 MAX_HEAT = 0.5  # of a cell, so that its number can be read
 
 
@@ -51,6 +53,7 @@ def blocks(files: Files) -> list[Block]:
     shown: list[Block] = [
         *confusion(tally, anchors),
         *_calibration(tally, _before(files)),
+        *accepted(tally, files.manifest("evaluate")["facts"].get("min_confidence")),
         Heading("The most confident mistakes"),
         Text(f"{len(worst)} of {len(wrong):,} mistakes in {len(answers):,} images.", "muted"),
         Gallery(_mistakes(worst, images)),
@@ -208,3 +211,40 @@ def _calibration(tally: Tally, before: str) -> Iterator[Block]:
 def _range_of(confidence: float) -> str:
     number = min(int(confidence * CALIBRATION_BINS), CALIBRATION_BINS - 1)
     return f"{number / CALIBRATION_BINS:.0%} to {(number + 1) / CALIBRATION_BINS:.0%}"
+
+
+def accepted(tally: Tally, min_confidence: float | None) -> Iterator[Block]:
+    """How many of the most confident answers are right, and which of them the model accepts.
+
+    Args:
+        tally: The predictions.
+        min_confidence: The least confidence of an answer that it accepts; None without one.
+    """
+    order = np.argsort(-tally.predictions.confidence, kind="stable")
+    right = np.cumsum(tally.correct[order], dtype=np.int64)
+    counts = np.unique(np.linspace(1, tally.rows, min(MAX_POINTS, tally.rows)).astype(int))
+    points, mark, legend = [_point(tally, right, count) for count in counts.tolist()], None, ""
+    if min_confidence is not None:
+        count = int(is_accepted(tally.predictions.confidence, min_confidence).sum())
+        legend = (
+            f"The model {acceptance(min_confidence)}: {count:,} of {tally.rows:,} "
+            f"({count / tally.rows:.1%})"
+        )
+        if count:
+            mark = Line(count / tally.rows, "accepted", "zero")
+            low, high = wilson(int(right[count - 1]), count)
+            legend += (
+                f"; {right[count - 1] / count:.1%} of these are right ({low:.1%} to {high:.1%})"
+            )
+    ticks = [(share, f"{share:.0%}") for share in (0.25, 0.5, 0.75, 1.0)]
+    yield Heading("Precision and coverage")
+    yield charts.curves(
+        "Precision of the most confident answers, by their share", [("precision", points)], ticks,
+        mark, legend and f"{legend}.",
+    )  # fmt: skip
+
+
+def _point(tally: Tally, right: "NDArray[np.int64]", count: int) -> Point:
+    """The precision of some of the most confident answers; `right` counts those that are right."""
+    precision, coverage = right[count - 1] / count, count / tally.rows
+    return Point(coverage, precision, f"{precision:.1%} of {coverage:.0%} are right")

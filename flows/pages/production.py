@@ -10,6 +10,7 @@ from flows.pages.without_training import MAX_ROWS, page_of_run, title_of
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
+from tasks.data.metrics import SELECTIVE
 
 COLUMNS = ("class", "labelled", "recall", "in the test")
 
@@ -35,6 +36,7 @@ def page_of(project: Project, document: Document) -> Page:
 
 def _weeks(found: Mapping[str, Any]) -> list[Block]:
     line = Line(found["test"], f"{found['test']:.1%} in the test", "bound")
+    measured = ["accuracy", *(name for name in SELECTIVE if name in found)]
     legend = "The dashed line is the accuracy in the test. Intervals are Wilson's, of 95 %."
     return [
         _intervals("The accuracy of each week", found["weeks"], "week", "accuracy", [line], legend),
@@ -42,11 +44,11 @@ def _weeks(found: Mapping[str, Any]) -> list[Block]:
             "By week of the answer, in UTC; an image that came several times counts once",
             [
                 cells(row["week"], f"{row['images']:,}", f"{row['labelled']:,}",
-                      console.number(row["accuracy"]))
+                      *(console.number(row[name]) for name in measured))
                 for row in found["weeks"]
             ],
-            ("week", "images", "labelled", "accuracy"),
-            frozenset({1, 2, 3}),
+            ("week", "images", "labelled", *measured),
+            frozenset(range(1, 3 + len(measured))),
         ),
     ]  # fmt: skip
 

@@ -24,7 +24,8 @@ REFERENCE = "reference"  # the best so far: what is promoted must not be worse t
 TRAINING = "retrain.train_digest"  # a tag of each version that this project has registered
 PACKAGES = "packages"  # the folder of the run's artifacts
 REMOVED = "retrain.removed"  # a tag of a version without a package any more: when that was removed
-JSON = {"images", "metrics", "latency"}  # the attributes that are JSON in their tags
+# The attributes that are JSON in their tags.
+JSON = {"images", "metrics", "latency", "min_confidence"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +35,9 @@ class Candidate:
     Attributes:
         name: The name of the workload.
         weights: SHA-256 (hex) of the weights.
-        package_digest: SHA-256 (hex) of what is served: the model, its precision and its code. It
-            identifies a version.
+        package_digest: SHA-256 (hex) of what is served: the model, its precision, its threshold and
+            its code. It identifies a version.
+        min_confidence: The least confidence of an answer that it accepts; None if it does not say.
         train_digest: Digest of the output of `train`: weights, labels, image size.
         train_key: The key of the training in the store; None in the copy of a clone that trains a
             version again, like `lineage`.
@@ -54,6 +56,7 @@ class Candidate:
     name: str
     weights: str
     package_digest: str
+    min_confidence: float | None = None
     train_digest: str
     train_key: str | None = None
     start: str | None = None

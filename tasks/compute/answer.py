@@ -23,8 +23,9 @@ from typing import Any
 PROJECT = Path(__file__).absolute().parents[2]
 PACKAGES = ("flows", "models", "retrain", "tasks")
 
-# The label, the probabilities, why the package refuses the image, and the features.
-Answer = tuple[str | None, dict[str, float] | None, str | None, Any]
+# The label, the probabilities, whether the package accepts the label (None if it does not say), why
+# it refuses the image, and the features.
+Answer = tuple[str | None, dict[str, float] | None, bool | None, str | None, Any]
 
 
 def main(pipe: Connection) -> None:
@@ -80,23 +81,24 @@ def _answers(predict: Callable[[Any], Any], images: Sequence[bytes]) -> Iterator
         if error.error_code != "INVALID_PARAMETER_VALUE":
             raise
         if len(images) == 1:
-            yield None, None, " ".join(str(error).split()).removeprefix("row 0: "), None
+            yield None, None, None, " ".join(str(error).split()).removeprefix("row 0: "), None
         else:
             half = len(images) // 2
             yield from _answers(predict, images[:half])
             yield from _answers(predict, images[half:])
         return
-    features = predicted.get("features", [None] * len(images))
     nothing = [None] * len(images)
-    yield from zip(predicted["label"], predicted["probabilities"], nothing, features, strict=True)
+    accepted, features = (predicted.get(name, nothing) for name in ("accepted", "features"))
+    columns = (predicted["label"], predicted["probabilities"], accepted, nothing, features)
+    yield from zip(*columns, strict=True)
 
 
 def _batch(answers: Sequence[Answer], with_features: Sequence[bool], classes: Sequence[str]) -> Any:
     """The answers as `PackageProcess.classify` gives them."""
     import numpy as np
-    from pyarrow import FixedSizeListArray, RecordBatch, array, float32, list_, string
+    from pyarrow import FixedSizeListArray, RecordBatch, array, bool_, float32, list_, string
 
-    labels, probabilities, errors, features = zip(*answers, strict=True)
+    labels, probabilities, accepted, errors, features = zip(*answers, strict=True)
     of_classes, zeros = itemgetter(*classes), (0.0,) * len(classes)
     rows = [of_classes(by_class) if by_class else zeros for by_class in probabilities]
     kept_features = [
@@ -108,6 +110,7 @@ def _batch(answers: Sequence[Answer], with_features: Sequence[bool], classes: Se
         "probabilities": FixedSizeListArray.from_arrays(
             np.array(rows, np.float32).ravel(), len(classes)
         ),
+        "accepted": array(accepted, bool_()),
         "error": array(errors, string()),
         "features": array(kept_features, list_(float32())),
     }

@@ -158,9 +158,10 @@ class PackageProcess:
             with_features: Whether the features of each image are wanted; None if of no image.
 
         Returns:
-            `label`, `probabilities` (float32, a list in the order of the classes), `error` and
-            `features` (float32, a list), in order of the images. A row has a label or an error;
-            with an error, the probabilities mean nothing. The features, which the last layer of the
+            `label`, `probabilities` (float32, a list in the order of the classes), `accepted`
+            (null if the package does not say), `error` and `features` (float32, a list), in order
+            of the images. A row has a label or an error; with an error, the probabilities mean
+            nothing. The features, which the last layer of the
             network takes, are null if they are not wanted, or the package cannot tell them.
 
         Raises:

@@ -1,8 +1,9 @@
 """Identifies a model's package, because the weights alone do not decide its answers.
 
 A package is an MLflow model with the folder `artifacts/model` as `models.save` wrote it, the file
-`artifacts/serving.json` with the precision of its answers and the SHA-256 of the model's files, and
-below `code/` the modules that it runs. Beside them, and without a part in its identity,
+`artifacts/serving.json` with the precision of its answers, the least confidence of those that it
+accepts (if it says so) and the SHA-256 of the model's files, and below `code/` the modules that it
+runs. Beside them, and without a part in its identity,
 `artifacts/classes.json` has the number of images of each class in the data that it was trained and
 evaluated on.
 """
@@ -37,15 +38,26 @@ def code_of(model: Path, root: Path | None = None) -> dict[str, str]:
     return code_digests(["models.serving", *modules], root=root)
 
 
-def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
+def package_digest(
+    model: Path, precision: str, code: Mapping[str, str], min_confidence: float | None = None
+) -> str:
     """The identity of a package: SHA-256 (hex) of all that decides its answers.
 
     Args:
         model: A folder that `models.save` wrote.
         precision: `fp32` or `bf16`.
         code: The digests of its modules, as `code_of` gives them.
+        min_confidence: The least confidence of an answer that it accepts; None if it does not say.
     """
-    return digest_of({"files": checksums(model), "precision": precision, "code": dict(code)})
+    serving = serving_of(model, precision, min_confidence)
+    return digest_of(serving | {"code": dict(code)})
+
+
+def serving_of(model: Path, precision: str, min_confidence: float | None) -> dict[str, Any]:
+    """What the file `SERVING` of a package says; the arguments are those of `package_digest`."""
+    serving = {"files": checksums(model), "precision": precision}
+    # Without the key, packages are those of versions of this project that did not know it.
+    return serving if min_confidence is None else serving | {"min_confidence": min_confidence}
 
 
 def checksums(model: Path) -> dict[str, str]:
@@ -122,4 +134,5 @@ def digest_of_folder(package: Path) -> str:
     """The identity of a package as it was written."""
     model = package / MODEL
     serving = json.loads((package / SERVING).read_text(encoding="utf-8"))
-    return package_digest(model, serving["precision"], code_of(model, package / CODE))
+    code = code_of(model, package / CODE)
+    return package_digest(model, serving["precision"], code, serving.get("min_confidence"))

@@ -265,7 +265,8 @@ def _evaluate(
         as_served.classify(name, package, source, validated.folder, workspace)
     except ValueError as error:
         raise ValueError(f"{name} cannot be compared with: {error}") from error
-    metrics = summarise(read(workspace.folder).tally(classes))
+    tally = read(workspace.folder).tally(classes)
+    metrics = summarise(tally, registered.version.min_confidence)
     assert metrics["rows"] == rows, (metrics, rows)
     write_json(workspace.folder / "metrics.json", metrics)
     return {"metrics": metrics, "package": registered.digest}

@@ -25,9 +25,16 @@ from tasks.data import package
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
 from tasks.data.metrics import LOWER_IS_BETTER, outcomes, per_class, summarise
-from tasks.data.predictions import FILE, LEARNT, image_id, learnt_images, read
+from tasks.data.predictions import (
+    FILE,
+    LEARNT,
+    NamedPredictions,
+    image_id,
+    learnt_images,
+    read,
+)
 from tasks.data.shards import IMAGES, LABELS, ROWS, PreparedSplit, fetchable_shards, open_prepared
-from tasks.evaluate import plots, predictions
+from tasks.evaluate import plots, predictions, threshold
 from tasks.evaluate.predictions import Answers
 
 SPLIT = "test"
@@ -36,14 +43,19 @@ LEARNT_FROM = ("train", "val")
 MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 
 
+def _predicted(evaluation: Evaluate) -> tuple[str, ...]:
+    """The splits that the model predicts."""
+    return (SPLIT,) if evaluation.min_precision is None else (SPLIT, threshold.SPLIT)
+
+
 @step(
     inputs=lambda workload: ("train", prepared_by(workload)),
     reads=("evaluate",),
     opens=lambda workload: {
         prepared_by(workload): (
-            *(LABELS, IMAGES, f"{SPLIT}/{ROWS}", f"{SPLIT}/labels.npy"),
-            *(() if spread.is_lazy() else (SPLIT, f"{REPORT}/{SPLIT}")),
-            *(f"{split}/{ROWS}" for split in LEARNT_FROM),
+            *(LABELS, IMAGES, *(f"{split}/labels.npy" for split in _predicted(workload.evaluate))),
+            *(() if spread.is_lazy() else (*_predicted(workload.evaluate), f"{REPORT}/{SPLIT}")),
+            *(f"{split}/{ROWS}" for split in (SPLIT, *LEARNT_FROM)),
         )
     },
     libraries=("numpy", "pyarrow", "torch", "transformers"),
@@ -66,22 +78,20 @@ def evaluate(
         the SHA-256 (hex) of the weights that were evaluated; `train`, the digest of the training;
         `precision`; `test_images`, SHA-256 (hex) over the set of the test images; `package`, the
         identity of the package that will give the same answers, and `package_bytes`, its size
-        without code; and `images`, what images it takes.
+        without code; `min_confidence`, the least confidence of an answer that it accepts, None if
+        it does not say; and `images`, what images it takes.
     """
-    from pyarrow import csv
-
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
     _predict(evaluation, model, images, workspace.folder)
     named = read(workspace.folder)
     tally = named.tally(prepared.labels)
-    metrics = summarise(tally)
+    min_confidence = threshold.chosen(evaluation, model, images)
+    metrics = summarise(tally, min_confidence)
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / "per_class.json", per_class(tally))
     write_json(workspace.report / "classes.json", outcomes(tally))
-    # A row per image: what DVC's confusion plot counts.
-    pairs = named.rows.select(["label", "prediction"]).rename_columns(["actual", "predicted"])
-    csv.write_csv(pairs, workspace.folder / "confusion.csv")
+    _write_pairs(named, workspace.folder)
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
     pixels = fetchable_shards(images, SPLIT, pixels=True)
@@ -95,10 +105,21 @@ def evaluate(
         "train": trained.digest,
         "precision": evaluation.precision,
         "test_images": sha256(np.unique(named.images).tobytes()).hexdigest(),
-        "package": package.package_digest(model, evaluation.precision, package.code_of(model)),
+        "package": package.package_digest(
+            model, evaluation.precision, package.code_of(model), min_confidence
+        ),
+        "min_confidence": min_confidence,
         "package_bytes": package.size_of(model),
         "images": package.images_of(model),
     }
+
+
+def _write_pairs(named: NamedPredictions, folder: Path) -> None:
+    """Writes a row per image: what DVC's confusion plot counts."""
+    from pyarrow import csv
+
+    pairs = named.rows.select(["label", "prediction"]).rename_columns(["actual", "predicted"])
+    csv.write_csv(pairs, folder / "confusion.csv")
 
 
 def _predict(evaluation: Evaluate, model: Path, images: Artifact, folder: Path) -> None:

@@ -15,7 +15,7 @@ from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact, Store
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
-from tasks.data.metrics import METRICS, split_name
+from tasks.data.metrics import METRICS, SELECTIVE, split_name
 from tasks.data.slices import NEW, WEEK, Slice, Slices, metric_of, parse
 from tasks.gate.paired import COMPARABLE
 from tasks.gate.wording import about_classes, about_new, new_classes, sentences
@@ -161,8 +161,10 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
         try:
             kind, label = split_name(name)
         except KeyError:
-            yield f"{place}: no metric {name!r}.{did_you_mean(name, METRICS)}"
+            yield f"{place}: no metric {name!r}.{did_you_mean(name, (*METRICS, *SELECTIVE))}"
             continue
+        if kind in SELECTIVE and workload.evaluate.min_precision is None:
+            yield f"{place}: there is no {name} without evaluate.min_precision."
         if place in compared and label is None and kind not in COMPARABLE:
             yield (
                 f"{place}: two models cannot be compared by {name}, only bounded by it in gate.min "
@@ -205,7 +207,7 @@ def bounds(
         else:
             words = f"{bound:g}, not judged with {images} image{'' if images == 1 else 's'}"
             bound_rules.append(_rule(name, relation, value, bound, words) | {"passed": None})
-    return bound_rules + _of_package(rules, scores)
+    return bound_rules + _of_coverage(scores) + _of_package(rules, scores)
 
 
 def _of_metric(
@@ -235,6 +237,17 @@ def _of_slices(rules: Gate, slices: Sequence[Slice]) -> tuple[str, float, int]:
 def is_judged(rules: Gate, part: Slice) -> bool:
     """Whether a slice has enough images."""
     return int(part["images"]) >= rules.min_compared
+
+
+def _of_coverage(scores: Artifact) -> list[Rule]:
+    """The rule that a model accepts some answers; no rule if it does not say which it accepts."""
+    coverage = scores.facts["metrics"].get("coverage")
+    if coverage is None:
+        return []
+    rule = {"rule": "coverage > 0", "value": coverage, "bound": 0.0, "passed": coverage > 0}
+    if not rule["passed"]:
+        rule["says"] = "it accepts none of its answers for the test images"
+    return [rule]
 
 
 def _of_package(rules: Gate, scores: Artifact) -> list[Rule]:

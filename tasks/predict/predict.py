@@ -64,9 +64,10 @@ def predict(
 
     Returns:
         What was written, JSON-able: `rows`, how many images; `errors`, how many of them have no
-        label; `labels`, how many have each label that any has; `images`, SHA-256 (hex) over the
-        paths and the contents of the images; and `reused`, how many units an earlier run, which was
-        killed, had finished. And a sample of the images as `tasks.data.image_facts.schema` has it.
+        label; `labels`, how many have each label that any has; `accepted`, how many the package
+        accepts, None if it does not say; `images`, SHA-256 (hex) over the paths and the contents of
+        the images; and `reused`, how many units an earlier run, which was killed, had finished. And
+        a sample of the images as `tasks.data.image_facts.schema` has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -78,7 +79,10 @@ def predict(
             "retrain.version": str(registered.version.version),
             "retrain.package": registered.digest,
         }
-        return _join(files, output, metadata) | {"reused": reused}, _sample(files)
+        written = _join(files, output, metadata) | {"reused": reused}
+        if registered.version.min_confidence is None:
+            written["accepted"] = None
+        return written, _sample(files)
 
 
 def sample(registered: Registered, source: Source, store: Store) -> pa.Table:
@@ -94,14 +98,16 @@ def sample(registered: Registered, source: Source, store: Store) -> pa.Table:
 def schema() -> pa.Schema:
     """The columns of the answers; a row is an image.
 
-    The probabilities are in the order of the package's classes. An image that cannot be read, or
-    that the package refuses, has an error in their place and in that of the label.
+    The probabilities are in the order of the package's classes; `accepted` is null if the package
+    does not say it. An image that cannot be read, or that the package refuses, has an error in
+    their place and in that of the label.
     """
     return pa.schema(
         {
             "path": pa.string(),
             "label": pa.string(),
             "probabilities": pa.list_(pa.float32()),
+            "accepted": pa.bool_(),
             "sha256": pa.string(),
             "error": pa.string(),
         }
@@ -198,6 +204,7 @@ def _answers(job: Job, images: Sequence[Image], pool: PackagePool) -> dict[str, 
         "path": [image.path for image in images],
         "label": answers["label"],
         "probabilities": pc.if_else(answers["label"].is_valid(), lists, nothing),
+        "accepted": answers["accepted"],
         "sha256": [image.sha256 for image in images],
         "error": pc.coalesce(errors, answers["error"]),
         "confidence": highest,
@@ -255,7 +262,7 @@ def _seconds(folder: Path, units: Sequence[Unit]) -> float:
 
 def _join(files: Sequence[Path], output: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """Writes the rows of all units into one file, a unit at a time, and counts them."""
-    rows, labels, images = 0, Counter[str](), hashlib.sha256()
+    rows, accepted, labels, images = 0, 0, Counter[str](), hashlib.sha256()
     with (
         atomic.replacing(output) as aside,
         pq.ParquetWriter(aside, schema().with_metadata(metadata)) as writer,
@@ -264,12 +271,14 @@ def _join(files: Sequence[Path], output: Path, metadata: Mapping[str, str]) -> d
             table = pq.read_table(file, columns=schema().names)
             writer.write_table(table.replace_schema_metadata(metadata))
             rows += len(table)
+            accepted += pc.sum(table["accepted"], min_count=0).as_py()
             labels.update(table["label"].drop_null().to_pylist())
             images.update(digest_of_images(table))
         digest = images.hexdigest()
         writer.add_key_value_metadata({"retrain.images": digest})
-    counts = dict(sorted(labels.items()))
-    return {"rows": rows, "errors": rows - labels.total(), "labels": counts, "images": digest}
+    errors, counts = rows - labels.total(), dict(sorted(labels.items()))
+    written = {"rows": rows, "errors": errors, "labels": counts}
+    return written | {"accepted": accepted, "images": digest}
 
 
 def _sample(files: Sequence[Path]) -> pa.Table:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from retrain.workload import Production
-from tasks.data.metrics import calibration, wilson
+from tasks.data.metrics import calibration, is_accepted, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +21,7 @@ def measure(
     test: Mapping[str, float],
     classes: Sequence[Mapping[str, Any]],
     limits: Production,
+    min_confidence: float | None = None,
 ) -> dict[str, Any]:
     """How a version does in production, by the images whose labels are known.
 
@@ -32,23 +33,26 @@ def measure(
         test: The `accuracy` of the version's test and its `rows`.
         classes: The `label`, the `recall` and the `rows` of each class in the test.
         limits: What counts as worse.
+        min_confidence: The least confidence of an answer that is accepted; None without one.
 
     Returns:
         JSON-able. `weeks`: for each ISO week (in UTC) with answers, the earliest first, `week`
         (2026-W07), `images` and, of those with labels, `labelled`, `correct`, and `accuracy`,
-        `low` and `high` (None without any). Of the last `limits.weeks` of them: `images`,
-        `labelled`, `accuracy`, `low` and `high`; `test`, the accuracy there; `difference`, with
-        `difference_low` and `difference_high`; `calibration_error`; `classes`, those that have
-        `labelled` images, the ones that lost most first, with `recall`, `low`, `high` and
-        `test_recall`; and `unknown`, the labels that the version does not know. `worse`: whether
-        the accuracy is lower than in the test by more than `limits.max_drop`; None if too few
-        images have labels.
+        `low` and `high` (None without any). If the version accepts answers, also `coverage`, the
+        share of the images whose answers it accepts, and `accepted_precision`, how many of these
+        are right, by those with labels (None without any). Of the last `limits.weeks` of them:
+        `images`, `labelled`, `accuracy`, `low` and `high`, and what it accepts; `test`, the
+        accuracy there; `difference`, with `difference_low` and `difference_high`;
+        `calibration_error`; `classes`, those that have `labelled` images, the ones that lost most
+        first, with `recall`, `low`, `high` and `test_recall`; and `unknown`, the labels that the
+        version does not know. `worse`: whether the accuracy is lower than in the test by more than
+        `limits.max_drop`; None if too few images have labels.
     """
     frame = _joined(answers, labels)
-    weeks = [{"week": name} | _counts(part) for name, part in frame.groupby("week")]
+    weeks = [{"week": name} | _counts(part, min_confidence) for name, part in frame.groupby("week")]
     recent = frame[frame["week"].isin([row["week"] for row in weeks[-limits.weeks :]])]
     known = recent.dropna(subset=["true"])
-    found = {"weeks": weeks, **_counts(recent), "test": test["accuracy"]}
+    found = {"weeks": weeks, **_counts(recent, min_confidence), "test": test["accuracy"]}
     found |= dict.fromkeys(("difference", "difference_low", "difference_high", "worse"))
     found["calibration_error"] = None
     if len(known):
@@ -75,12 +79,21 @@ def _joined(answers: pa.Table, labels: pa.Table) -> "pd.DataFrame":
     return frame
 
 
-def _counts(frame: "pd.DataFrame") -> dict[str, Any]:
+def _counts(frame: "pd.DataFrame", min_confidence: float | None) -> dict[str, Any]:
     """The images, those with labels, and the accuracy of these with Wilson's interval (1927)."""
     known = frame.dropna(subset=["true"])
     correct = int((known["label"] == known["true"]).sum())
-    counts = {"images": len(frame), "labelled": len(known), "correct": correct}
-    return counts | _share(correct, len(known), "accuracy")
+    counts: dict[str, Any] = {"images": len(frame), "labelled": len(known), "correct": correct}
+    counts |= _share(correct, len(known), "accuracy")
+    if min_confidence is None:
+        return counts
+    accepted = frame[is_accepted(frame["confidence"].to_numpy(), min_confidence)]
+    known = accepted.dropna(subset=["true"])
+    right = known["label"] == known["true"]
+    return counts | {
+        "coverage": len(accepted) / len(frame) if len(frame) else None,
+        "accepted_precision": float(right.mean()) if len(known) else None,
+    }
 
 
 def _share(part: int, whole: int, name: str) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ from retrain.runs.records import cell
 from retrain.step import DataVersion
 from retrain.store import Artifact
 from tasks.data.image_table import SPLITS
-from tasks.data.metrics import METRICS, wilson
+from tasks.data.metrics import METRICS, SELECTIVE, acceptance, wilson
 from tasks.data.package import images_of
 from tasks.promote.outcome import slice_row
 
@@ -98,11 +98,17 @@ def _results(facts: Facts, table: Rows, slices: Rows) -> Iterator[str]:
     rows, metrics = sum(row["rows"] for row in table), facts["metrics"]
     yield f"{rows:,} images that the model was not trained on. It answers in {facts['precision']}."
     intervals = {"accuracy": _interval(metrics["accuracy"], rows)}
+    if (least := facts["min_confidence"]) is not None:
+        yield f"It {acceptance(least)}."
+        intervals["coverage"] = _interval(metrics["coverage"], rows)
+        if accepted := round(metrics["coverage"] * rows):
+            precision = metrics["accepted_precision"]
+            intervals["accepted_precision"] = _interval(precision, accepted)
     yield from _table(
         ("metric", "value", "95 % interval"),
         [
             (metric, console.number(metrics[metric]), intervals.get(metric, ""))
-            for metric in METRICS
+            for metric in (*METRICS, *SELECTIVE)
             if metric in metrics
         ],
     )

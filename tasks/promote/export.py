@@ -15,6 +15,7 @@ from retrain.project import Project
 from retrain.registry import model_card, packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
+from tasks.data.metrics import acceptance
 from tasks.promote.check import Example, check_files, difference, example_for
 
 FORMATS = {"huggingface": "tasks.promote.huggingface", "onnx": "tasks.promote.onnx_file"}
@@ -92,7 +93,7 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         check_files(fetched, version, example)
         model = fetched / package.MODEL
         with _importing_from(fetched / package.CODE):
-            module.write(model, target)
+            module.write(model, target, version.min_confidence)
         exported = _compared(module, version, target, example, form, folder)
         images = package.images_of(model)
         serving = json.loads((fetched / package.SERVING).read_text(encoding="utf-8"))
@@ -172,6 +173,11 @@ def readme(
     lines += [card or f"# {version.name}\n", "## How to use what is here", ""]
     lines += [f"Version {version.version} of `{version.name}`, as its registry has it.", ""]
     lines += [module.usage(images), "", comparison]
+    if version.min_confidence is not None:
+        lines += [
+            f"The package {acceptance(version.min_confidence)}: `min_confidence` in "
+            f"{module.METADATA}."
+        ]
     if precision != "fp32":
         lines += [f"The package answers in {precision}; what is here calculates in fp32."]
     return "\n".join(lines) + "\n"

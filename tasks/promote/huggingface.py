@@ -21,16 +21,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PROCESSOR = "preprocessor_config.json"
+METADATA = "`config.json`"  # where the threshold is
 # As a model's page on the Hugging Face hub has it, above its README.
 META = {"library_name": "transformers", "pipeline_tag": "image-classification"}
 
 
-def write(model: Path, folder: Path) -> None:
+def write(model: Path, folder: Path, min_confidence: float | None = None) -> None:
     """Writes the configuration, the weights in fp32, and the settings of the image processor.
 
     Args:
         model: A folder that `models.save` wrote.
         folder: An empty folder.
+        min_confidence: The least confidence of an answer that is accepted; None without one.
 
     Raises:
         ValueError: The network is none of `transformers`.
@@ -47,6 +49,8 @@ def write(model: Path, folder: Path) -> None:
         )
     config.id2label = dict(enumerate(loaded.labels))
     config.calibration_temperature = loaded.module.temperature
+    if min_confidence is not None:
+        config.min_confidence = min_confidence
     config.label2id = {label: index for index, label in enumerate(loaded.labels)}
     with fine_tuned.quiet():
         network.save_pretrained(folder)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FILE = "model.onnx"
+METADATA = f"the metadata of `{FILE}`"  # where the threshold is
 NEEDED = ("onnx", "onnxscript")
 LARGEST = 1_900_000_000  # bytes of weights in the file itself: protobuf ends at 2 GiB
 
@@ -40,12 +41,13 @@ def check() -> None:
         )
 
 
-def write(model: Path, folder: Path) -> None:
+def write(model: Path, folder: Path, min_confidence: float | None = None) -> None:
     """Writes the network with its normalisation and the softmax, and the names of its classes.
 
     Args:
         model: A folder that `models.save` wrote.
         folder: An empty folder.
+        min_confidence: The least confidence of an answer that is accepted; None without one.
 
     Raises:
         ValueError: The exporter of PyTorch cannot write this network.
@@ -77,8 +79,19 @@ def write(model: Path, folder: Path) -> None:
     except torch.onnx.OnnxExporterError as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"PyTorch cannot write this network as ONNX: {first}") from error
+    if min_confidence is not None:
+        _describe(folder / FILE, {"min_confidence": f"{min_confidence:g}"})
     write_json(folder / models.LABELS, list(loaded.labels))
     write_json(folder / models.IMAGES, images_of(model))
+
+
+def _describe(file: Path, values: dict[str, str]) -> None:
+    """Adds metadata to an ONNX file."""
+    import onnx
+
+    described = onnx.load(file, load_external_data=False)
+    onnx.helper.set_model_props(described, values)
+    onnx.save(described, file)
 
 
 def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32] | None":

@@ -7,14 +7,24 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version as installed
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import models
 from retrain.atomic import write_json
 from retrain.code import libraries_of, source_of
 from tasks.data import package
 
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
 
-def write_package(model: Path, precision: str, images: Mapping[str, int], folder: Path) -> None:
+
+def write_package(
+    model: Path,
+    precision: str,
+    images: Mapping[str, int],
+    folder: Path,
+    min_confidence: float | None = None,
+) -> None:
     """Writes a model as MLflow serves it: weights, code, signature, an example, requirements.
 
     Args:
@@ -22,9 +32,37 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
         precision: The precision of the evaluation and of the answers: `fp32` or `bf16`.
         images: The number of images of each class, for information.
         folder: Must not exist yet; the folder above it takes temporary files.
+        min_confidence: The least confidence of an answer that it accepts; None if it does not say.
     """
     import mlflow
     import pandas as pd
+
+    with TemporaryDirectory(dir=folder.parent) as place:
+        code = Path(place) / package.CODE
+        serving, classes = (
+            Path(place) / Path(file).name for file in (package.SERVING, package.CLASSES)
+        )
+        modules = package.code_of(model)
+        _copy_code(modules, code)
+        write_json(serving, package.serving_of(model, precision, min_confidence))
+        write_json(classes, dict(images))
+        mlflow.pyfunc.save_model(
+            folder,
+            python_model=str(code / "models" / "serving.py"),
+            artifacts={"model": str(model), "serving": str(serving), "classes": str(classes)},
+            code_paths=sorted(map(str, code.iterdir())),
+            signature=_signature(accepts=min_confidence is not None),
+            input_example=pd.DataFrame({"image": [gradient(model)]}),
+            # Without them, MLflow would load the model to find what it imports. The package index
+            # has no versions with a local part (`+cpu`).
+            pip_requirements=[
+                f"{name}=={installed(name).partition('+')[0]}" for name in libraries_of(modules)
+            ],
+        )
+
+
+def _signature(accepts: bool) -> "ModelSignature":
+    """What a package takes and answers; `accepts` if it says which answers it accepts."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema
     from mlflow.types.schema import Map
@@ -33,34 +71,11 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
     # the column is a string, of which MLflow demands nothing (bytes pass too), and may be missing:
     # `models/serving.py` decodes the base64 itself, in `instances` and `inputs` too, and says what
     # is wrong.
-    signature = ModelSignature(
-        inputs=Schema([ColSpec(DataType.string, "image", required=False)]),
-        outputs=Schema(
-            [ColSpec(DataType.string, "label"), ColSpec(Map(DataType.double), "probabilities")]
-        ),
-    )
-    with TemporaryDirectory(dir=folder.parent) as place:
-        code = Path(place) / package.CODE
-        serving, classes = (
-            Path(place) / Path(file).name for file in (package.SERVING, package.CLASSES)
-        )
-        modules = package.code_of(model)
-        _copy_code(modules, code)
-        write_json(serving, {"precision": precision, "files": package.checksums(model)})
-        write_json(classes, dict(images))
-        mlflow.pyfunc.save_model(
-            folder,
-            python_model=str(code / "models" / "serving.py"),
-            artifacts={"model": str(model), "serving": str(serving), "classes": str(classes)},
-            code_paths=sorted(map(str, code.iterdir())),
-            signature=signature,
-            input_example=pd.DataFrame({"image": [gradient(model)]}),
-            # Without them, MLflow would load the model to find what it imports. The package index
-            # has no versions with a local part (`+cpu`).
-            pip_requirements=[
-                f"{name}=={installed(name).partition('+')[0]}" for name in libraries_of(modules)
-            ],
-        )
+    inputs = [ColSpec(DataType.string, "image", required=False)]
+    outputs = [ColSpec(DataType.string, "label"), ColSpec(Map(DataType.double), "probabilities")]
+    if accepts:
+        outputs.append(ColSpec(DataType.boolean, "accepted"))
+    return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs))
 
 
 def _copy_code(modules: Iterable[str], folder: Path) -> None:

@@ -98,7 +98,8 @@ def _repair(project: Project, version: ModelVersion, example: Example | None) ->
         with TemporaryDirectory(dir=folder.parent) as place:
             for precision in PRECISIONS:
                 rebuilt = Path(place, precision)
-                write_package(trained.folder / "model", precision, counts, rebuilt)
+                model = trained.folder / "model"
+                write_package(model, precision, counts, rebuilt, version.min_confidence)
                 _replace_damaged(folder, rebuilt, known_files(version, example))
         check_files(folder, version, example)
     except (DamagedArtifactError, OSError, ValueError) as error:

@@ -269,35 +269,35 @@ def _register(
     Raises:
         ValueError: The package is not the one that was evaluated.
     """
-    project, classes = workspace.project, validated.facts["classes"]
+    project, classes, facts = workspace.project, validated.facts["classes"], scores.facts
     model = trained.folder / "model"
     with TemporaryDirectory(dir=workspace.folder) as folder:
         package_folder = Path(folder) / "package"
-        write_package(model, scores.facts["precision"], classes, package_folder)
-        if package.digest_of_folder(package_folder) != scores.facts["package"]:
+        write_package(model, facts["precision"], classes, package_folder, facts["min_confidence"])
+        if package.digest_of_folder(package_folder) != facts["package"]:
             raise ValueError(
                 "The weights, or models/, have changed since the model was evaluated; nothing is "
                 "registered. Run again."
             )
         run_id = _run_of(trained, workspace)
         images = sample(open_raw_dataset(data, pulled), validated.folder)
-        example = example_of(package_folder, images, scores.folder)
-        keep(project, run_id, scores.facts["package"], example)
-        card.keep(project, run_id, scores.facts["package"], text)
+        keep(project, run_id, facts["package"], example_of(package_folder, images, scores.folder))
+        card.keep(project, run_id, facts["package"], text)
         known = image_table.identities(validated.folder)
-        keep_known_images(project, run_id, scores.facts["package"], known)
+        keep_known_images(project, run_id, facts["package"], known)
         history = lineage_of(data, version, pulled, validated, trained, scores, run_id, workspace)
         candidate = Candidate(
             name=workspace.workload,
             weights=trained.facts["weights"],
-            package_digest=scores.facts["package"],
+            package_digest=facts["package"],
+            min_confidence=facts["min_confidence"],
             train_digest=trained.digest,
             train_key=trained.key,
             start=trained.facts.get("start"),
             family=json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"],
             images=package.images_of(model),
             classes=package.classes_digest(classes),
-            metrics=scores.facts["metrics"],
+            metrics=facts["metrics"],
             data=version.digest,
             commit=trained.provenance.get("commit"),
             run_id=run_id,

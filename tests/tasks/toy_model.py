@@ -157,6 +157,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
         "precision": precision,
         "test_images": f"images-{rows}",
         "package": package.package_digest(model, precision, package.code_of(model)),
+        "min_confidence": None,
         "package_bytes": package.size_of(model),
     }
     return Artifact("evaluate", "k", f"scores-{facts['package']}", folder, facts)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from flows.pages.answers import confusion
+from flows.pages.answers import accepted, confusion
 from flows.pages.blocks import Heading, Matrix, Table
-from tasks.data.metrics import Predictions, Tally
+from tasks.data.metrics import ACCEPTS_NOTHING, Predictions, Tally
 
 
 def tally(names, pairs):
@@ -36,3 +36,21 @@ def test_of_a_thousand_classes_the_most_confused_pairs_are_listed():
     ]
     assert [row[2].link for row in table.rows] == ["#confused-0", ""]
     assert table.caption.startswith("2 of 2 pairs of 1,000 classes")
+
+
+def test_the_precision_of_the_most_confident_answers_is_drawn_with_what_is_accepted():
+    labels, predicted = np.zeros(4, int), np.array([1, 0, 0, 0])
+    confidence = np.array([0.5, 0.9, 0.8, 0.7], np.float32)
+    found = Tally(["a", "b"], 2, Predictions(labels, predicted, confidence, confidence))
+    _, curve = accepted(found, 0.75)
+    [line] = curve.lines
+    assert [dot.title for dot in line.dots][-1] == "75.0% of 100% are right"
+    assert len(line.dots) == 4
+    assert len(curve.marks) == 1
+    assert "is at least 0.75: 2 of 4 (50.0%); 100.0% of these are right (34.2% to" in curve.legend
+    for least, legend in (
+        (None, ""),
+        (ACCEPTS_NOTHING, "The model accepts no answer: 0 of 4 (0.0%)."),
+    ):
+        _, curve = accepted(found, least)
+        assert (curve.marks, curve.legend) == ([], legend)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from retrain.store import Artifact
-from retrain.workload import Data, Gate, Model, Workload
+from retrain.workload import Data, Evaluate, Gate, Model, Workload
 from tasks.data.slices import Divided, Slices
 from tasks.gate.step import gate
 from tests.tasks.gate.deciding import NEW, NONE, TABLE, against, decide, found, scores
@@ -94,6 +94,17 @@ def test_a_package_may_be_too_large(size, passed):
     )
 
 
+@pytest.mark.parametrize(("coverage", "passed"), [(0.7, True), (0.6, False), (0.0, False)])
+def test_a_bound_may_be_on_what_a_model_accepts_and_it_has_to_accept_something(coverage, passed):
+    challenger = scores(coverage=coverage, accepted_precision=0.99)
+    decision = decide(Gate(min={"coverage": 0.65}), challenger, NONE)
+    assert decision["passed"] is passed
+    bound, any_at_all = decision["rules"]
+    assert (bound["rule"], any_at_all["rule"]) == ("coverage >= 0.65", "coverage > 0")
+    assert any_at_all["passed"] is (coverage > 0)
+    assert ("says" in any_at_all) is (coverage == 0)
+
+
 def slices(*parts: tuple[str, int, float]) -> Slices:
     """Slices of the column `site`: the value, the images and the accuracy of each."""
     facts = [
@@ -133,9 +144,13 @@ def test_a_bound_on_slices_that_are_all_small_judges_nothing():
     assert decision["passed"]
 
 
-def workload(**rules) -> Workload:
+def workload(min_precision: float | None = None, **rules) -> Workload:
     return Workload(
-        name="toy", data=Data(path="data"), model=Model(family="vit"), gate=Gate(**rules)
+        name="toy",
+        data=Data(path="data"),
+        model=Model(family="vit"),
+        evaluate=Evaluate(min_precision=min_precision),
+        gate=Gate(**rules),
     )
 
 
@@ -151,6 +166,11 @@ def workload(**rules) -> Workload:
         ({"max": {"recall": 0.5}}, "gate.max.recall: no metric 'recall'."),
         ({"metric": "calibration_error"}, "gate.metric: two models cannot be compared by"),
         ({"no_worse": ("worst_class_recall",)}, "gate.no_worse: worst_class_recall: two models"),
+        ({"min": {"coverage": 0.5}}, "gate.min.coverage: there is no coverage without evaluate."),
+        (
+            {"metric": "accepted_precision", "min_precision": 0.9},
+            "gate.metric: two models cannot be compared by accepted_precision, only bounded by it",
+        ),
     ],
 )
 def test_rules_that_nothing_can_be_judged_by_are_found_before_a_run(rules, fault):
@@ -161,4 +181,6 @@ def test_rules_that_nothing_can_be_judged_by_are_found_before_a_run(rules, fault
 def test_rules_about_slices_and_classes_may_be_of_any_value():
     names = ("accuracy[site=Oslo]", "accuracy[site]", "recall[cat]")
     rules = {"min": dict.fromkeys(names, 0.5), "no_worse": names, "slices": ("site",)}
+    assert list(gate.check(workload(**rules), None)) == []  # type: ignore[arg-type]
+    rules = {"min": {"coverage": 0.5, "accepted_precision": 0.9}, "min_precision": 0.95}
     assert list(gate.check(workload(**rules), None)) == []  # type: ignore[arg-type]

@@ -34,6 +34,7 @@ from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, writ
 
 ROOT = Path(__file__).parents[3]
 ROWS, UNIT = 50, 5  # three units
+LEAST = 0.99  # the confidence from which on the package accepts its answers
 BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
 UNREADABLE = "30.png"  # no process may read so much as its first byte
 
@@ -80,7 +81,7 @@ def registered(folder: Path, number: int) -> Registered:
     version = ModelVersion(
         name="toy", weights="", package_digest=package.digest_of_folder(folder), train_digest="",
         family="vit", images={}, classes="", metrics={}, run_id="", version=number, aliases=(),
-        verdict=None, created="",
+        verdict=None, created="", min_confidence=LEAST,
     )  # fmt: skip
     found = Registered(Project(folder.parent), version)
     found.__dict__["package"] = folder  # as if it had been downloaded
@@ -91,7 +92,7 @@ def registered(folder: Path, number: int) -> Registered:
 def toy(tmp_path_factory) -> Toy:
     root = tmp_path_factory.mktemp("project")
     model = write_model(root / "train").folder / "model"
-    write_package(model, "fp32", dict.fromkeys(LABELS, 12), root / "package")
+    write_package(model, "fp32", dict.fromkeys(LABELS, 12), root / "package", LEAST)
     shutil.copytree(root / "package", root / "older")
     decoder = root / "older" / "code" / "models" / "image.py"
     text, last = decoder.read_text(), "return np.asarray(image).reshape(size, size, channels)"
@@ -142,7 +143,9 @@ def first(toy, folder, tmp_path_factory):
 def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, first):
     _, file = first
     table = pq.read_table(file)
-    assert table.column_names == ["path", "label", "probabilities", "sha256", "error"]
+    assert table.column_names == [
+        "path", "label", "probabilities", "accepted", "sha256", "error"
+    ]  # fmt: skip
     assert table["path"].to_pylist() == sorted(images())
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in images().items()}
     digests[UNREADABLE] = None
@@ -153,13 +156,14 @@ def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, firs
             table[column][row].as_py() for column in ("label", "probabilities", "error")
         )
         if name in BAD or name == UNREADABLE:
-            assert (label, probabilities) == (None, None)
+            assert (label, probabilities, table["accepted"][row].as_py()) == (None, None, None)
             assert error
             assert "\n" not in error
         else:
             assert error is None
             assert np.abs(np.array(probabilities) - expected[row]).max() < 1e-6
             assert label == LABELS[expected[row].argmax()]
+            assert table["accepted"][row].as_py() == (expected[row].max() >= LEAST)
     assert table["error"][10].as_py() == "the image does not decode: empty"
     assert table["error"][30].as_py() == "Input/output error"
 
@@ -168,6 +172,8 @@ def test_the_file_says_what_made_it_and_whether_it_is_as_it_was(toy, first, tmp_
     written, file = first
     labels = [label for label in pq.read_table(file)["label"].to_pylist() if label]
     assert (written["rows"], written["errors"], written["reused"]) == (ROWS, len(BAD) + 1, 0)
+    assert 0 < written["accepted"] < len(labels)
+    assert written["accepted"] == pq.read_table(file)["accepted"].to_pylist().count(True)
     assert written["labels"] == {label: labels.count(label) for label in sorted(set(labels))}
     metadata = pq.read_metadata(file).metadata
     assert json.loads(metadata[b"labels"]) == list(LABELS)

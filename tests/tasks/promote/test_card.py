@@ -11,6 +11,7 @@ from retrain.registry import model_card, packages, versions
 from retrain.registry.ledger import Entry
 from retrain.step import DataVersion
 from retrain.store import Artifact
+from tasks.data.metrics import ACCEPTS_NOTHING
 from tasks.promote import card
 from tests.tasks.promote.conftest import COMPARE, train
 from tests.tasks.toy_model import LABELS, write_model
@@ -45,7 +46,7 @@ def scores(folder, *rows, **facts) -> Artifact:
         "k",
         "d",
         folder,
-        given | {"package": "p" * 64, "package_bytes": 12_345_678} | facts,
+        given | {"package": "p" * 64, "package_bytes": 12_345_678, "min_confidence": None} | facts,
     )
 
 
@@ -93,6 +94,22 @@ def test_the_card_says_what_is_known(trained, tmp_path):
         assert line in text.splitlines(), line
     assert "look almost" not in text
     assert "bf16, a probability" not in text
+
+
+@pytest.mark.parametrize(
+    ("least", "coverage", "said", "interval"),
+    [
+        (0.8731, 0.75, "It accepts an answer if the probability of its label is at least 0.8731.",
+         "0.8000 | 0.729 to 0.856 |"),
+        (ACCEPTS_NOTHING, 0.0, "It accepts no answer.", "0.8000 |  |"),
+    ],
+)  # fmt: skip
+def test_the_card_says_what_the_model_accepts(trained, tmp_path, least, coverage, said, interval):
+    metrics = {"accuracy": 0.7, "coverage": coverage, "accepted_precision": 0.8, "rows": 200}
+    made = scores(tmp_path / "scores", ("ant", 200, 0.7), metrics=metrics, min_confidence=least)
+    text = described(trained, made)
+    assert said in text
+    assert f"| accepted_precision | {interval}" in text
 
 
 def test_the_worst_classes_come_first_and_a_name_breaks_no_table(trained, tmp_path):

@@ -218,6 +218,16 @@ def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channe
                 assert difference.max() < 1e-5, (width, height, mode)
 
 
+def described(form, folder: Path) -> dict:
+    """What is said of an exported model beside its weights."""
+    if form is huggingface:
+        return json.loads((folder / "config.json").read_text())
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / onnx_file.FILE)
+    return session.get_modelmeta().custom_metadata_map
+
+
 CUSTOM = {"factory": "examples.network:build_model", "arguments": {"channels": 3}}
 
 
@@ -241,13 +251,14 @@ def test_what_is_written_answers_as_the_network_that_was_saved(
     model = saved(tmp_path / "model", family, settings, channels)
     folder = tmp_path / "folder"
     folder.mkdir()
-    form.write(model, folder)
+    form.write(model, folder, 0.75)
     images = [encoded(side, side, seed=side) for side in (32, 40, 64)]
     images = images if channels == 3 else [encoded(side, 40, "L", side) for side in (32, 40, 64)]
     right = expected(model, images)
     assert np.ptp(right, axis=0).max() > 1e-3  # each image has another answer
     assert np.abs(form.answer(folder, images) - right).max() < 1e-5
     assert form.answer(folder, images[:1]).shape == (1, 3)
+    assert float(described(form, folder)["min_confidence"]) == 0.75
 
 
 def test_without_the_libraries_onnx_is_one_sentence(project, version, tmp_path, monkeypatch):
