@@ -13,7 +13,7 @@ from retrain.project import Project
 from retrain.runs.records import FlowRun
 from retrain.store import Store
 from tasks.predict import inputs
-from tests.flows.conftest import until
+from tests.flows.conftest import copy_clone, ran, until
 from tests.tasks.toy_data import png, write_files
 
 
@@ -24,11 +24,12 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
     document = clone.json(*arguments)
     assert document["model"]["version"] == first["model"]["version"]
     assert document["output"] == str(output)
-    assert (document["rows"], document["errors"]) == (360, 0)
+    assert (document["rows"], document["errors"], document["accepted"]) == (360, 0, None)
     [evaluated] = (clone.root / ".retrain/store/evaluate").glob("*/predictions.parquet")
     expected, found = pq.read_table(evaluated), pq.read_table(output)
     assert found["sha256"] == expected["sha256"]
     assert found["label"].to_pylist() == expected["prediction"].to_pylist()
+    assert found["accepted"].null_count == 360
     features = {each["feature"]: each["score"] for each in document["drift"]["features"]}
     assert features == pytest.approx(dict.fromkeys(features, 0.0), abs=0.01)
     assert "embedding" in features
@@ -42,6 +43,36 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
     assert "package of another r, but vit" in clone.retrain("lineage", str(other), code=1).stderr
     refused = clone.retrain(*arguments, code=2)
     assert refused.stderr == f"retrain: --output {output} exists: add --force to replace it.\n"
+
+
+@pytest.mark.slow
+def test_a_wanted_precision_makes_the_champion_say_what_it_accepts(clone, first, tmp_path):
+    own = copy_clone(clone, tmp_path / "clone")
+    wanted = round(first["metrics"]["accuracy"], 2)
+    tried = own.train("--set", "evaluate.min_precision=0.999")
+    assert "evaluate" in ran(tried)
+    assert "train" not in ran(tried)
+    assert any("evaluate.min_precision 0.999 is shown for no" in line for line in tried["warnings"])
+    assert (tried["metrics"]["coverage"], tried["decision"]["passed"]) == (0, False)
+
+    document = own.train("--set", f"evaluate.min_precision={wanted}", "--promote")
+    assert document["promoted"]
+    assert document["model"]["digest"] == first["model"]["digest"]
+    assert 0 < document["metrics"]["coverage"] < 1
+    [test] = (own.root / ".retrain/store/pull").glob("*/data/test.parquet")
+    output = tmp_path / "out.parquet"
+    predicted = own.json("predict", "vit", "--input", str(test), "--output", str(output))
+    assert predicted["accepted"] == pytest.approx(360 * document["metrics"]["coverage"])
+    assert f"{predicted['accepted']} of 360 accepted" in predicted["outcome"]
+    assert pq.read_table(output)["accepted"].to_pylist().count(True) == predicted["accepted"]
+
+    package = predicted["model"]["package"]
+    [serving] = (own.root / "mlruns").rglob(f"{package}/artifacts/serving.json")
+    whole = serving.read_bytes()
+    serving.write_bytes(whole.replace(b'"min_confidence": 0.', b'"min_confidence": 0.0'))
+    assert "serving.json in" in own.retrain("verify", code=1).stdout
+    own.retrain("verify", "--repair")
+    assert serving.read_bytes() == whole
 
 
 def test_mlflow_serves_the_champion_by_its_alias(clone, first, monkeypatch):
