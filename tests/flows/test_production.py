@@ -51,6 +51,14 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     refused = clone.retrain("production", "vit", "--answers", str(tmp_path / "gone"), code=2)
     assert "there is no such folder" in refused.stderr
 
+    # Another champion comes before it has labels.
+    another = clone.train("--set", "train.lr=0.0029")["model"]["version"]
+    document = clone.json("production", "vit", "--version", str(another))
+    assert document["production"]["instead"] == model.version
+    said = "An earlier version has labels: retrain production vit --version 1"
+    assert document["outcome"].endswith(said)
+    assert document["production"]["labelled"] == 0
+
 
 def minute(number: int) -> datetime:
     return datetime(2026, 1, 5, tzinfo=UTC) + timedelta(minutes=number)
