@@ -10,7 +10,7 @@ export DVC_NO_ANALYTICS = 1
 export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export HF_HUB_DISABLE_TELEMETRY = 1
-.PHONY: help setup train test test-all test-cluster fuzz mutants lint format docs bench soak up down lock upgrade
+.PHONY: help setup train test test-all test-cluster fuzz mutants lint format docs bench soak up down year lock upgrade
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
@@ -75,6 +75,9 @@ bench: setup  ## Run the benchmarks side by side with what a user would write in
 
 soak: setup  ## End runs at random moments, and check that the next run mends all (TRIALS=20).
 	$(BIN)/python -m tests.soak $(or $(TRIALS),20)
+
+year: setup  ## Play a year of a project week by week, with what goes wrong in one (WEEKS=52).
+	$(BIN)/python -m tests.year $(or $(WEEKS),52)
 
 up: setup  ## Start the Prefect server, a worker with the deployments, the MLflow UI, and Ray.
 	@$(BIN)/retrain up

@@ -8,10 +8,11 @@ event `retrain.production`, on which an automation of Prefect can start `train/v
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from rich.markup import escape
 
 from flows.pages import publish
@@ -20,6 +21,7 @@ from retrain import tracking
 from retrain.flow import flow
 from retrain.params import load_section
 from retrain.project import Project, find_project
+from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console
 from retrain.runs.notify import emit
@@ -27,7 +29,7 @@ from retrain.runs.records import Document, check_name, publish_table
 from retrain.workload import Production
 from tasks.data.metrics import SELECTIVE
 from tasks.production import answers, labels
-from tasks.production.measure import measure, sentence
+from tasks.production.measure import MIN_IMAGES, measure, sentence
 
 EVENT = "retrain.production"
 TOLD = ("labelled", "accuracy", "low", "high", "test", "difference")  # with the event
@@ -62,7 +64,7 @@ def production(
             model=model.identity(),
             production=found,
             state="Worse" if found["worse"] else None,
-            outcome=sentence(model.title, found),
+            outcome=sentence(model.title, found) + _instead(model.name, found),
         )
         publish_table(workload, "production", found["weeks"], document["outcome"])
         return publish.write(project, document)
@@ -81,14 +83,40 @@ def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[st
         UsageError: A folder of `logs` does not exist, or has something else.
     """
     content = tracking.read_artifact(project, model.run_id, "evaluate/classes.json")
-    return measure(
+    known = labels.read(project, model.name)
+    found = measure(
         answers.read(project, model, logs),
-        labels.read(project, model.name),
+        known,
         model.metrics,
         json.loads(content)["classes"] if content else [],
         load_section(project.params, model.name, Production),
         model.min_confidence,
     )
+    judged = found["worse"] is not None
+    return found | {"instead": None if judged else _earlier(project, model, logs, known)}
+
+
+def _earlier(
+    project: Project, model: ModelVersion, logs: Sequence[Path], known: pa.Table
+) -> int | None:
+    """The newest version before one that has enough labels for a verdict.
+
+    Where labels come later than the next champion, no champion ever has them.
+    """
+    images = set(known["sha256"].to_pylist())
+    for version in versions.every_of(project, model.name):
+        if version.version < model.version:
+            answered = answers.read(project, version, logs)["sha256"].to_pylist()
+            if len(images.intersection(answered)) >= MIN_IMAGES:
+                return version.version
+    return None
+
+
+def _instead(name: str, found: Mapping[str, Any]) -> str:
+    """What to ask, if a version has too few labels and an earlier one has them."""
+    if found["instead"] is None:
+        return ""
+    return f" An earlier version has labels: retrain production {name} --version {found['instead']}"
 
 
 def show(document: Document) -> None:

@@ -30,6 +30,7 @@ from tasks.data.metrics import wilson
 STYLES = {"promoted": "good", "rejected": "bad", "waiting": "wait", "rolled back": "wait"}
 WIDTH = 960  # pixels of a picture
 MAX_ROWS = 200  # of the table
+IN_ONE_LINE = str.maketrans(" -", "\N{NO-BREAK SPACE}\N{NON-BREAKING HYPHEN}")
 
 
 def page_of(project: Project, name: str) -> Page:
@@ -158,7 +159,7 @@ def _row(entry: Entry, version: ModelVersion | None, folder: Path) -> tuple[Cell
     has_page = entry.run and (folder / f"{entry.run}.html").is_file()
     return cells(
         Cell(
-            local_time(entry.time).replace(" ", "\N{NO-BREAK SPACE}"),
+            local_time(entry.time).translate(IN_ONE_LINE),
             link=f"{entry.run}.html" if has_page else "",
         ),
         Cell(entry.action, STYLES.get(entry.action, "muted")),

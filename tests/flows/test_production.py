@@ -52,6 +52,14 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     refused = clone.retrain("production", "vit", "--answers", str(tmp_path / "gone"), code=2)
     assert "there is no such folder" in refused.stderr
 
+    # Another champion comes before it has labels.
+    another = clone.train("--set", "train.lr=0.0029")["model"]["version"]
+    document = clone.json("production", "vit", "--version", str(another))
+    assert document["production"]["instead"] == model.version
+    said = "An earlier version has labels: retrain production vit --version 1"
+    assert document["outcome"].endswith(said)
+    assert document["production"]["labelled"] == 0
+
 
 def test_a_shadow_answers_too_and_is_compared_by_the_labels_that_come(clone, first, tmp_path):
     [test] = (clone.root / ".retrain/store/pull").glob("*/data/test.parquet")

@@ -207,7 +207,7 @@ def listens(port: int) -> bool:
 @contextmanager
 def prefect_server(clone: Clone, home: Path) -> Iterator[tuple[str, Path]]:
     """Starts a Prefect server with the command of `make up`; its address, and its database."""
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     port, database = free_port(), home / "prefect.db"
     api = f"http://127.0.0.1:{port}/api"
     own = {"PREFECT_HOME": str(home), "PREFECT_API_URL": api, MARK: str(home)}

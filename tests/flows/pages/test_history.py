@@ -26,6 +26,13 @@ def test_a_single_champion_is_no_picture(project, one):  # noqa: F811
     assert "promoted" in html
 
 
+def test_the_time_of_a_decision_is_not_broken_into_two_lines(project, one):  # noqa: F811
+    [table] = history.table(decisions.read(project, "toy").entries, {}, "toy", project.root)
+    time = table.rows[0][0].text
+    assert len(time) > 10
+    assert not set(time) & {" ", "-"}
+
+
 def test_a_version_that_was_not_promoted_does_not_stretch_the_axis(project, three):  # noqa: F811
     entries = [
         replace(entry, time=f"2026-11-{1 + entry.number:02d}T00:00:00+00:00")
