@@ -15,6 +15,7 @@ The figures are images/s, medians of the rounds, and their ratios to the loop.
 
 import argparse
 import random
+import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from benchmarks import loops
 from benchmarks.table import Row, report
 from models.network import in_stored_units, normalise
 from models.pretrained import find_version
+from retrain.outputs import MANIFEST, list_files, write_manifest
 from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.servers import ray_cluster
@@ -42,7 +44,7 @@ from tasks.data.shards import open_prepared
 from tasks.embed import step
 
 HALF = (0.5, 0.5, 0.5)
-EMBEDDED_ROWS = 64  # so that a few images are many parts
+ROWS_PER_SHARD = 64  # so that a few images are many parts
 ALWAYS, NEVER = 1e-9, 1e30  # FLOP/s of a core, as the step believes: whether actors are worth it
 
 
@@ -55,7 +57,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a tiny network, to try it")
     options = parser.parse_args()
     ray_cluster.connect()
-    step.EMBEDDED_ROWS = EMBEDDED_ROWS
+    loops.ROWS_PER_SHARD = ROWS_PER_SHARD
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         network = write_network(folder / "clip", options.small)
@@ -112,10 +114,11 @@ def write_network(folder: Path, small: bool) -> Path:
 def prepare(folder: Path, workload: Workload, rows: int) -> Path:
     """Three splits of random images, as `preprocess` leaves them."""
     loops.prepare(folder, workload, rows)
-    (folder / "test").symlink_to(folder / "val")
-    for split in ("train", "val"):
+    shutil.copytree(folder / "val", folder / "test")
+    for split in SPLITS:
         count = len(open_prepared(folder).split(split))
         pd.DataFrame({"row": range(count)}).to_parquet(folder / split / "rows.parquet")
+    write_manifest(folder / MANIFEST, {"files": list_files(folder)})
     return folder
 
 

@@ -14,7 +14,7 @@ from retrain.store import Store
 
 
 def find(
-    store: Store, workload: str, plan: Plan, check: Callable[[Sequence[Input]], None]
+    store: Store, workload: str, plan: Plan, check: Callable[[Sequence[Input]], object]
 ) -> Path | None:
     """The folder of the output that a workload's last run of a step has made of other inputs.
 
@@ -54,12 +54,16 @@ def list_shared(folder: Path, earlier: Path) -> list[dict[str, Any]]:
     """
     manifest = json.loads((earlier / MANIFEST).read_bytes())
     there = {file["sha256"]: f"{earlier}/{file['path']}" for file in manifest["files"]}
-    inodes = {os.stat(path).st_ino: sha256 for sha256, path in there.items()}  # noqa: PTH116
+    inodes = {_inode(f"{earlier}/{file['path']}"): file["sha256"] for file in manifest["files"]}
     files = list_files(folder, inodes)
     with suppress(OSError):  # a file system without links, or with few
         for file in files:
-            path, source = folder / file["path"], there.get(file["sha256"])
-            if source and path.stat().st_ino not in inodes:
-                path.unlink()
-                path.hardlink_to(source)
+            path, source = f"{folder}/{file['path']}", there.get(file["sha256"])
+            if source and _inode(path) not in inodes:
+                Path(path).unlink()
+                Path(path).hardlink_to(source)
     return files
+
+
+def _inode(path: str) -> int:
+    return os.stat(path).st_ino  # noqa: PTH116  millions of them

@@ -1,5 +1,6 @@
 """Runs a step, and keeps its output in the store if the step is cached."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,15 +13,23 @@ from time import monotonic
 from typing import Any
 
 from retrain import earlier, exchange, hardware
-from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError
-from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files, state_of
+from retrain.outputs import (
+    MANIFEST,
+    Plan,
+    digest_of_output,
+    list_files,
+    state_of,
+    write_manifest,
+)
 from retrain.step import Input, Step, Workspace, digest_of
 from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
 
-# Raises an error if an input has changed since it was made: `retrain.verify.Verifier.check`.
-Check = Callable[[Sequence[Input]], None]
+# Raises an error if an input has changed since it was made, and says how the files of the artifacts
+# among them were when it checked them: `retrain.verify.Verifier.check`.
+Check = Callable[[Sequence[Input]], list[str]]
+Opened = Callable[[str], bool]  # whether a step opens a file of an input
 
 
 def get_or_run(
@@ -106,18 +115,16 @@ def _make(
             manifest = _run(step, plan, workload, inputs, workspace, context)
             if workspace.sent:  # it is whole only together with the remote
                 assert store.remote is not None
-                sent = exchange.send(
+                manifest = exchange.send(
                     store.remote, step.name, plan.key, manifest, half, patient=True
                 )
-                write_json(half / MANIFEST, sent)
+                write_manifest(half / MANIFEST, manifest)
     except BaseException:
         shutil.rmtree(half, ignore_errors=True)
         raise
     store.replace(step.name, plan.key)
     shutil.rmtree(scratch)
-    artifact = store.find(step.name, plan.key)
-    assert artifact is not None
-    return artifact
+    return Artifact.of(step.name, plan.key, store.folder(step.name, plan.key), manifest)
 
 
 def run_uncached(
@@ -166,27 +173,27 @@ def _fetched(
                 with store.lock(source.step, source.key):
                     store.push(source.step, source.key)
                 source = store.find(source.step, source.key) or source
-            store.fetch(source, _opened(step, workload, source))
+            store.fetch(source, _opened(step, workload, source) or (lambda path: True))
         yield source
 
 
-def _opened(step: Step, workload: Workload, source: Artifact) -> Callable[[str], bool]:
-    """Whether a step opens a file of an input."""
+def _opened(step: Step, workload: Workload, source: Artifact) -> Opened | None:
+    """Whether a step opens a file of an input; None if it opens all."""
     names = step.opens(workload).get(source.step)
     if names is None:
-        return lambda path: True
+        return None
     return lambda path: any(path == name or path.startswith(f"{name}/") for name in names)
 
 
 @contextmanager
 def _checked(
-    inputs: Sequence[Input], opened: Callable[[Artifact], Callable[[str], bool]], check: Check
+    inputs: Sequence[Input], opened: Callable[[Artifact], Opened | None], check: Check
 ) -> Iterator[str]:
     """Checks inputs before the block, and after it that nobody has changed their files meanwhile.
 
     Args:
         inputs: The inputs.
-        opened: Which files of an input the step opens.
+        opened: Which files of an input the step opens; None for all.
         check: Checks them.
 
     Yields:
@@ -197,17 +204,21 @@ def _checked(
             raises another error, to which the damage may have led.
     """
     artifacts = [artifact for artifact in inputs if isinstance(artifact, Artifact)]
-    states = [state_of(artifact.folder, opened(artifact)) for artifact in artifacts]
+    filters = [opened(artifact) for artifact in artifacts]
+    parts = [
+        wanted and state_of(artifact.folder, wanted)
+        for artifact, wanted in zip(artifacts, filters, strict=True)
+    ]
+    states = [part or all_of_it for part, all_of_it in zip(parts, check(inputs), strict=True)]
 
     def check_unchanged() -> None:
-        for artifact, state in zip(artifacts, states, strict=True):
-            if state_of(artifact.folder, opened(artifact)) != state:
+        for artifact, wanted, state in zip(artifacts, filters, states, strict=True):
+            if state_of(artifact.folder, wanted) != state:
                 check([artifact])
                 # It is undamaged now: another run has made it again, or a person has restored it.
                 reason = "its files changed while they were read"
                 raise DamagedArtifactError(artifact.step, artifact.key, reason)
 
-    check(inputs)
     try:
         yield digest_of(states)
     except Exception:
@@ -226,7 +237,7 @@ def _run(
 ) -> dict[str, Any]:
     """Runs a step in a workspace; its manifest is the last file that is written there."""
     began = monotonic()
-    facts = step.run(workload, inputs, workspace)
+    facts = json.loads(json.dumps(step.run(workload, inputs, workspace)))  # as later runs see them
     folder, before = workspace.folder, workspace.earlier
     files = earlier.list_shared(folder, before) if before else list_files(folder)
     files += workspace.sent
@@ -246,5 +257,5 @@ def _run(
         "plan": asdict(plan),
         "files": files,
     }
-    write_json(workspace.folder / MANIFEST, manifest)
+    write_manifest(workspace.folder / MANIFEST, manifest)
     return manifest

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from retrain.atomic import replacing
 from retrain.code import code_digests
 from retrain.digests import sha256_of
 from retrain.runs import console
@@ -18,6 +19,7 @@ from retrain.step import REPORT, Input, Step, digest_of
 from retrain.workload import Workload
 
 MANIFEST = "manifest.json"  # of an output in the store; see `retrain/store.py`
+_NO_FILES = '\n "files": []'  # in a manifest; of facts, more spaces come before
 
 
 @cache
@@ -200,6 +202,17 @@ def parse_manifest(content: bytes, key: str) -> dict[str, Any] | None:
     return manifest if is_consistent else None
 
 
+def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Writes a manifest as `write_json` writes JSON, but each file on a line: half the time."""
+    text = json.dumps({**manifest, "files": []}, indent=1, sort_keys=True)
+    before, after = text.split(_NO_FILES)
+    with replacing(path) as aside, aside.open("w", encoding="utf-8") as target:
+        target.write(f"{before}{_NO_FILES[:-1]}")
+        for number, file in enumerate(manifest["files"]):
+            target.write(f"{',' if number else ''}\n  {json.dumps(file, sort_keys=True)}")
+        target.write(f"\n ]{after}\n")
+
+
 def list_files(folder: Path, known: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
     """Every file below a folder: path (relative, `/`), bytes and sha256 (hex), in order.
 
@@ -208,21 +221,21 @@ def list_files(folder: Path, known: Mapping[int, str] | None = None) -> list[dic
         known: The sha256 of files by their inodes, which are not read again.
     """
     known = known or {}
-    stats = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    paths = (f"{place}/{name}" for place, _, names in os.walk(folder) for name in names)
+    stats = {path: os.stat(path) for path in sorted(paths)}  # noqa: PTH116  millions of them
     size = sum(stat.st_size for stat in stats.values() if stat.st_ino not in known)
     with console.counted("hashing", size, "bytes") as show:
-        listed = [
+        return [
             {
-                "path": path.relative_to(folder).as_posix(),
+                "path": path.removeprefix(f"{folder}/"),
                 "bytes": stat.st_size,
                 "sha256": known.get(stat.st_ino) or sha256_of(path, show),
             }
             for path, stat in stats.items()
         ]
-    return sorted(listed, key=lambda file: str(file["path"]))
 
 
-def state_of(folder: Path, opened: Callable[[str], bool] = lambda path: True) -> str:
+def state_of(folder: Path, opened: Callable[[str], bool] | None = None) -> str:
     """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files below a folder.
 
     The digest is another one after a file was written to, replaced, added or removed. No file is
@@ -230,19 +243,21 @@ def state_of(folder: Path, opened: Callable[[str], bool] = lambda path: True) ->
 
     Args:
         folder: The folder of an artifact.
-        opened: Whether a file counts, by its path below the folder. Others may still be fetched.
+        opened: Whether a file counts, by its path below the folder: others may still be fetched.
+            None if all count.
     """
     digest = hashlib.sha256()
     for place, folders, names in os.walk(folder):
         folders.sort()
         below = os.path.relpath(place, folder)
         above = "" if below == "." else f"{below}/"
-        counted = [name for name in sorted(set(names) - {MANIFEST}) if opened(above + name)]
-        if counted:  # else a file that was fetched meanwhile may have made the folder
-            digest.update(os.fsencode(below))
+        counted = sorted({*names} - {MANIFEST})
+        if opened:
+            counted = [name for name in counted if opened(above + name)]
+        states = [below] if counted else []  # a file that was fetched may have made the folder
         for name in counted:
             with suppress(FileNotFoundError):
-                status = os.stat(os.path.join(place, name))  # noqa: PTH116, PTH118  millions of them
-                file_state = (name, status.st_ino, status.st_size, status.st_mtime_ns)
-                digest.update(os.fsencode(f"\0{file_state}"))
+                stat = os.stat(f"{place}/{name}")  # noqa: PTH116  millions of them
+                states.append(f"{name}\0{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}")
+        digest.update(os.fsencode("\0".join([*states, ""])))
     return digest.hexdigest()

@@ -19,7 +19,7 @@ from retrain.atomic import replacing, write_json
 from retrain.errors import DamagedArtifactError
 from retrain.holds import RunContext as RunContext, Runs
 from retrain.locks import locked
-from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest
+from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest, write_manifest
 from retrain.project import Project
 from retrain.remote import Remote
 
@@ -123,7 +123,7 @@ class Store:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with replacing(folder) as aside:
                 aside.mkdir()
-                write_json(aside / MANIFEST, manifest)
+                write_manifest(aside / MANIFEST, manifest)
         return manifest
 
     def fetch(self, artifact: Artifact, wanted: Callable[[str], bool] = lambda path: True) -> Path:
@@ -174,12 +174,13 @@ class Store:
         If the remote is away, this is told, and a later run sends the artifact. The caller holds
         the key's lock.
         """
-        remote, (manifest, damage) = self.remote, self.inspect(step, key)
+        remote = self.remote
+        manifest, damage = self.inspect(step, key) if remote else ({}, None)
         if remote is None or damage or self.can_fetch(manifest):
             return
         folder = self.folder(step, key)
         if sent := remote.attempt(lambda: exchange.send(remote, step, key, manifest, folder)):
-            write_json(folder / MANIFEST, sent)
+            write_manifest(folder / MANIFEST, sent)
 
     @contextmanager
     def making(self, step: str, key: str, *, refresh: bool = False) -> Iterator[None]:

@@ -14,28 +14,46 @@ from retrain.step import Input
 from retrain.store import Artifact, Store
 
 THREADS = 8
+BATCHES = 16  # of many files, that each thread gets
 
 
-def find_damage(store: Store, step: str, key: str) -> str | None:
-    """Reads all files of an artifact; tells what is wrong with it, None if nothing is."""
+def find_damage(store: Store, step: str, key: str, digest: str | None = None) -> str | None:
+    """Reads all files of an artifact; tells what is wrong with it, None if nothing is.
+
+    Args:
+        store: Where the artifact is.
+        step: The step that made it.
+        key: The key of the artifact.
+        digest: The digest that it has to have; None if any will do.
+    """
     manifest, damage = store.inspect(step, key)
     if damage:
         return damage
-    folder, size = store.folder(step, key), sum(file["bytes"] for file in manifest["files"])
+    if digest not in (None, manifest["digest"]):
+        return "it was made again with another output"
+    folder, files = store.folder(step, key), manifest["files"]
+    size = sum(file["bytes"] for file in files)
 
     def damage_of(file: Mapping[str, Any]) -> str | None:
-        if store.can_fetch(manifest) and not (folder / file["path"]).exists():
-            return None
         try:
-            is_same = sha256_of(folder / file["path"], show) == file["sha256"]
+            is_same = sha256_of(f"{folder}/{file['path']}", show) == file["sha256"]
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and store.can_fetch(manifest):
+                return None
             return f"{file['path']} cannot be read: {error.strerror}"
         return None if is_same else f"{file['path']} has changed"
+
+    def first_damage(some: Sequence[Mapping[str, Any]]) -> str | None:
+        return next(filter(None, map(damage_of, some)), None)
+
+    # To hand a small file over to a thread takes longer than to read it.
+    at_once = max(1, len(files) // (THREADS * BATCHES))
+    batches = [files[first : first + at_once] for first in range(0, len(files), at_once)]
 
     checking = console.counted(f"checking the output of {step}", size, "bytes")
     with checking as show, ThreadPoolExecutor(THREADS) as pool:
         # After the first damaged file, and when a run is interrupted, the rest is not read.
-        return next(filter(None, pool.map(damage_of, manifest["files"])), None)
+        return next(filter(None, pool.map(first_damage, batches)), None)
 
 
 @dataclass
@@ -51,35 +69,33 @@ class Verifier:
     store: Store
     _undamaged: dict[tuple[str, str], str] = field(default_factory=dict)  # what `state_of` gave
 
-    def check(self, inputs: Sequence[Input]) -> None:
+    def check(self, inputs: Sequence[Input]) -> list[str]:
         """Reads the artifacts among some inputs.
+
+        Returns:
+            The `state_of` each of them before it was read.
 
         Raises:
             DamagedArtifactError: One has changed since it was made; it was removed from the store.
         """
-        for artifact in inputs:
-            if isinstance(artifact, Artifact) and artifact.folder.is_relative_to(self.store.root):
-                self._check(artifact)
+        return [
+            self._check(artifact)
+            for artifact in inputs
+            if isinstance(artifact, Artifact) and artifact.folder.is_relative_to(self.store.root)
+        ]
 
     def trust(self, artifact: Artifact) -> None:
         """Takes an artifact as undamaged: the run has just made it."""
         self._undamaged[artifact.step, artifact.key] = state_of(artifact.folder)
 
-    def _check(self, artifact: Artifact) -> None:
+    def _check(self, artifact: Artifact) -> str:
         identity, state = (artifact.step, artifact.key), state_of(artifact.folder)
-        if self._undamaged.get(identity) == state:
-            return
-        damage = find_damage(self.store, *identity)
-        if damage is None and self._is_replaced(artifact):
-            damage = "it was made again with another output"
-        if damage:
-            discard_if_damaged(self.store, *identity)
-            raise DamagedArtifactError(*identity, damage)
-        self._undamaged[identity] = state
-
-    def _is_replaced(self, artifact: Artifact) -> bool:
-        current = self.store.find(artifact.step, artifact.key)
-        return current is None or current.digest != artifact.digest
+        if self._undamaged.get(identity) != state:
+            if damage := find_damage(self.store, *identity, artifact.digest):
+                discard_if_damaged(self.store, *identity)
+                raise DamagedArtifactError(*identity, damage)
+            self._undamaged[identity] = state
+        return state
 
 
 def retry_damaged(

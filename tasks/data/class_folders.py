@@ -39,11 +39,14 @@ class Images(RawDataset):
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
         self.files.fetch(self.files_of(unit))
-        return (self._read_file(piece.file) for piece in unit.pieces)
+        return (self._image(piece.file, self._content(piece.file)) for piece in unit.pieces)
 
-    def _read_file(self, name: str) -> RawImage:
-        label = self.label_of(name)
-        return RawImage(name, 0, name, label, self.split_of(name), self._content(name))
+    def unread(self, unit: Unit) -> Iterator[RawImage]:
+        """The images of a unit without their content."""
+        return (self._image(piece.file, b"") for piece in unit.pieces)
+
+    def _image(self, name: str, content: bytes) -> RawImage:
+        return RawImage(name, 0, name, self.label_of(name), self.split_of(name), content)
 
     def _content(self, name: str) -> bytes:
         path = f"{self.files.root}/{name}"

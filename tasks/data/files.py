@@ -58,6 +58,12 @@ class Files:
         """The manifest of the output, with which a machine fetches the rest itself."""
         return self.root.parent / MANIFEST
 
+    def digests(self) -> dict[str, str]:
+        """SHA-256 (hex) of each file of an output of `pull`, by its name."""
+        above = f"{self.root.name}/"
+        listed = _listed(self.manifest.read_text(encoding="utf-8"))
+        return {file["path"].removeprefix(above): file["sha256"] for file in listed}
+
     def have_split_folders(self) -> bool:
         """Whether the class folders lie in folders that are named as splits."""
         if self.pulled is None:

@@ -155,6 +155,18 @@ def identities(folder: Path) -> Iterator[str]:
             yield from batch["pixels"].to_pylist()
 
 
+def read_groups(folder: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yields columns of the images of each row group.
+
+    Args:
+        folder: The output of `validate`.
+        columns: The names of the columns.
+    """
+    with pq.ParquetFile(folder / FILE_NAME) as parquet:
+        for number in range(parquet.num_row_groups):
+            yield parquet.read_row_group(number, columns=columns)
+
+
 def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
     """Reads one row group.
 

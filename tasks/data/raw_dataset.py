@@ -191,6 +191,10 @@ class RawDataset(Reader, ABC):
         """The files that are opened to read a unit."""
         return list(dict.fromkeys(piece.file for piece in unit.pieces))
 
+    def unread(self, unit: Unit) -> Iterator[RawImage] | None:
+        """The images of a unit without their content; None where a file has several."""
+        return None
+
     def paths_of(self, unit: Unit) -> list[Path]:
         """What another machine needs of the pulled data, to fetch the files of a unit itself."""
         return [self.files.manifest]
@@ -274,7 +278,7 @@ def group(parts: Iterable[Unit], tasks: float) -> Iterator[Unit]:
 
 def _ends_a_unit(part: Unit, tasks: float) -> bool:
     """Whether a unit ends after a part: a draw by the name of its last image, by its work."""
-    pieces = list(part.pieces)
+    pieces = part.pieces if isinstance(part.pieces, tuple) else tuple(part.pieces)
     last = f"{pieces[-1].file}:{pieces[-1].first}".encode(errors="surrogateescape")
     drawn = int.from_bytes(hashlib.blake2b(last, digest_size=8).digest()) / 2**64
     # The last of some pieces was drawn for a smaller unit; of these, every n-th ends a larger one.

@@ -14,7 +14,8 @@
 The splits are train, val and test, and none is empty.
 
 `embed` writes the same files, but `<split>/images-*.npy` hold an embedding of each image, float32
-(N, D), and `report/test/images-*.npy` are the images of the test split, for plots.
+(N, D), `prepared.json` says of which shards, and `report/test/images-*.npy` are the images of the
+test split, for plots.
 """
 
 import json
@@ -43,7 +44,6 @@ SOURCE = "source.json"
 
 # Imported by its name: a step that reads prepared images does not depend on how others are decoded.
 SOURCE_MODULE = "tasks.data.source_images"
-EMBEDDED_ROWS = 512  # of a file of embeddings; what a killed run loses at most, for each worker
 
 
 def shard_name(number: int) -> str:
@@ -136,6 +136,11 @@ class FetchableShards:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many rows each shard has."""
+        return [int(rows) for rows in np.diff(self._ends, prepend=0)]
+
     def files_of(self, rows: NDArray[np.int64]) -> list[Path]:
         """The files that have some rows of the split."""
         return [self._paths[shard] for shard in np.unique(self._owners(rows)).tolist()]
@@ -177,9 +182,6 @@ def fetchable_shards(prepared: Artifact, split: str, *, pixels: bool = False) ->
     if prepared.remote is None:
         paths = sorted(folder.glob("images-*.npy"))
         rows = [len(np.load(path, mmap_mode="r")) for path in paths]
-    elif has_embeddings and not pixels:
-        count = pq.read_metadata(prepared.folder / split / ROWS).num_rows
-        rows = [min(EMBEDDED_ROWS, count - first) for first in range(0, count, EMBEDDED_ROWS)]
     else:  # there is a row group for each shard
         metadata = pq.read_metadata(prepared.folder / split / ROWS)
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]

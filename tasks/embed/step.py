@@ -3,12 +3,15 @@
 The output is laid out as that of `preprocess`, with an embedding in the place of each image. It
 does not depend on the head or on how it is trained, so another head embeds nothing again.
 
-Each part of a split is embedded by a worker that has loaded the network once: an actor of Ray Data
-on a GPU, or on a CPU if there are none; for little work, a thread of this process. A worker reads
-the images of its parts and writes finished files: no pixels go through Ray. The files are made in
-the scratch folder, so a run that was killed continues with the missing parts.
+Each shard of the images is embedded by a worker that has loaded the network once: an actor of Ray
+Data on a GPU, or on a CPU if there are none; for little work, a thread of this process. A worker
+reads the images of its shards and writes finished files: no pixels go through Ray. The files are
+made in the scratch folder, so a run that was killed continues with the missing ones. No batch has
+images of two shards: so the bits of a shard's embeddings follow from the shard alone, and those of
+one that the earlier version of the data had are a link to them.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrain import atomic
+from retrain.atomic import write_json
 from retrain.hardware import gpu_capabilities
+from retrain.outputs import MANIFEST
 from retrain.runs import console
 from retrain.step import REPORT, step
 from tasks.compute import spread
 from tasks.compute.ray_data import THREADS, map_with_workers
 from tasks.data.embeddings import has_embeddings
 from tasks.data.image_table import SPLITS
+from tasks.data.listing import link_file
 from tasks.data.shards import (
-    EMBEDDED_ROWS,
     IMAGES,
     LABELS,
     ROWS,
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from retrain.store import Artifact
     from retrain.workload import Evaluate, Model, Workload
 
+PREPARED = "prepared.json"  # the SHA-256 of the images in each shard, by the shard's name
 SHOWN = "test"  # the split whose images the plots of the evaluation show
 
 # FLOPs of a ViT-B/32 for a pixel; and what a core or a GPU does in a second. They decide no more
@@ -56,12 +62,17 @@ SPEED = {"cpu": 4e10, "gpu": 2e13}
 
 @dataclass(frozen=True)
 class Part:
-    """Successive rows of a split, and the file for their embeddings."""
+    """The rows of a shard of a split, and the file for their embeddings."""
 
     split: str
     first: int
     rows: int
     file: Path
+
+    @property
+    def name(self) -> str:
+        """The path of the shard in the images, and in the output."""
+        return f"{self.split}/{self.file.name}"
 
     @property
     def numbers(self) -> "NDArray[np.int64]":
@@ -85,6 +96,7 @@ class Part:
         if spread.is_lazy()
         else {}
     ),
+    by_difference=True,
     needed=has_embeddings,
     imports=("torch", "transformers.modeling_utils"),
 )
@@ -103,19 +115,20 @@ def embed(
         workspace: The scratch folder in it keeps finished parts.
 
     Returns:
-        `rows` of each split, the `classes` by index, the `shape` (D,) of an embedding, and the
-        `storage`: `embeddings`.
+        `rows` of each split, `classes` by index, `shape` (D,) of an embedding, `storage`.
 
     Raises:
         ValueError: There is no such network, or it gives no embedding of such images.
         OSError: The hub cannot be reached.
     """
-    parts = list(_plan(images.folder, workspace.scratch))
+    shards = {split: fetchable_shards(images, split) for split in SPLITS}
+    parts = list(_plan(shards, workspace.scratch))
+    if workspace.earlier:
+        _take_known(parts, images.folder, workspace.earlier)
     done = spread.made([part.file for part in parts])
     missing = [part for part in parts if part.file not in done]
     if missing:
         shape = open_prepared(images.folder).image_shape
-        shards = {split: fetchable_shards(images, split) for split in SPLITS}
         network = _network(model, workspace)
         own = [*network.iterdir()] if isinstance(network, Path) else []
         load = partial(_load, model, network, evaluation, shards, shape)
@@ -130,25 +143,41 @@ def embed(
                 writes=lambda part: [part.file],
             )
     _write(images, parts, workspace)
-    data = open_prepared(workspace.folder)
     spread.receive([parts[0].file], workspace.scratch)
     return {
-        "rows": {split: len(data.split(split)) for split in SPLITS},
-        "classes": list(data.labels),
+        "rows": {split: len(shards[split]) for split in SPLITS},
+        "classes": list(open_prepared(workspace.folder).labels),
         "shape": list(Shards([parts[0].file]).shape),
         "storage": "embeddings",
     }
 
 
-def _plan(images: Path, folder: Path) -> Iterator[Part]:
-    """Cuts the splits into parts, and makes the folders of their files."""
-    prepared = open_prepared(images)
-    for split in SPLITS:
+def _plan(shards: "Mapping[str, FetchableShards]", folder: Path) -> Iterator[Part]:
+    """The shards of all splits; makes the folders of the files for their embeddings."""
+    for split, images in shards.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
-        count = len(prepared.split(split))
-        for number, first in enumerate(range(0, count, EMBEDDED_ROWS)):
-            rows = min(EMBEDDED_ROWS, count - first)
+        first = 0
+        for number, rows in enumerate(images.sizes):
             yield Part(split, first, rows, folder / split / shard_name(number))
+            first += rows
+
+
+def _contents(images: Path) -> dict[str, str]:
+    """The SHA-256 (hex) of each file of the prepared images, by its path."""
+    manifest = json.loads((images / MANIFEST).read_bytes())
+    return {file["path"]: file["sha256"] for file in manifest["files"]}
+
+
+def _take_known(parts: Sequence[Part], images: Path, earlier: Path) -> None:
+    """Links the embeddings of the shards that the earlier version had, and says of how many."""
+    contents, before = _contents(images), json.loads((earlier / PREPARED).read_bytes())
+    known = {content: earlier / name for name, content in before.items()}
+    same = [part for part in parts if contents[part.name] in known]
+    for part in same:
+        if not part.file.exists():
+            link_file(known[contents[part.name]], part.file)
+    taken, rows = (sum(part.rows for part in some) for some in (same, parts))
+    console.say(f"embed: {taken:,} of {rows:,} images were embedded before")
 
 
 def _seconds(shape: tuple[int, int, int], rows: int) -> float:
@@ -222,7 +251,9 @@ def _write(images: "Artifact", parts: Sequence[Part], workspace: "Workspace") ->
         for name in ("labels.npy", ROWS):
             shutil.copyfile(images.folder / split / name, workspace.folder / split / name)
     for part in parts:
-        spread.add(part.file, workspace, f"{part.split}/{part.file.name}")
+        spread.add(part.file, workspace, part.name)
+    contents = _contents(images.folder)
+    write_json(workspace.folder / PREPARED, {part.name: contents[part.name] for part in parts})
     for name in (LABELS, IMAGES):
         shutil.copyfile(images.folder / name, workspace.folder / name)
     spread.pass_on(images, f"{SHOWN}/images-", workspace, f"{REPORT}/")

@@ -164,8 +164,8 @@ def _take_known(
 ) -> list[ShardTask]:
     """Links the shards that the earlier output has; says of the others which images it has."""
     taken, count = [], 0
-    for task in tasks:
-        images = image_table.read(validated, task.row_group, ["split", "sha256"])
+    tables = image_table.read_groups(validated, ["split", "sha256"])
+    for task, images in zip(tasks, tables, strict=True):
         known = {split: earlier[split].find(images, split) for split in task.shards}
         for split, shard in task.shards.items():
             same = earlier[split].images.file_of(known[split])

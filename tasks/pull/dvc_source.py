@@ -184,8 +184,8 @@ class DvcSource:
             self._download(repo, [listing], self._pinned().get("size") if is_whole else None)
             check_objects([listing], [digest])
             files = self.below(read_listing(listing), digest)
-            for name, source in self._known(files, cache).items():
-                link_file(source, inside(folder, name))
+            for name in self._known(files, cache):  # none leads outside, or none had been taken
+                link_file(f"{self.earlier}/data/{name}", f"{folder}/{name}")
                 del files[name]
             targets = [inside(folder, name) for name in files]
             objects = [object_path(cache, md5) for md5 in files.values()]
@@ -193,21 +193,20 @@ class DvcSource:
             check_objects(objects, list(files.values()))
             map_in_threads(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
 
-    def _known(self, files: Mapping[str, str], cache: Path) -> dict[str, Path]:
-        """The files with the same name and content in the earlier version, and where they are."""
+    def _known(self, files: Mapping[str, str], cache: Path) -> list[str]:
+        """The files with the same name and content in the earlier version."""
         if self.earlier is None:
-            return {}
+            return []
         manifest = json.loads((self.earlier / MANIFEST).read_bytes())
         digest = manifest["plan"]["inputs"]["data"]
         listing = object_path(cache, digest)
         if not listing.exists():
-            return {}
+            return []
         check_objects([listing], [digest])
         before = self.below(read_listing(listing), digest)
         if len(before) == 1:  # an archive, of which the earlier output has the content
-            return {}
-        known = (name for name, md5 in files.items() if before.get(name) == md5)
-        return {name: self.earlier / "data" / name for name in known}
+            return []
+        return [name for name, md5 in files.items() if before.get(name) == md5]
 
     def send(self, digest: str, workspace: Workspace) -> bool:
         """Has the machines of a cluster send the files to the remote store, where that is better.

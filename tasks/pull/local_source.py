@@ -1,17 +1,22 @@
 """Copies data on this machine that is not under DVC."""
 
 import hashlib
-import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
-from tasks.data.listing import list_files
+from tasks.data.listing import link_file, list_files
+from tasks.pull.earlier import read_known
 from tasks.pull.transfer import map_in_threads
 
 PIECE = 1 << 20  # bytes per read, after each of which the progress is shown
+
+Show = Callable[[int], object]
+Read = Callable[[str, Show], str]
 
 # The digests of what this process has read, by the state of the files: a run asks for the version
 # of its data more than once.
@@ -28,9 +33,11 @@ class LocalSource:
 
     Attributes:
         path: An absolute path.
+        earlier: An output of `pull` with an earlier version; None if there is none.
     """
 
     path: Path
+    earlier: Path | None = None
 
     def digest(self) -> str:
         """SHA-256 (hex) over the names and the bytes of the files."""
@@ -46,12 +53,26 @@ class LocalSource:
             [[name, stat.st_ino, stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()]
         )
         if state not in _digests:
-            _digests[state] = _read_all(files, None)
+            _digests[state] = _digest_of_all(
+                "reading", files, lambda name, show: sha256_of(files[name], show)
+            )
         return _digests[state]
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Copies the files, whose bytes are measured on the way."""
-        if _read_all(self._files(), folder) != digest:
+        """Copies the files, whose bytes are measured on the way.
+
+        Those that the earlier version has, too, are links to its.
+        """
+        files, known = self._files(), read_known(self.earlier)
+
+        def put(name: str, show: Show) -> str:
+            sha256, same = known.get(name, ("", ""))
+            if sha256 and sha256_of(files[name], show) == sha256:
+                link_file(same, folder / name)
+                return sha256
+            return _copy(files[name], folder / name, show)
+
+        if _digest_of_all("copying", files, put) != digest:
             raise ValueError(f"{self.path} has changed since the run started: run it again.")
 
     def _files(self) -> dict[str, Path]:
@@ -61,20 +82,21 @@ class LocalSource:
         return {self.path.name: self.path} if self.path.is_file() else {}
 
 
-def _read_all(files: dict[str, Path], target: Path | None) -> str:
-    """SHA-256 (hex) over the names and the bytes of files, which are also copied to a folder."""
+def _digest_of_all(what: str, files: Mapping[str, Path], read: Read) -> str:
+    """SHA-256 (hex) over the names of files and what a function has read, which shows how far."""
     size = sum(path.stat().st_size for path in files.values())
-    with console.counted("copying" if target else "reading", size, "bytes") as show:
+    with console.counted(what, size, "bytes") as show:
+        digests = map_in_threads(lambda name: read(name, show), files)
+        return digest_of(dict(zip(files, digests, strict=True)))
 
-        def read(name: str) -> str:
-            copy = target / name if target else Path(os.devnull)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            digest = hashlib.sha256()
-            with files[name].open("rb", buffering=0) as file, copy.open("wb") as copied:
-                while piece := file.read(PIECE):
-                    digest.update(piece)
-                    copied.write(piece)
-                    show(len(piece))
-            return digest.hexdigest()
 
-        return digest_of(dict(zip(files, map_in_threads(read, files), strict=True)))
+def _copy(source: Path, target: Path, show: Show) -> str:
+    """Copies a file; SHA-256 (hex) of what was copied."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with source.open("rb", buffering=0) as file, target.open("wb") as copied:
+        while piece := file.read(PIECE):
+            digest.update(piece)
+            copied.write(piece)
+            show(len(piece))
+    return digest.hexdigest()

@@ -96,9 +96,8 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """
     folder = workspace.folder / "data"
     folder.mkdir()
-    source: Any = find_source(data, workspace.project, version.revision)
-    if version.tracked:
-        source = replace(source, earlier=workspace.earlier)
+    found: Any = find_source(data, workspace.project, version.revision)
+    source = replace(found, earlier=workspace.earlier)
     try:
         if not (version.tracked and source.send(version.digest, workspace)):
             source.fetch(version.digest, folder, workspace.scratch)

@@ -45,7 +45,8 @@ class ImageDatabase:
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.executescript(_tables())
         self._thumbnails = path.with_suffix(".thumbnails").open("wb")
-        self._columns = (*image_table.schema().names, "error", "fingerprint")
+        columns = (*image_table.schema().names, "error", "fingerprint")
+        self._columns = [name for name in columns if name != "unit"]
         self._images = 0
 
     def close(self) -> None:
@@ -68,6 +69,7 @@ class ImageDatabase:
 
     def add(
         self,
+        unit: int,
         images: pa.Table,
         groups: Iterable[str | None],
         times: Iterable[str | float | None],
@@ -75,6 +77,7 @@ class ImageDatabase:
         """Adds images, which are numbered in the order in which they are added.
 
         Args:
+            unit: The number of the unit that has them.
             images: The images, as a file of the scan has them.
             groups: The group of each image; None for an image without a group.
             times: The time when each image was taken; None where it is not known.
@@ -88,9 +91,9 @@ class ImageDatabase:
         numbered = zip(count(self._images), members, times, rows, strict=False)
         with self._database:
             self._database.executemany(
-                f"INSERT INTO images (image, member, time, {', '.join(self._columns)})"
-                f" VALUES (?, ?, ?{', ?' * len(self._columns)})",
-                ((number, member, time, *row) for number, member, time, row in numbered),
+                f"INSERT INTO images (unit, image, member, time, {', '.join(self._columns)})"
+                f" VALUES (?, ?, ?, ?{', ?' * len(self._columns)})",
+                ((unit, number, member, time, *row) for number, member, time, row in numbered),
             )
         self._images += len(images)
         nothing = bytes(THUMBNAIL)  # of an image that does not decode

@@ -1,13 +1,15 @@
 """Keeps what the scan has found of each image, so that the next version of the data takes it.
 
-What is found of an image that decodes follows from its content, whatever its name and class are.
-The output has a file for each unit of the data below `known/`, named by the content of the images;
-one that stays the same is a link to that of the earlier output. A scan looks the images up in
-`facts.arrow`, which it makes of these files, and decodes the others.
+The output has the scan's file about each unit of the data below `known/`, named by the names, the
+classes and the contents of the images. Of a unit whose images are the same files, the next scan
+takes the file as it is. What is found of an image that decodes follows from its content, whatever
+its name and class are: the scan looks the images of other units up in `facts.arrow`, which it makes
+of these files, and decodes the rest.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +29,7 @@ from tasks.data.listing import link_file
 
 FOLDER = "known"
 _TABLE = "facts.arrow"
+_NAMED_BY = ("file", "row", "path", "split", "label", "sha256")
 # The columns that the image table lacks.
 MORE = pa.schema(
     {"fingerprint": pa.int64(), "thumbnail": pa.binary(THUMBNAIL), "taken": pa.string()}
@@ -39,23 +42,23 @@ def schema() -> pa.Schema:
     return pa.schema([*(image_table.schema().field(name) for name in names), *MORE])
 
 
-def keep(images: pa.Table, folder: Path, earlier: Path | None) -> None:
-    """Writes what was found of the images of a unit, or links the file that has the same.
+def keep(file: Path, images: pa.Table, folder: Path) -> None:
+    """Keeps what was found of the images of a unit.
 
     Args:
-        images: The images, as a file of the scan has them.
+        file: The file of the scan.
+        images: What it has.
         folder: The output of `validate`.
-        earlier: The earlier one.
     """
-    # Whether an image decodes may depend on what else is installed.
-    decoded = images.filter(pc.is_null(images["error"])).select(schema().names)
-    digest = hashlib.sha256("".join(decoded["sha256"].to_pylist()).encode()).hexdigest()
-    name = f"{FOLDER}/{digest}.parquet"
-    if earlier and (earlier / name).exists():
-        link_file(earlier / name, folder / name)
-    else:
-        (folder / FOLDER).mkdir(exist_ok=True)
-        pq.write_table(decoded, folder / name)
+    rows = zip(*(images[name].to_pylist() for name in _NAMED_BY), strict=True)
+    # Whether an image decodes may depend on what else is installed, so it is tried again.
+    is_whole = images["error"].null_count == len(images)
+    link_file(file, folder / FOLDER / (_name(rows) if is_whole else f"again-{file.name}"))
+
+
+def _name(images: Iterable[Sequence[Any]]) -> str:
+    """The file about a unit, by the values of `_NAMED_BY` for each image."""
+    return f"{hashlib.sha256(json.dumps([*images]).encode()).hexdigest()}.parquet"
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,11 @@ class KnownImages:
 
     Attributes:
         folder: The folder of the table and its index.
+        earlier: The earlier output of `validate`.
     """
 
     folder: Path
+    earlier: Path
 
     @classmethod
     def of(cls, earlier: Path, folder: Path) -> "KnownImages":
@@ -75,12 +80,24 @@ class KnownImages:
             with atomic.replacing(folder) as aside:
                 aside.mkdir(parents=True)
                 DigestIndex.of(_gather(earlier, aside / _TABLE)).save(aside)
-        return cls(folder)
+        return cls(folder, earlier)
 
     @property
     def paths(self) -> list[Path]:
         """The files."""
         return sorted(self.folder.iterdir())
+
+    def take(self, images: Iterable[Sequence[Any]], file: Path) -> bool:
+        """Takes the file about a unit if all of its images are the same; whether there was one.
+
+        Args:
+            images: The values of `_NAMED_BY` for each image.
+            file: Where it is put.
+        """
+        same = self.earlier / FOLDER / _name(images)
+        if is_there := same.exists():
+            link_file(same, file)
+        return is_there
 
     def find(self, digests: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What is known of images, by their digests; nothing of those that are not known."""
@@ -101,7 +118,9 @@ def _gather(earlier: Path, target: Path) -> Iterator[list[str]]:
     """Writes a table of what all files have, a batch for each; yields the digests in each."""
     with pa.OSFile(str(target), "wb") as file, pa.ipc.new_file(file, schema()) as writer:
         for path in sorted((earlier / FOLDER).glob("*.parquet")):
-            for batch in pq.read_table(path, use_threads=False).combine_chunks().to_batches():
+            images = pq.read_table(path, columns=[*schema().names, "error"], use_threads=False)
+            decoded = images.filter(pc.is_null(images["error"])).select(schema().names)
+            for batch in decoded.combine_chunks().to_batches():
                 writer.write_batch(batch)
                 yield batch["sha256"].to_pylist()
 

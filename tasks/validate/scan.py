@@ -7,7 +7,7 @@ the driver. The files remain after a kill, and the next run inspects only the un
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -39,15 +39,13 @@ class ScanTask:
     """The work on one unit: inspect its images.
 
     Attributes:
-        number: The unit's place in `RawDataset.units()`.
         unit: The images it reads.
-        path: The file about its images: the columns of `tasks.data.image_table`, the split from
-            the data's names; `error`, why an image does not decode; and if it does, `fingerprint`
-            and `thumbnail` (`tasks/data/fingerprint.py`); `taken`, the time in its EXIF data,
-            if that is asked for. Of a known image, they are not found again.
+        path: The file about its images: the columns of `tasks.data.image_table` but `unit`, the
+            split from the data's names; `error`, why an image does not decode; and if it does,
+            `fingerprint` and `thumbnail` (`tasks/data/fingerprint.py`); `taken`, the time in its
+            EXIF data, if that is asked for. Of a known image, they are not found again.
     """
 
-    number: int
     unit: Unit
     path: Path
 
@@ -77,15 +75,18 @@ def scan_units(
     """
     folder.mkdir(parents=True, exist_ok=True)
     tasks = [
-        ScanTask(number, unit, folder / f"{number:06d}.parquet")
+        ScanTask(unit, folder / f"{number:06d}.parquet")
         for number, unit in enumerate(source.units())
     ]
     files = [task.path for task in tasks]
     done = spread.made(files)
     missing = [task for task in tasks if task.path not in done]
+    images = sum(task.unit.rows for task in missing)
+    if known:
+        missing = _take_known(source, names, known, missing)
+    new = sum(task.unit.rows for task in missing)
     if missing:
-        images = sum(task.unit.rows for task in missing)
-        with console.counted("validate", images) as show:
+        with console.counted("validate", new) as show:
             found = map_units(
                 partial(_inspect, source, names, with_times, known),
                 missing,
@@ -94,17 +95,44 @@ def scan_units(
                 reads=lambda task: [*source.paths_of(task.unit), *(known.paths if known else ())],
                 writes=lambda task: [task.path],
             )
-        if known:
-            console.say(f"validate: {sum(found):,} of {images:,} images were known")
+        new -= sum(found)
+    if known and images:
+        console.say(f"validate: {images - new:,} of {images:,} images were known")
     spread.receive(files, folder)
     return files
+
+
+def _take_known(
+    source: RawDataset, names: LabelNames, known: KnownImages, tasks: Sequence[ScanTask]
+) -> list[ScanTask]:
+    """Takes the files about units whose images are the same; returns the tasks that are left."""
+    digests = source.files.digests()
+
+    def is_known(task: ScanTask) -> bool:
+        images = source.unread(task.unit)
+        return images is not None and known.take(
+            (
+                (
+                    image.file,
+                    image.row,
+                    image.path,
+                    image.split,
+                    names.of(image),
+                    digests[image.file],
+                )
+                for image in images
+            ),
+            task.path,
+        )
+
+    return [task for task in tasks if not is_known(task)]
 
 
 def schema() -> pa.Schema:
     """The columns of a unit's file."""
     return pa.schema(
         [
-            *image_table.schema(),
+            *(field for field in image_table.schema() if field.name != "unit"),
             pa.field("error", pa.string()),
             *MORE,
         ]
@@ -126,13 +154,12 @@ def _inspect(
             digests = [hashlib.sha256(image.data).hexdigest() for image in batch]
             found = known.find(digests) if known else {}
             count += sum(digest in found for digest in digests)
-            rows = _rows(task.number, zip(batch, digests, strict=True), names, with_times, found)
+            rows = _rows(zip(batch, digests, strict=True), names, with_times, found)
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
     return count
 
 
 def _rows(
-    unit: int,
     images: Iterable[tuple[RawImage, str]],
     names: LabelNames,
     with_times: bool,
@@ -141,7 +168,6 @@ def _rows(
     rows, decoded, shrunk = [], [], []
     for image, sha256 in images:
         row: dict[str, object] = {
-            "unit": unit,
             "split": image.split,
             "path": image.path,
             "label": names.of(image),

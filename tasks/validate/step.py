@@ -104,12 +104,12 @@ def _fill(
     workspace: Workspace,
 ) -> None:
     """Fills the database with all images, from the files of the scan, and keeps what is found."""
-    for file in files:
+    for unit, file in enumerate(files):
         # Threads or reading in advance would take more memory and save no time.
         with pq.ParquetFile(file, pre_buffer=False) as parquet:
             images = parquet.read(use_threads=False)
-        database.add(images, groups(images), times(images))
-        keep(images, workspace.folder, workspace.earlier)
+        database.add(unit, images, groups(images), times(images))
+        keep(file, images, workspace.folder)
 
 
 def _divide(database: ImageDatabase, data: Data, checks: Checks) -> None:

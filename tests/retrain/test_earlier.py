@@ -1,6 +1,7 @@
 """What a step is given of its earlier output: real stores, links and flipped bytes."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_a_link_to_a_file_of_the_earlier_output_is_not_read_again(store, context
 
     measured = outputs.sha256_of
     monkeypatch.setattr(
-        outputs, "sha256_of", lambda path, *show: read.append(path) or measured(path)
+        outputs, "sha256_of", lambda path, *show: read.append(Path(path)) or measured(path)
     )
     second = week(store, context, 2, step=replace(STEP, function=link))
     assert [path.name for path in read] == ["new"]

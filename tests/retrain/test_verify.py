@@ -1,6 +1,7 @@
 """Checks of artifacts that have changed: real files, flipped bytes, threads and locks."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_an_artifact_is_read_at_most_once_in_a_run_unless_it_has_changed(
 ):
     read, real = [], module.sha256_of
     monkeypatch.setattr(
-        module, "sha256_of", lambda path, show: read.append(path.name) or real(path, show)
+        module, "sha256_of", lambda path, show: read.append(Path(path).name) or real(path, show)
     )
     verifier = Verifier(store)
     if is_trusted:  # the run has made it

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from models.pretrained import find_version
+from retrain.outputs import MANIFEST, list_files, write_manifest
 from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
@@ -55,6 +56,7 @@ def write_images(folder: Path, rows: int = 96) -> Path:
             "row": list(count),
         }
         pd.DataFrame(table).to_parquet(folder / name / "rows.parquet")
+    write_manifest(folder / MANIFEST, {"files": list_files(folder)})
     return folder
 
 
@@ -89,13 +91,18 @@ def head_on(backbone: Path) -> Model:
 
 
 def run_embed(
-    root: Path, images: Path, backbone: Path, batch_size: int = 16, output: str = "output"
+    root: Path,
+    images: Path,
+    backbone: Path,
+    batch_size: int = 16,
+    output: str = "output",
+    earlier: Path | None = None,
 ) -> Embedded:
     """Runs the step; in the same root again, as a retry of it."""
     folder, scratch = root / output, root / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)
-    workspace = Workspace(folder, scratch, "key", "toy", Project(root))
+    workspace = Workspace(folder, scratch, "key", "toy", Project(root), earlier=earlier)
     evaluation = Evaluate(batch_size=batch_size, precision="fp32")
     artifact = Artifact("preprocess", "k", "ab" * 32, images, {"storage": "pixels"})
     return Embedded(folder, embed(head_on(backbone), evaluation, artifact, workspace))

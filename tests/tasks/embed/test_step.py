@@ -1,6 +1,8 @@
 """The step that embeds images: what it writes, where it is done, what a kill leaves."""
 
 import logging
+import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from transformers import ViTForImageClassification
 
 from models.network import in_stored_units, normalise
+from retrain.outputs import MANIFEST, list_files, write_manifest
 from retrain.params import load_workload
 from retrain.project import Project
 from tasks.data.shards import open_prepared
@@ -21,16 +24,16 @@ ROOT = Path(__file__).parents[3]
 
 def plain_embeddings(images: Path, backbone: Path, split: str, batch_size: int) -> np.ndarray:
     """What a plain loop over `transformers` gives, with one thread."""
-    pixels = open_prepared(images).split(split).images
+    shards = [np.load(path) for path in sorted((images / split).glob("images-*.npy"))]
     network = ViTForImageClassification.from_pretrained(backbone)
     half = in_stored_units((0.5,))
     found = []
     torch.set_num_threads(1)  # as the step does
     with torch.inference_mode():
-        for first in range(0, len(pixels), batch_size):
-            rows = np.arange(first, min(first + batch_size, len(pixels)))
-            batch = normalise(torch.from_numpy(pixels[rows]), half, half)
-            found.append(network.vit(batch).last_hidden_state[:, 0].numpy())
+        for shard, first in product(shards, range(0, 96, batch_size)):
+            if len(pixels := shard[first : first + batch_size]):
+                batch = normalise(torch.from_numpy(pixels), half, half)
+                found.append(network.vit(batch).last_hidden_state[:, 0].numpy())
     return np.concatenate(found)
 
 
@@ -56,17 +59,13 @@ def test_embeddings_are_those_of_a_plain_loop_to_the_bit(embedded, images, backb
 def test_actors_write_the_same_bytes_as_this_process(
     ray_session, embedded, images, backbone, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(step, "EMBEDDED_ROWS", 32)  # several parts for each actor
     here = run_embed(tmp_path / "here", images, backbone)
     monkeypatch.setitem(step.SPEED, "cpu", 1.0)  # as if it took long
     with caplog.at_level(logging.INFO, "tasks.compute.ray_data"):
         plan = run_embed(tmp_path / "plan", images, backbone)
     assert "_Actor" in caplog.text
     assert plan.files() == here.files()
-    assert len(list((plan.folder / "train").glob("images-*"))) == 3
-    one, other = (open_prepared(each.folder).split("train") for each in (plan, embedded))
-    rows = np.arange(len(one))  # nor do the files change what is in them
-    assert np.array_equal(one.images[rows], other.images[rows])
+    assert plan.files() == embedded.files()
 
 
 @pytest.mark.parametrize(
@@ -91,13 +90,25 @@ def test_what_does_not_go_with_embeddings_is_refused(changes, said):
     assert (embed.needed(doggos), embed.needed(vit)) == (True, False)
 
 
-def test_a_run_that_was_ended_goes_on_with_the_missing_parts(
-    tmp_path, images, backbone, monkeypatch
-):
-    monkeypatch.setattr(step, "EMBEDDED_ROWS", 16)
+def test_a_run_that_was_ended_goes_on_with_the_missing_parts(tmp_path, images, backbone):
     whole = run_embed(tmp_path, images, backbone)
     lost, *kept = sorted((tmp_path / "scratch").glob("*/images-*.npy"))
     before = [path.stat().st_mtime_ns for path in kept]
     lost.unlink()
     assert run_embed(tmp_path, images, backbone, output="again").files() == whole.files()
     assert [path.stat().st_mtime_ns for path in kept] == before
+
+
+def test_only_shards_that_have_changed_are_embedded(tmp_path, images, backbone, embedded, caplog):
+    week = shutil.copytree(images, tmp_path / "week")
+    shards = sorted((week / "train").glob("images-*.npy"))
+    added = np.load(shards[0])[:5] ^ 1
+    np.save(shards[1], np.concatenate([np.load(shards[1]), added]))
+    np.save(week / "train/labels.npy", np.zeros(96 + 5, np.int64))
+    (week / MANIFEST).unlink()
+    write_manifest(week / MANIFEST, {"files": list_files(week)})
+    second = run_embed(tmp_path / "second", week, backbone, earlier=embedded.folder)
+    assert "embed: 90 of 143 images were embedded before" in caplog.text
+    same = [f"{split}/images-00000.npy" for split in ("train", "val", "test")]
+    assert all((second.folder / name).samefile(embedded.folder / name) for name in same)
+    assert second.files() == run_embed(tmp_path / "anew", week, backbone).files()

@@ -7,12 +7,18 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from retrain.atomic import write_json
+from retrain.execute import get_or_run
+from retrain.outputs import plan
 from retrain.project import Project
 from retrain.step import DataVersion, Workspace
-from retrain.workload import Data
+from retrain.store import Artifact, RunContext, Store
+from retrain.verify import Verifier
+from retrain.workload import Data, Model, Workload
 from tasks.pull.step import data_version, pull
 
 
@@ -45,6 +51,20 @@ def pulled(
     with tempfile.TemporaryDirectory() as folder:
         facts = pull(config, version, make_workspace(Path(folder), project))
         return version, read_files(Path(folder) / "output" / "data"), facts
+
+
+def made(store: Store, project: Project, data: Data, revision: str | None = None) -> Artifact:
+    """What a run of a project makes of a version of the data."""
+    workload = Workload(name="toy", data=data, model=Model(family="vit"))
+    version = data_version(data, project, revision)
+    planned, check = plan(pull, workload, [version]), Verifier(store).check
+    with store.lock("pull", planned.key):
+        run = RunContext("run", project)
+        artifact, _ = get_or_run(store, pull, planned, workload, [version], run, check)
+    memory = store.last_plan("toy", "pull")
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    write_json(memory, asdict(planned))
+    return artifact
 
 
 def make_workspace(folder: Path, project: Project) -> Workspace:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler
 from threading import Event
 
@@ -11,19 +10,17 @@ import pytest
 
 from retrain.caching import is_transient
 from retrain.errors import UsageError
-from retrain.execute import get_or_run
-from retrain.outputs import plan
 from retrain.project import Project
-from retrain.store import RunContext, Store, write_json
-from retrain.verify import Verifier
+from retrain.store import Store
 from retrain.workload import Data, Model, Workload
 from tasks.pull import dvc_source
 from tasks.pull.step import data_version, pull
-from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files, serving
+from tests.tasks.pull.pulling import dvc, git, made, make_files, pulled, read_files, serving
 
 REMOTE = ".dvc/remote/files/md5"
 CACHE = ".dvc/cache/files/md5"
 OLD = {"cat/1.png": "digits/cat/1.png", "dog/1.png": "digits/dog/1.png"}
+DIGITS = Data(path="data/digits")
 NEW = {**OLD, "dog/2.png": "digits/dog/2.png"}
 
 
@@ -277,25 +274,11 @@ def test_an_unpacked_archive_without_git_has_its_data(project):
     assert pulled(project, "data/digits")[1] == NEW
 
 
-def made(store, project, revision):
-    """What a run of a project makes of a version."""
-    workload = Workload(name="toy", data=Data(path="data/digits"), model=Model(family="vit"))
-    version = data_version(workload.data, project, revision)
-    planned, check = plan(pull, workload, [version]), Verifier(store).check
-    with store.lock("pull", planned.key):
-        run = RunContext(revision, project)
-        artifact, _ = get_or_run(store, pull, planned, workload, [version], run, check)
-    memory = store.last_plan("toy", "pull")
-    memory.parent.mkdir(parents=True, exist_ok=True)
-    write_json(memory, asdict(planned))
-    return artifact
-
-
 def test_only_new_files_are_checked_by_their_md5_and_the_others_are_links(
     project, tmp_path, monkeypatch
 ):
     store = Store(tmp_path / "store")
-    old = made(store, project, "old")
+    old = made(store, project, DIGITS, "old")
     checked, check = [], dvc_source.check_objects
 
     def noted(objects, md5s):
@@ -303,17 +286,17 @@ def test_only_new_files_are_checked_by_their_md5_and_the_others_are_links(
         check(objects, md5s)
 
     monkeypatch.setattr(dvc_source, "check_objects", noted)
-    new = made(store, project, "new")
+    new = made(store, project, DIGITS, "new")
     assert checked == [hashlib.md5(b"digits/dog/2.png").hexdigest()]
     assert read_files(new.folder / "data") == NEW
     assert all((new.folder / "data" / name).samefile(old.folder / "data" / name) for name in OLD)
-    assert new.digest == made(Store(tmp_path / "another"), project, "new").digest
+    assert new.digest == made(Store(tmp_path / "another"), project, DIGITS, "new").digest
 
 
 def test_a_changed_file_of_the_earlier_version_is_not_taken(project, tmp_path):
     store = Store(tmp_path / "store")
-    old = made(store, project, "old")
+    old = made(store, project, DIGITS, "old")
     path = old.folder / "data/cat/1.png"
     path.unlink()
     path.write_text("digits/cat/2.png")
-    assert read_files(made(store, project, "new").folder / "data") == NEW
+    assert read_files(made(store, project, DIGITS, "new").folder / "data") == NEW

@@ -8,7 +8,9 @@ from huggingface_hub import constants
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from tests.tasks.pull.pulling import pulled, serving
+from retrain.store import Store
+from retrain.workload import Data
+from tests.tasks.pull.pulling import made, pulled, serving
 from tests.tasks.pull.test_url_source import Answer
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -19,24 +21,29 @@ class HubServer(Answer):
     """The few requests of the Hugging Face hub that a data set takes."""
 
     files = HUB_FILES
+    sha = SHA
+    sent: list[str] = []  # noqa: RUF012  the files that were asked for
 
     def do_GET(self):  # noqa: N802
         oids = {name: hashlib.sha1(body).hexdigest() for name, body in self.files.items()}
         tree = [
-            {"type": "file", "path": name, "size": len(body), "oid": oids[name]}
+            {"type": "file", "path": name, "size": len(body), "oid": oids[name],
+             "lfs": {"oid": hashlib.sha256(body).hexdigest(), "size": 9, "pointerSize": 9}}
             for name, body in self.files.items()
-        ]
-        description = {"id": "me/pets", "sha": SHA, "siblings": []}
+        ]  # fmt: skip
+        description = {"id": "me/pets", "sha": self.sha, "siblings": []}
         answers = {
             "/api/datasets/me/pets/revision/main": (json.dumps(description).encode(), "main"),
-            f"/api/datasets/me/pets/tree/{SHA}": (json.dumps(tree).encode(), "tree"),
+            f"/api/datasets/me/pets/tree/{self.sha}": (json.dumps(tree).encode(), "tree"),
         }
         for name, body in self.files.items():
-            answers[f"/datasets/me/pets/resolve/{SHA}/{name}"] = (body, oids[name])
+            answers[f"/datasets/me/pets/resolve/{self.sha}/{name}"] = (body, oids[name])
         path = self.path.partition("?")[0]
         if path in answers:
             self.body, tag = answers[path]
-            self.headers_sent = {"X-Repo-Commit": SHA, "ETag": f'"{tag}"'}
+            if self.command == "GET" and "/resolve/" in path:
+                self.sent.append(path.rpartition("/")[2])
+            self.headers_sent = {"X-Repo-Commit": self.sha, "ETag": f'"{tag}"'}
         else:
             self.status, self.body = 404, b""
             missing = "RevisionNotFound" if "/me/pets/" in path else "RepoNotFound"
@@ -50,14 +57,14 @@ class HubServer(Answer):
 def pull(tmp_path, monkeypatch):
     """Pulls from a hub, which is given by its handler, or is away if that is None."""
 
-    def call(path, handler=HubServer):
+    def call(path, handler=HubServer, pull=pulled):
         with serving(handler or HubServer) as served:
             url = served if handler else "http://127.0.0.1:9"
             resolve = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
             monkeypatch.setattr(constants, "ENDPOINT", url)
             monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", resolve)
             monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-            return pulled(Project(tmp_path), path, format="hub")
+            return pull(Project(tmp_path), path, format="hub")
 
     return call
 
@@ -93,3 +100,22 @@ def test_a_data_set_without_parquet_files_or_with_a_name_outside_is_refused(pull
 def test_a_hub_that_is_away_is_an_error_that_is_tried_again(pull):
     with pytest.raises(ConnectionError, match="The data set me/pets on the Hugging Face hub"):
         pull("me/pets", None)
+
+
+def test_only_the_files_that_have_changed_are_downloaded(pull, tmp_path):
+    def make(store):
+        return lambda project, path, **data: made(Store(store), project, Data(path=path, **data))
+
+    def week(number, store, *more):
+        files = {f"data/train-{part}.parquet": b"PAR1 %d" % part for part in (1, *more)}
+        kind = {"files": files, "sha": f"{number}" * 40, "sent": []}
+        handler = type("Handler", (HubServer,), kind)
+        return pull("me/pets", handler, make(tmp_path / store)), handler.sent
+
+    old, _ = week(1, "store")
+    new, sent = week(2, "store", 2)
+    assert sent == ["train-2.parquet"]
+    assert (new.folder / "data/data/train-1.parquet").samefile(
+        old.folder / "data/data/train-1.parquet"
+    )
+    assert new.digest == week(2, "another", 2)[0].digest
