@@ -222,7 +222,8 @@ def accepted(tally: Tally, min_confidence: float | None) -> Iterator[Block]:
     """
     order = np.argsort(-tally.predictions.confidence, kind="stable")
     right = np.cumsum(tally.correct[order], dtype=np.int64)
-    counts = np.unique(np.linspace(1, tally.rows, min(MAX_POINTS, tally.rows)).astype(int))
+    fewest = -(-tally.rows // 20)  # the precision of fewer says little, and would stretch the axis
+    counts = np.unique(np.linspace(fewest, tally.rows, MAX_POINTS).astype(int))
     points, mark, legend = [_point(tally, right, count) for count in counts.tolist()], None, ""
     if min_confidence is not None:
         count = int(is_accepted(tally.predictions.confidence, min_confidence).sum())

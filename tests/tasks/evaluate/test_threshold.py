@@ -1,5 +1,7 @@
 """The confidence from which on a model accepts its answers."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -17,10 +19,11 @@ def answers(rows: int, seed: int = 0):
 @pytest.mark.parametrize("wanted", [0.5, 0.88, 0.92])
 def test_it_is_the_lowest_one_that_the_precision_is_shown_for(wanted):
     confidence, correct = answers(300)
-    shown = []
+    lowest, shown = cache(lambda right, accepted: wilson(right, accepted)[0]), []
     for step in range(STEPS + 1):
         accepted = is_accepted(confidence, step / STEPS)
-        if accepted.any() and wilson(correct[accepted].sum(), accepted.sum())[0] >= wanted:
+        count = int(accepted.sum())
+        if count and lowest(int(correct[accepted].sum()), count) >= wanted:
             shown.append(step / STEPS)
     assert threshold(confidence, correct, wanted) == shown[0]
     assert (shown[0] == 0) is (wanted == 0.5)  # where all answers are good enough, all count
