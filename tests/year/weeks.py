@@ -45,14 +45,12 @@ class Week:
         number: From 0.
         team: The people, and where everything is.
         trainer: The clone that trains.
-        prefect: The database of its Prefect server.
         decided: What was decided in it about which version.
     """
 
     number: int
     team: Team
     trainer: Clone
-    prefect: Path
     decided: list[tuple[str, int]] = field(default_factory=list)
 
     @property
@@ -69,10 +67,10 @@ class Week:
         date = monday(self.number).date().isoformat()
         found: dict[str, Any] = {"week": self.number, "date": date, "decided": self.decided}
         if self.number:
-            make_older(self.trainer.root, self.prefect)
+            make_older(self.trainer.root, self.team.database)
             found["removed"] = self.retrain("maintain", "--yes")["bytes"]
             found["disk"] = size.disk(self.trainer.root)
-            found["rows"] = size.rows(self.trainer.root, self.prefect)
+            found["rows"] = size.rows(self.trainer.root, self.team.database)
         with dated(self.number):
             if self.number == self.plan.rollback + 1:
                 version = read(self.team.folder)[self.plan.rollback]["champion_before"]
@@ -240,7 +238,7 @@ def main() -> None:
     team, trainer = Team(folder, Plan(**json.loads(plan))), Clone(folder / "trainer", sys.argv[5])
     for number in range(first, end):
         began = monotonic()
-        week = Week(number, team, trainer, folder / "server" / "prefect.db").play()
+        week = Week(number, team, trainer).play()
         week["seconds"] = round(monotonic() - began, 1)
         with (folder / WEEKS).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(week) + "\n")
