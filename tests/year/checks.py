@@ -1,5 +1,12 @@
-"""What must be true after a year, whatever it was: as it was played, whole, and bounded."""
+"""What must be true after a year, whatever it was: as it was played, whole, and bounded.
 
+    python -m tests.year.checks FOLDER PLAN API
+
+What is not is written to `faults.json`.
+"""
+
+import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -7,16 +14,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from retrain.atomic import write_json
 from retrain.digests import sha256_of
 from retrain.project import Project
 from retrain.registry import lineage, snapshot, versions
 from retrain.store import Store
 from tests.flows.conftest import Clone
 from tests.year import size
-from tests.year.plan import SMALL
+from tests.year.plan import SMALL, Plan
 from tests.year.team import WORKLOAD, Team
 from tests.year.weeks import read
 
+FAULTS = "faults.json"
 FALSE_ALARMS = 1  # of 20 weeks without a change
 MARGIN = 0.05  # of the gate
 GROWTH = 1.1  # of what is bounded, from the quarter before the last to the last
@@ -165,3 +174,15 @@ QUANTITIES: Mapping[str, Callable[[dict[str, Any]], float]] = {
     "runs in Prefect": lambda week: week["rows"]["prefect flow_run"],
     "lines of logs in Prefect": lambda week: week["rows"]["prefect log"],
 }
+
+
+def main() -> None:
+    """Checks a year."""
+    folder, plan, api = sys.argv[1:]
+    team = Team(Path(folder), Plan(**json.loads(plan)))
+    wrong = faults(team, Clone(team.folder / "trainer", api))
+    write_json(team.folder / FAULTS, wrong)
+
+
+if __name__ == "__main__":
+    main()
