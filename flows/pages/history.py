@@ -30,7 +30,6 @@ from tasks.data.metrics import wilson
 STYLES = {"promoted": "good", "rejected": "bad", "waiting": "wait", "rolled back": "wait"}
 WIDTH = 960  # pixels of a picture
 MAX_ROWS = 200  # of the table
-IN_ONE_LINE = str.maketrans(" -", "\N{NO-BREAK SPACE}\N{NON-BREAKING HYPHEN}")
 
 
 def page_of(project: Project, name: str) -> Page:
@@ -159,7 +158,8 @@ def _row(entry: Entry, version: ModelVersion | None, folder: Path) -> tuple[Cell
     has_page = entry.run and (folder / f"{entry.run}.html").is_file()
     return cells(
         Cell(
-            local_time(entry.time).translate(IN_ONE_LINE),
+            local_time(entry.time),
+            "whole",
             link=f"{entry.run}.html" if has_page else "",
         ),
         Cell(entry.action, STYLES.get(entry.action, "muted")),

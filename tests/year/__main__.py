@@ -13,10 +13,11 @@ the history in `trainer/reports/digits/index.html`.
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from retrain.project import Project
@@ -24,7 +25,7 @@ from retrain.servers.newest import take_newest
 from tests import templates
 from tests.flows.conftest import Clone
 from tests.soak.__main__ import prefect_server
-from tests.year.checks import faults
+from tests.year.checks import FAULTS
 from tests.year.plan import SMALL, Plan
 from tests.year.team import Team
 
@@ -44,18 +45,21 @@ def play(folder: Path, plan: Plan) -> list[str]:
     templates.place_mlflow_database(trainer.root)
     templates.place_prefect_database(folder, "server/prefect.db")
     with prefect_server(trainer, folder / "server") as (api, _):
-        for first, end in ((0, plan.upgrade + 1), (plan.upgrade + 1, plan.weeks)):
-            # A process of its own, because after the upgrade the code is another.
-            words = [json.dumps(asdict(plan)), str(first), str(end), api]
-            subprocess.run(
-                [sys.executable, "-m", "tests.year.weeks", str(folder), *words],
-                cwd=trainer.root, env=trainer.environment, check=True,
-            )  # fmt: skip
-            if end < plan.weeks:
-                team.upgrade(plan.upgrade)
-                taken = take_newest(Project(trainer.root))
-                assert taken and "taken:" in taken, taken
-        return faults(team, replace(trainer, api=api))
+        # A process of its own, because after the upgrade the code is another.
+        _run(trainer, "weeks", folder, plan, "0", str(plan.upgrade + 1), api)
+        team.upgrade(plan.upgrade)
+        taken = take_newest(Project(trainer.root))
+        assert taken and "taken:" in taken, taken
+        _run(trainer, "weeks", folder, plan, str(plan.upgrade + 1), str(plan.weeks), api)
+        _run(trainer, "checks", folder, plan, api)
+    wrong: list[str] = json.loads((folder / FAULTS).read_text(encoding="utf-8"))
+    return wrong
+
+
+def _run(trainer: Clone, module: str, folder: Path, plan: Plan, *words: str) -> None:
+    """Runs a module of this package with the code of the clone that trains."""
+    command = [sys.executable, "-m", f"tests.year.{module}", str(folder), json.dumps(asdict(plan))]
+    subprocess.run([*command, *words], cwd=trainer.root, env=trainer.environment, check=True)
 
 
 def main() -> int:
@@ -63,10 +67,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.year")
     parser.add_argument("weeks", type=int)
     weeks = parser.parse_args().weeks
-    plan = SMALL if weeks == SMALL.weeks else Plan.of(weeks)
+    try:
+        plan = SMALL if weeks == SMALL.weeks else Plan.of(weeks)
+    except ValueError as error:
+        parser.error(str(error))
     folder = Path(tempfile.mkdtemp(prefix="retrain-year-"))
     wrong = play(folder, plan)
-    print(*wrong, sep="\n")
+    shutil.rmtree(templates.FOLDER, ignore_errors=True)
+    for fault in wrong:
+        print(fault)
     print(f"The history is {folder / 'trainer' / 'reports' / 'digits' / 'index.html'}")
     return bool(wrong)
 

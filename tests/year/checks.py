@@ -1,5 +1,12 @@
-"""What must be true after a year, whatever it was: as it was played, whole, and bounded."""
+"""What must be true after a year, whatever it was: as it was played, whole, and bounded.
 
+    python -m tests.year.checks FOLDER PLAN API
+
+What is not is written to `faults.json`.
+"""
+
+import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -7,15 +14,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from retrain.atomic import write_json
 from retrain.digests import sha256_of
 from retrain.project import Project
 from retrain.registry import lineage, snapshot, versions
 from retrain.store import Store
 from tests.flows.conftest import Clone
-from tests.year.plan import SMALL
+from tests.year import size
+from tests.year.plan import SMALL, Plan
 from tests.year.team import WORKLOAD, Team
 from tests.year.weeks import read
 
+FAULTS = "faults.json"
 FALSE_ALARMS = 1  # of 20 weeks without a change
 MARGIN = 0.05  # of the gate
 GROWTH = 1.1  # of what is bounded, from the quarter before the last to the last
@@ -28,11 +38,13 @@ def faults(team: Team, trainer: Clone) -> list[str]:
         team: The people, and where everything is.
         trainer: The clone that trained.
     """
-    weeks = read(team.folder)
+    weeks, history = read(team.folder), trainer.json("history", WORKLOAD)
+    model = snapshot.read(Project(trainer.root), WORKLOAD)
     return [
         *_events(team, weeks),
-        *decisions(team, weeks, trainer.json("history", WORKLOAD)),
-        *_stored(trainer.json("verify"), snapshot.read(Project(trainer.root), WORKLOAD)),
+        *decisions(team, weeks, history),
+        *_stored(trainer.json("verify")),
+        *_versions(model, history, size.rows(trainer.root, team.database)),
         *_answers(team, weeks, trainer),
         *(bounds(weeks) if len(weeks) > SMALL.weeks else ()),  # in which little grows old
     ]
@@ -83,11 +95,20 @@ def decisions(
         yield "the entries of the ledger are not in the order of the weeks"
 
 
-def _stored(verified: dict[str, Any], model: snapshot.Model) -> Iterator[str]:
+def _stored(verified: dict[str, Any]) -> Iterator[str]:
     """Whether what is stored is whole; the command that says so ends with 1 if it is not."""
     yield from (f"{kind}: {verified[kind]}" for kind in ("damaged", "packages") if verified[kind])
-    if sorted(model.versions) != list(range(1, len(model.versions) + 1)):
-        yield f"the registry has the versions {sorted(model.versions)}"
+
+
+def _versions(
+    model: snapshot.Model, history: Sequence[dict[str, Any]], rows: dict[str, int]
+) -> Iterator[str]:
+    """Whether the registry has the versions of the history, and MLflow a run for each."""
+    decided, registered = sorted({entry["version"] for entry in history}), sorted(model.versions)
+    if registered != decided:
+        yield f"the registry has the versions {registered}, and the history {decided}"
+    if rows["mlflow runs"] != len(registered) + 1:  # that of the ledger
+        yield f"MLflow has {rows['mlflow runs']} runs of {len(registered)} versions"
 
 
 def _answers(team: Team, weeks: Sequence[dict[str, Any]], trainer: Clone) -> Iterator[str]:
@@ -153,3 +174,15 @@ QUANTITIES: Mapping[str, Callable[[dict[str, Any]], float]] = {
     "runs in Prefect": lambda week: week["rows"]["prefect flow_run"],
     "lines of logs in Prefect": lambda week: week["rows"]["prefect log"],
 }
+
+
+def main() -> None:
+    """Checks a year."""
+    folder, plan, api = sys.argv[1:]
+    team = Team(Path(folder), Plan(**json.loads(plan)))
+    wrong = faults(team, Clone(team.folder / "trainer", api))
+    write_json(team.folder / FAULTS, wrong)
+
+
+if __name__ == "__main__":
+    main()

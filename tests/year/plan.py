@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 START = datetime(2025, 1, 6, 3, tzinfo=UTC)  # a Monday, when `train` is scheduled
 FULL = 52
 EVENTS = (20, 30, 35, 40, 45)  # of the full year
+SHORTEST = 26
 WEEK = timedelta(days=7)
 
 
@@ -51,10 +52,11 @@ class Plan:
         Raises:
             ValueError: The events would lie too close to each other.
         """
-        events = [round(week * weeks / FULL) for week in EVENTS]
-        if weeks < 26:
-            raise ValueError("A year that is played has at least 26 weeks.")
-        return cls(weeks, *events)
+        if weeks < SHORTEST:
+            raise ValueError(
+                f"A year that is played has {SMALL.weeks} weeks, or {SHORTEST} and more."
+            )
+        return cls(weeks, *(round(week * weeks / FULL) for week in EVENTS))
 
     def size(self, week: int) -> int:
         """How many images come in."""

@@ -60,6 +60,11 @@ class Team:
         return Clone(self.folder / "people", "")
 
     @property
+    def database(self) -> Path:
+        """Of the Prefect server."""
+        return self.folder / "server" / "prefect.db"
+
+    @property
     def photos(self) -> Path:
         """The data in that clone."""
         return self.people.root / "data" / "digits"

@@ -11,11 +11,10 @@ what it classified weeks ago are compared with its answers. What a week led to i
 import csv
 import json
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import cached_property
 from pathlib import Path
@@ -29,14 +28,13 @@ from retrain.project import Project
 from retrain.registry import snapshot, trust
 from retrain.servers.newest import take_newest
 from tests.flows.conftest import Clone
+from tests.year import size
 from tests.year.age import make_older
 from tests.year.images import Picture, pictures
 from tests.year.plan import Plan, monday
 from tests.year.team import WORKLOAD, Team
 
 WEEKS = "weeks.jsonl"
-DISK = (".retrain", ".dvc", "mlruns", "mlflow.db", "reports")  # what runs leave in the clone
-ROWS = {"mlflow": ("runs", "model_versions"), "prefect": ("flow_run", "task_run", "log")}
 
 
 @dataclass(frozen=True)
@@ -47,22 +45,17 @@ class Week:
         number: From 0.
         team: The people, and where everything is.
         trainer: The clone that trains.
-        prefect: The database of its Prefect server.
+        decided: What was decided in it about which version.
     """
 
     number: int
     team: Team
     trainer: Clone
-    prefect: Path
+    decided: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def plan(self) -> Plan:
         return self.team.plan
-
-    @cached_property
-    def decided(self) -> list[tuple[str, int]]:
-        """What was decided about which version."""
-        return []
 
     @cached_property
     def answers(self) -> dict[int, int]:
@@ -74,20 +67,23 @@ class Week:
         date = monday(self.number).date().isoformat()
         found: dict[str, Any] = {"week": self.number, "date": date, "decided": self.decided}
         if self.number:
-            make_older(self.trainer.root, self.prefect)
+            make_older(self.trainer.root, self.team.database)
             found["removed"] = self.retrain("maintain", "--yes")["bytes"]
-            found["disk"], found["rows"] = self.disk(), self.rows()
+            found["disk"] = size.disk(self.trainer.root)
+            found["rows"] = size.rows(self.trainer.root, self.team.database)
         with dated(self.number):
             if self.number == self.plan.rollback + 1:
                 version = read(self.team.folder)[self.plan.rollback]["champion_before"]
-                self.roll("forward", "it was right", "--to", str(version))
+                self.roll("it was right", "--to", str(version))
             if self.number == self.plan.upgrade + 1:
                 found["upgrade"] = self.train()
             self.deliver()
             found |= self.train()
             if self.number == self.plan.rollback:
                 found["champion_before"] = self.champion()
-                self.roll("back", "night images got worse")
+                version = self.roll("night images got worse")
+                self.train()  # which does not bring it back
+                assert self.champion() == version
         found["champion"] = self.champion()
         return found | self.predict() | self.look_back() | self.find_suspects()
 
@@ -132,13 +128,11 @@ class Week:
             "took": document["seconds"],
         }
 
-    def roll(self, way: str, reason: str, *arguments: str) -> None:
-        """Makes another version champion, and sees that a training does not undo it."""
+    def roll(self, reason: str, *arguments: str) -> int:
+        """Makes a former champion the champion again; returns its number."""
         done = self.retrain("rollback", WORKLOAD, "--reason", reason, *arguments)
         self.decided.append(("rolled back", done["version"]))
-        if way == "back":
-            self.train()
-            assert self.champion() == done["version"]
+        return int(done["version"])
 
     def champion(self) -> int:
         """The number of the version in production."""
@@ -204,27 +198,6 @@ class Week:
         found = [row for row in rows if row["corrected"]]
         return {"wrong": len(wrong), "found": len(found), "listed": len(rows)}
 
-    def disk(self) -> dict[str, int]:
-        """The bytes of what runs leave in the clone; a file with several names counts once."""
-        sizes = {}
-        for name in DISK:
-            place = self.trainer.root / name
-            files = [place, *place.rglob("*")]
-            stats = [file.lstat() for file in files if file.is_file() and not file.is_symlink()]
-            sizes[name] = sum({stat.st_ino: stat.st_size for stat in stats}.values())
-        return sizes
-
-    def rows(self) -> dict[str, int]:
-        """The rows of MLflow's and Prefect's tables that grow with each run."""
-        places = {"mlflow": self.trainer.root / "mlflow.db", "prefect": self.prefect}
-        counts = {}
-        for name, tables in ROWS.items():
-            with closing(sqlite3.connect(places[name], timeout=60)) as database:
-                for table in tables:
-                    [[count]] = database.execute(f"SELECT count(*) FROM {table}").fetchall()
-                    counts[f"{name} {table}"] = count
-        return counts
-
 
 @contextmanager
 def dated(week: int) -> Iterator[None]:
@@ -265,7 +238,7 @@ def main() -> None:
     team, trainer = Team(folder, Plan(**json.loads(plan))), Clone(folder / "trainer", sys.argv[5])
     for number in range(first, end):
         began = monotonic()
-        week = Week(number, team, trainer, folder / "server" / "prefect.db").play()
+        week = Week(number, team, trainer).play()
         week["seconds"] = round(monotonic() - began, 1)
         with (folder / WEEKS).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(week) + "\n")
