@@ -34,12 +34,12 @@ class RowGroup:
 
     Attributes:
         number: The number of the row group in the file.
-        unit: The index of the unit in `RawDataset.units()`.
+        bytes: The size of the encoded images.
         rows: How many images it has of each split; a split without images is left out.
     """
 
     number: int
-    unit: int
+    bytes: int
     rows: Mapping[str, int]
 
 
@@ -72,9 +72,9 @@ def row_groups(folder: Path) -> list[RowGroup]:
     listed = []
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         for number in range(parquet.num_row_groups):
-            table = parquet.read_row_group(number, columns=["unit", "split"])
+            table = parquet.read_row_group(number, columns=["bytes", "split"])
             rows = Counter(table["split"].to_pylist())
-            listed.append(RowGroup(number, table["unit"][0].as_py(), rows))
+            listed.append(RowGroup(number, pc.sum(table["bytes"]).as_py(), rows))
     return listed
 
 

@@ -36,6 +36,7 @@ SUFFIXES = {
     "label_studio": (".json",),
     "cvat": (".xml",),
 }
+ANY_SUFFIX = tuple({suffix for suffixes in SUFFIXES.values() for suffix in suffixes})
 HOLDS = {
     "table": "CSV, TSV or JSONL file with a column for the path (`path`, `file_name`, …) and one "
     "for the class (`label`, `class`, …); data.image_column and data.label_column name others",
@@ -65,7 +66,8 @@ def recognise(root: Path, names: Sequence[str], has_class_folders: bool = False)
         ValueError: A file is broken, or what it lists is.
     """
     try:
-        found = [form for form in SUFFIXES if any(_tables(root, names, form, None, None))]
+        some = [name for name in names if name.lower().endswith(ANY_SUFFIX)]
+        found = [form for form in SUFFIXES if any(_tables(root, some, form, None, None))]
     except ValueError:
         if has_class_folders:
             return None

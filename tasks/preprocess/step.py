@@ -45,7 +45,7 @@ class ShardTask:
     """The work on one unit: prepare its images and write its shards.
 
     Attributes:
-        unit: The images it reads.
+        unit: How many images it reads, and their size.
         row_group: The row group of the accepted images, which lists those it prepares.
         rows: How many images each of its shards gets, by split.
         shards: The shard to write for each split.
@@ -89,7 +89,7 @@ def preprocess(
     labels = image_table.class_names(validated.folder)
     # Evaluation always uses the pixels that serving does.
     stored = [split for split in SPLITS if (split, images.storage) != ("train", "source")]
-    tasks = _plan(source.units(), groups, workspace.scratch, stored)
+    tasks = _plan(groups, workspace.scratch, stored)
     for split in SPLITS:
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
         (workspace.folder / split).mkdir()
@@ -131,12 +131,11 @@ def _side(images: "Images", split: str) -> int:
 
 
 def _plan(
-    units: Sequence[Unit], groups: Sequence[image_table.RowGroup], folder: Path, stored: list[str]
+    groups: Sequence[image_table.RowGroup], folder: Path, stored: list[str]
 ) -> list[ShardTask]:
     """Plans the shards of each unit's images; the shards are in order of the units.
 
     Args:
-        units: The units of the data.
         groups: The row groups of the accepted images.
         folder: The folder in which the shards are made.
         stored: The splits that get shards.
@@ -148,7 +147,8 @@ def _plan(
         for split in set(stored) & group.rows.keys():
             shards[split] = folder / split / shard_name(count[split])
             count[split] += 1
-        tasks.append(ShardTask(units[group.unit], group.number, group.rows, shards))
+        unit = Unit(sum(group.rows.values()), group.bytes)
+        tasks.append(ShardTask(unit, group.number, group.rows, shards))
     return tasks
 
 

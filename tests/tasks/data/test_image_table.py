@@ -34,10 +34,12 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_units_splits_and_images_are_read_from_the_table(folder):
+    names = [image_table.read(folder, number, ["file"])["file"].to_pylist() for number in range(3)]
+    sizes = [sum(len(FILES[name]) for name in some) for some in names]
     assert image_table.row_groups(folder) == [
-        image_table.RowGroup(0, 0, {"test": 3}),
-        image_table.RowGroup(1, 1, {"test": 1, "train": 2}),
-        image_table.RowGroup(2, 3, {"train": 1, "val": 2}),
+        image_table.RowGroup(0, sizes[0], {"test": 3}),
+        image_table.RowGroup(1, sizes[1], {"test": 1, "train": 2}),
+        image_table.RowGroup(2, sizes[2], {"train": 1, "val": 2}),
     ]
     assert image_table.read(folder, 1, ["unit", "file"]).to_pydict() == {
         "unit": [1, 1, 1],

@@ -2,12 +2,13 @@
 
 from unittest.mock import patch
 
+import pyarrow.parquet as pq
 import pytest
 
 from models.image import inspect
 from retrain.outputs import list_files
 from tasks.compute import ray_data
-from tasks.data import raw_dataset
+from tasks.data import class_folders, raw_dataset
 from tasks.validate import scan
 from tests.tasks.toy_data import png
 from tests.tasks.validate.validating import FILES, TOLERANT, again, run
@@ -48,6 +49,12 @@ def test_only_new_images_are_decoded_and_nothing_else_is_different(tmp_path, mon
         decoded.append(data)
         return inspect(data, *others)
 
+    opened, open_file = [], class_folders.Images._content
+    monkeypatch.setattr(
+        class_folders.Images,
+        "_content",
+        lambda source, name: opened.append(name) or open_file(source, name),
+    )
     monkeypatch.setattr(scan, "inspect", noted)
     earlier, second, anew = two_weeks(tmp_path, monkeypatch)
     assert content(second) == content(anew)
@@ -60,6 +67,8 @@ def test_only_new_images_are_decoded_and_nothing_else_is_different(tmp_path, mon
     }
     assert both
     assert all((second / "known" / name).samefile(earlier / "known" / name) for name in both)
+    taken = sum(pq.read_metadata(second / "known" / name).num_rows for name in both)
+    assert len(opened) == len(FILES) + 1 + everything - taken + everything
 
 
 @pytest.mark.slow
