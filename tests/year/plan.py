@@ -69,7 +69,7 @@ class Plan:
 
 
 SMALL = Plan(
-    weeks=6, noise=1, drift=2, corrupted=3, rollback=4, upgrade=4,
+    weeks=5, noise=1, drift=1, corrupted=2, rollback=3, upgrade=3,
     lag=1, first=500, busy=200, epochs=8, versions=2, days=14,
 )  # fmt: skip
 
