@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from retrain.registry import audit, decisions, versions
 from retrain.runs.state import RunState, StateRunner
 from retrain.step import DataVersion, following
 from retrain.store import RunContext, Store
+from retrain.verify import Verifier
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.promote import check, step
 from tests import templates
@@ -38,7 +38,8 @@ class Runner(StateRunner):
 
     def __call__(self, step, *inputs):
         planned = plan(step, WORKLOAD, inputs)
-        common = step, planned, WORKLOAD, inputs, self.state.context, lambda _: nullcontext()
+        check = Verifier(self.state.store).check
+        common = step, planned, WORKLOAD, inputs, self.state.context, check
         self.steps.append(step.name)
         if step.cached:
             return get_or_run(self.state.store, *common)[0]

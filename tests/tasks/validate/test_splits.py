@@ -39,7 +39,7 @@ def divide(tmp_path):
         with closing(ImageDatabase(tmp_path / f"{next(files)}.sqlite")) as database:
             for part in (slice(0, size // 2), slice(size // 2, size)):
                 some = {name: values[part] for name, values in told.items()}
-                database.add(images.slice(part.start, part.stop - part.start), **some)
+                database.add(0, images.slice(part.start, part.stop - part.start), **some)
             database.find("other_label")
             database.tie(near)
             database.assign_splits(fractions, checks, by_time=times is not None)
