@@ -70,18 +70,20 @@ class Verifier:
     _undamaged: dict[tuple[str, str], str] = field(default_factory=dict)  # what `state_of` gave
 
     def check(self, inputs: Sequence[Input]) -> list[str]:
-        """Reads the artifacts among some inputs.
+        """Reads the artifacts of the store among some inputs.
 
         Returns:
-            The `state_of` each of them before it was read.
+            The `state_of` each artifact, before it was read.
 
         Raises:
             DamagedArtifactError: One has changed since it was made; it was removed from the store.
         """
+        artifacts = (artifact for artifact in inputs if isinstance(artifact, Artifact))
         return [
             self._check(artifact)
-            for artifact in inputs
-            if isinstance(artifact, Artifact) and artifact.folder.is_relative_to(self.store.root)
+            if artifact.folder.is_relative_to(self.store.root)
+            else state_of(artifact.folder)
+            for artifact in artifacts
         ]
 
     def trust(self, artifact: Artifact) -> None:
