@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import Full, Queue
@@ -23,6 +24,7 @@ from threading import Thread
 MODEL = "RETRAIN_SHADOW"
 MOST_WAITING = 500  # images in memory
 MOST_AT_ONCE = 64  # images
+LAST_SECONDS = 5.0  # for each of the things that a server which ends waits for
 PRIORITY = 10  # less than others', as `nice` counts it
 
 logger = logging.getLogger(__name__)
@@ -60,12 +62,17 @@ class Shadow:
             return
 
     def close(self) -> None:
-        """Has what waits answered, and ends the process; its log is whole then."""
+        """Has what waits answered, for some seconds at most, and ends the process."""
         if self._thread.is_alive():
-            self._waiting.put(None)
-            self._thread.join()
+            with suppress(Full):
+                self._waiting.put(None, timeout=LAST_SECONDS)
+            self._thread.join(LAST_SECONDS)
         self._pipe.close()
-        self._process.wait()
+        try:
+            self._process.wait(LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # the journal has what it has answered
+            self._process.wait()
 
     def _send_all(self) -> None:
         goes_on = True

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 
@@ -13,14 +14,20 @@ from tests.tasks.toy_model import pixels, png, write_model
 
 IMAGES = [png(image) for image in pixels(5)]
 
+# A server that stays until the shadow has answered or ended.
 SERVER = """
-import sys
-import mlflow, pandas as pd
+import os, sys, time
+import mlflow, pandas as pd, psutil
 from pathlib import Path
 
 model = mlflow.pyfunc.load_model(sys.argv[1])
 answers = model.predict(pd.DataFrame({"image": [Path(name).read_bytes() for name in sys.argv[2:]]}))
 print(len(answers), flush=True)
+[process] = psutil.Process().children()
+while process.status() != "zombie":
+    if len([*Path(os.environ["RETRAIN_LOG_PREDICTIONS"]).glob("*.jsonl")]) == 2:
+        break
+    time.sleep(0.1)
 """
 
 
@@ -73,9 +80,11 @@ def test_a_shadow_needs_a_log(monkeypatch):
         shadow.start(is_logged=False)
 
 
-def test_what_there_is_no_room_for_is_left_out(monkeypatch):
+def test_nobody_waits_for_a_shadow_that_hangs(monkeypatch):
     monkeypatch.setattr(shadow, "MOST_WAITING", 10)
-    monkeypatch.setattr(shadow.Shadow, "_send_all", lambda self: None)  # it hangs
-    waiting = shadow.Shadow("models:/no/1")
-    waiting.put(IMAGES * 100)  # returns
-    waiting.close()
+    monkeypatch.setattr(shadow, "LAST_SECONDS", 0.2)
+    hanging = shadow.Shadow("models:/no/1")
+    hanging._process.send_signal(signal.SIGSTOP)
+    hanging.put(IMAGES * 100)  # returns
+    hanging.close()
+    assert hanging._process.returncode == -signal.SIGKILL
