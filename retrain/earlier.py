@@ -1,6 +1,5 @@
 """Finds the output that a step has made of an earlier version of its inputs, to take from it."""
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retrain.errors import DamagedArtifactError
-from retrain.outputs import MANIFEST, Plan, list_files, read_plan
+from retrain.outputs import Plan, list_files, read_digests, read_plan
 from retrain.step import Input
 from retrain.store import Store
 
@@ -52,9 +51,9 @@ def list_shared(folder: Path, earlier: Path) -> list[dict[str, Any]]:
     Returns:
         As `list_files` does; links that were there already are not read.
     """
-    manifest = json.loads((earlier / MANIFEST).read_bytes())
-    there = {file["sha256"]: f"{earlier}/{file['path']}" for file in manifest["files"]}
-    inodes = {_inode(f"{earlier}/{file['path']}"): file["sha256"] for file in manifest["files"]}
+    digests = read_digests(earlier)
+    there = {digest: f"{earlier}/{path}" for path, digest in digests.items()}
+    inodes = {_inode(f"{earlier}/{path}"): digest for path, digest in digests.items()}
     files = list_files(folder, inodes)
     with suppress(OSError):  # a file system without links, or with few
         for file in files:

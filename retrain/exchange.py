@@ -11,7 +11,7 @@ from typing import Any
 
 from retrain.digests import sha256_of
 from retrain.errors import RemoteError
-from retrain.outputs import MANIFEST, parse_manifest
+from retrain.outputs import MANIFEST, parse_manifest, read_digests
 from retrain.remote import Remote
 from retrain.runs import console
 
@@ -55,8 +55,8 @@ def beside(folder: Path) -> dict[str, Path]:
     newest = max(others, key=lambda path: path.stat().st_mtime, default=None)
     if newest is None:
         return {}
-    listed = json.loads(newest.read_bytes())["files"]
-    return {file["sha256"]: newest.parent / file["path"] for file in listed}
+    digests = read_digests(newest.parent)
+    return {digest: newest.parent / path for path, digest in digests.items()}
 
 
 def receive(

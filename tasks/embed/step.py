@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from retrain import atomic
 from retrain.atomic import write_json
 from retrain.hardware import gpu_capabilities
-from retrain.outputs import MANIFEST
+from retrain.outputs import read_digests
 from retrain.runs import console
 from retrain.step import REPORT, step
 from tasks.compute import spread
@@ -162,15 +162,9 @@ def _plan(shards: "Mapping[str, FetchableShards]", folder: Path) -> Iterator[Par
             first += rows
 
 
-def _contents(images: Path) -> dict[str, str]:
-    """The SHA-256 (hex) of each file of the prepared images, by its path."""
-    manifest = json.loads((images / MANIFEST).read_bytes())
-    return {file["path"]: file["sha256"] for file in manifest["files"]}
-
-
 def _take_known(parts: Sequence[Part], images: Path, earlier: Path) -> None:
     """Links the embeddings of the shards that the earlier version had, and says of how many."""
-    contents, before = _contents(images), json.loads((earlier / PREPARED).read_bytes())
+    contents, before = read_digests(images), json.loads((earlier / PREPARED).read_bytes())
     known = {content: earlier / name for name, content in before.items()}
     same = [part for part in parts if contents[part.name] in known]
     for part in same:
@@ -252,7 +246,7 @@ def _write(images: "Artifact", parts: Sequence[Part], workspace: "Workspace") ->
             shutil.copyfile(images.folder / split / name, workspace.folder / split / name)
     for part in parts:
         spread.add(part.file, workspace, part.name)
-    contents = _contents(images.folder)
+    contents = read_digests(images.folder)
     write_json(workspace.folder / PREPARED, {part.name: contents[part.name] for part in parts})
     for name in (LABELS, IMAGES):
         shutil.copyfile(images.folder / name, workspace.folder / name)

@@ -1,9 +1,8 @@
 """Reads what an earlier output of `pull` has, so that the same files are not brought again."""
 
-import json
 from pathlib import Path
 
-from retrain.outputs import MANIFEST
+from retrain.outputs import read_digests
 
 
 def read_known(earlier: Path | None) -> dict[str, tuple[str, str]]:
@@ -13,8 +12,7 @@ def read_known(earlier: Path | None) -> dict[str, tuple[str, str]]:
     """
     if earlier is None:
         return {}
-    files = json.loads((earlier / MANIFEST).read_bytes())["files"]
     return {
-        file["path"].removeprefix("data/"): (file["sha256"], f"{earlier}/{file['path']}")
-        for file in files
+        path.removeprefix("data/"): (digest, f"{earlier}/{path}")
+        for path, digest in read_digests(earlier).items()
     }
