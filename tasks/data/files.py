@@ -58,11 +58,9 @@ class Files:
         """The manifest of the output, with which a machine fetches the rest itself."""
         return self.root.parent / MANIFEST
 
-    def digests(self) -> dict[str, str]:
-        """SHA-256 (hex) of each file of an output of `pull`, by its name."""
-        above = f"{self.root.name}/"
-        listed = _listed(self.manifest.read_text(encoding="utf-8"))
-        return {file["path"].removeprefix(above): file["sha256"] for file in listed}
+    def digests(self, names: Iterable[str]) -> dict[str, str]:
+        """SHA-256 (hex) of some files of an output of `pull`, by their names."""
+        return {name: sha256 for name, _, sha256 in self._entries(names)}
 
     def have_split_folders(self) -> bool:
         """Whether the class folders lie in folders that are named as splits."""
@@ -113,8 +111,8 @@ class Files:
     @cached_property
     def _chunks(self) -> list[tuple[str, bytes]]:
         """The first name of each chunk and its packed entries: 60 bytes for a file, not 400."""
-        assert self.pulled
         if not self.manifest.exists():  # on another machine than the run's
+            assert self.pulled
             self._store.fetch(self.pulled, lambda path: False)
         text = self.manifest.read_text(encoding="utf-8")
         above = f"{self.root.name}/"

@@ -1,5 +1,6 @@
 """The files of pulled data that this machine has only in part; a shared folder is the remote."""
 
+import hashlib
 import os
 import shutil
 import time
@@ -76,6 +77,16 @@ def test_names_and_sizes_are_those_of_the_folder_and_nothing_is_fetched(
     assert files.path("a/1.png").read_bytes() == CONTENT["a/1.png"]
     files.fetch(["no such file"])
     assert len(here(files)) == 3
+
+
+@pytest.mark.parametrize("chunk", [1, 4096])
+def test_the_digests_of_some_files_are_those_of_their_contents(files, tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(data_files, "CHUNK", chunk)
+    some = ["b/c/3.png", ".x.png", "a/1.png"]
+    expected = {name: hashlib.sha256(CONTENT[name]).hexdigest() for name in some}
+    assert files.digests(some) == expected
+    assert Files(tmp_path / "other/data").digests(some) == expected
+    assert not files.root.exists()
 
 
 @pytest.mark.parametrize(
