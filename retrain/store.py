@@ -174,11 +174,12 @@ class Store:
         If the remote is away, this is told, and a later run sends the artifact. The caller holds
         the key's lock.
         """
-        remote = self.remote
-        manifest, damage = self.inspect(step, key) if remote else ({}, None)
-        if remote is None or damage or self.can_fetch(manifest):
+        remote, folder = self.remote, self.folder(step, key)
+        if remote is None:
             return
-        folder = self.folder(step, key)
+        manifest, damage = self.inspect(step, key)
+        if damage or self.can_fetch(manifest):
+            return
         if sent := remote.attempt(lambda: exchange.send(remote, step, key, manifest, folder)):
             write_manifest(folder / MANIFEST, sent)
 
@@ -342,9 +343,8 @@ class Store:
             Seconds since the epoch; 0 if there is neither.
         """
         folder, scratch = self.folder(step, key), self.root / _SCRATCH / step / key
-        paths = (folder, folder / MANIFEST, scratch, *scratch.rglob("*"))
         latest = 0.0
-        for path in paths:
+        for path in (folder, folder / MANIFEST, scratch, *scratch.rglob("*")):
             with suppress(FileNotFoundError):
                 latest = max(latest, path.stat().st_mtime)
         return latest

@@ -161,8 +161,8 @@ class PackageProcess:
             `label`, `probabilities` (float32, a list in the order of the classes), `accepted`
             (null if the package does not say), `error` and `features` (float32, a list), in order
             of the images. A row has a label or an error; with an error, the probabilities mean
-            nothing. The features, which the last layer of the
-            network takes, are null if they are not wanted, or the package cannot tell them.
+            nothing. The features, which the last layer of the network takes, are null if they are
+            not wanted, or the package cannot tell them.
 
         Raises:
             ValueError: The process has ended; the message is its last line of errors.
