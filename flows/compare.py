@@ -73,7 +73,8 @@ def compare(
     path = predict.check_output(project, data, output, force) if output else None
     with publish.begun(project, "compare", models[0].name) as run:
         if answers:
-            place, (comparison, differences) = ", ".join(answers), logged(project, models, answers)
+            place = ", ".join(answers)
+            comparison, differences = compare_logged(project, models, answers)
         else:
             with _opened(run, models, data, image_column, label_column) as (place, source):
                 comparison, differences = compare_on(run, models, source)
@@ -166,7 +167,7 @@ def compare_on(
     return any_two.compare(a, b, images, learnt, rules)
 
 
-def logged(
+def compare_logged(
     project: Project, models: Sequence[ModelVersion], answers: Sequence[str]
 ) -> tuple[dict[str, Any], pa.Table]:
     """Compares what two versions have answered in production, with the labels that came later.

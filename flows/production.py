@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.markup import escape
 
 from flows.pages import publish
@@ -85,7 +86,7 @@ def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[st
     content = tracking.read_artifact(project, model.run_id, "evaluate/classes.json")
     known = labels.read(project, model.name)
     found = measure(
-        answers.read(project, model, logs),
+        answers.read(project, model.name, logs, answers.by(model)),
         known,
         model.metrics,
         json.loads(content)["classes"] if content else [],
@@ -103,13 +104,16 @@ def _earlier(
 
     Where labels come later than the next champion, no champion ever has them.
     """
-    images = set(known["sha256"].to_pylist())
-    for version in versions.every_of(project, model.name):
-        if version.version < model.version:
-            answered = answers.read(project, version, logs)["sha256"].to_pylist()
-            if len(images.intersection(answered)) >= MIN_IMAGES:
-                return version.version
-    return None
+    is_labelled = pc.field("sha256").isin(known["sha256"].combine_chunks())
+    answered = answers.read(project, model.name, logs, is_labelled)
+    counted = answered.group_by("weights").aggregate([("sha256", "count_distinct")])
+    images = {row["weights"]: row["sha256_count_distinct"] for row in counted.to_pylist()}
+    enough = (
+        version.version
+        for version in versions.every_of(project, model.name)
+        if version.version < model.version and images.get(version.weights, 0) >= MIN_IMAGES
+    )
+    return next(enough, None)
 
 
 def _instead(name: str, found: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ The answers of the runs of `predict` are below the project's state, in
 that it is given (`models/prediction_log.py`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -55,24 +55,32 @@ def keep(project: Project, model: ModelVersion, predictions: Path, run: str) -> 
             writer.write_batch(pa.RecordBatch.from_arrays(rows, schema=COLUMNS))
 
 
-def read(project: Project, model: ModelVersion, logs: Iterable[Path]) -> pa.Table:
-    """What a version has answered, the earliest first: the columns of a prediction log.
+def by(model: ModelVersion) -> pc.Expression:
+    """Which answers are those of a version."""
+    return pc.field("weights") == model.weights
+
+
+def read(project: Project, name: str, logs: Sequence[Path], wanted: pc.Expression) -> pa.Table:
+    """What the versions of a model have answered, the earliest first.
 
     Args:
         project: The clone.
-        model: The version.
+        name: The name of the model.
         logs: The folders to which servers log, beside the project's own.
+        wanted: Which rows count, by the columns of a prediction log.
+
+    Returns:
+        The rows, with these columns.
 
     Raises:
         UsageError: A folder does not exist, or a file in it is no log.
     """
     tables = [COLUMNS.empty_table()]
-    of_version = pc.field("weights") == model.weights
-    for folder in (folder_of(project, model.name) / "answers", *logs):
+    for folder in (folder_of(project, name) / "answers", *logs):
         if folder in logs and not folder.is_dir():
             raise UsageError(f"--answers {folder}: there is no such folder.")
         try:
-            tables += (table.filter(of_version) for table in prediction_log.read(folder))
+            tables += (table.filter(wanted) for table in prediction_log.read(folder))
         except (pa.ArrowInvalid, OSError) as error:
             raise UsageError(
                 f"{folder} has a file that is no log of predictions: {error}"

@@ -39,13 +39,14 @@ def pairs(
     """
     import pandas as pd
 
-    a, b = (answers.read(project, model, logs).to_pandas() for model in models)
+    a, b = (
+        answers.read(project, model.name, logs, answers.by(model)).to_pandas() for model in models
+    )
     a, b = (frame.drop_duplicates("sha256") for frame in (a, b))
-    both = pd.merge(a, b, "inner", "sha256", suffixes=("_a", "_b")).sort_values("time_a")
-    known = pd.concat(
-        labels.read(project, name).to_pandas() for name in {model.name for model in models}
-    ).sort_values("added")
-    true = both["sha256"].map(dict(zip(known["sha256"], known["label"], strict=True)))
+    both = pd.merge(a, b, "inner", "sha256", suffixes=("_a", "_b"))
+    known = pa.concat_tables(labels.read(project, model.name) for model in models).sort_by("added")
+    label_of = dict(zip(known["sha256"].to_pylist(), known["label"].to_pylist(), strict=True))
+    true = both["sha256"].map(label_of)
     images = pa.table(
         {"path": both["sha256"].str[:12], "sha256": both["sha256"], "label": true},
         pa.schema(dict.fromkeys(("path", "sha256", "label"), pa.string())),
