@@ -4,18 +4,26 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from retrain.project import Project
+
 DISK = (".retrain", ".dvc", "mlruns", "mlflow.db", "reports")  # what runs leave in a clone
 ROWS = {"mlflow": ("runs", "model_versions"), "prefect": ("flow_run", "task_run", "log")}
 
 
 def disk(root: Path) -> dict[str, int]:
     """The bytes of what runs leave in a clone; a file with several names counts once."""
-    sizes = {}
-    for name in DISK:
-        files = [root / name, *(root / name).rglob("*")]
-        stats = [file.lstat() for file in files if file.is_file() and not file.is_symlink()]
-        sizes[name] = sum({stat.st_ino: stat.st_size for stat in stats}.values())
-    return sizes
+    return {name: _bytes_of(root / name) for name in DISK}
+
+
+def trainings(root: Path) -> int:
+    """The bytes of the trainings in a clone's store, which stay with their versions."""
+    return _bytes_of(Project(root).store / "train")
+
+
+def _bytes_of(place: Path) -> int:
+    files = [place, *place.rglob("*")]
+    stats = [file.lstat() for file in files if file.is_file() and not file.is_symlink()]
+    return sum({stat.st_ino: stat.st_size for stat in stats}.values())
 
 
 def rows(root: Path, prefect: Path) -> dict[str, int]:

@@ -52,17 +52,27 @@ def test_a_ledger_that_was_not_played_is_found(tmp_path):
 
 
 def test_what_grows_is_found():
-    def weeks(sizes):
-        disk = [{".retrain": size, "mlruns": 10 * week, "mlflow.db": 0} for week, size in sizes]
-        rows = {"prefect flow_run": 70, "prefect log": 900}
-        counts = [rows | {"mlflow model_versions": week + 1} for week, _ in sizes]
-        return [
-            {"images": 100 + week, "disk": disk[week], "rows": counts[week]} for week, _ in sizes
-        ]
+    def year(files=1.0, logs=1.0):
+        """A year in which files and logs grow by a factor each week."""
+        weeks = []
+        for week in range(52):
+            images, trained = 100 + week, 400 * week
+            here = 1000 * images * files**week + trained
+            rows = {
+                "prefect flow_run": 70,
+                "prefect task_run": 300,
+                "mlflow model_versions": week + 1,
+            }
+            rows["prefect log"] = 2700 * logs**week
+            disk = {".retrain": here, "reports": 10, "mlruns": 1000 * week, "mlflow.db": 0}
+            weeks.append({"images": images, "trainings": trained, "disk": disk, "rows": rows})
+        return weeks
 
-    assert list(bounds(weeks([(week, 1000 + week) for week in range(52)]))) == []
-    [fault] = bounds(weeks([(week, 1000 * (week + 1)) for week in range(52)]))
+    assert list(bounds(year())) == []
+    [fault] = bounds(year(files=1.02))
     assert fault.startswith("bytes of files for each image")
+    [fault] = bounds(year(logs=1.02))
+    assert fault.startswith("lines of logs for each task")
 
 
 def test_everything_that_has_an_age_is_made_a_week_older(tmp_path):

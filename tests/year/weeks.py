@@ -70,6 +70,7 @@ class Week:
             make_older(self.trainer.root, self.team.database)
             found["removed"] = self.retrain("maintain", "--yes")["bytes"]
             found["disk"] = size.disk(self.trainer.root)
+            found["trainings"] = size.trainings(self.trainer.root)
             found["rows"] = size.rows(self.trainer.root, self.team.database)
         with dated(self.number):
             if self.number == self.plan.rollback + 1:
