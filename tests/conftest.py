@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def ray_session():
     ray_cluster.connect()
     yield
     ray_cluster.disconnect()
+    logs = Path(tempfile.gettempdir(), "ray").glob(f"session_*_{os.getpid()}/logs/worker-*.err")
+    for log in logs:  # a run replaces a worker that crashes, and shows no trace of it
+        text = log.read_text(encoding="utf-8", errors="replace")
+        _, crash, trace = text.partition("Fatal Python")
+        if crash:
+            warnings.warn(f"A worker of Ray has crashed: {crash}{trace[:3000]}", stacklevel=1)
 
 
 @pytest.fixture
