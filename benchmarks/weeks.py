@@ -14,8 +14,9 @@ store. What is shown:
   objects the images in the store are links to, against the last prepared data
 - whether the digests of the outputs are the same in both stores
 
-The photos are smooth patterns with noise, 256 x 192 pixels, JPEG and every twentieth PNG, no two
-alike. They are named by number, as a camera does, so that those of a week follow each other; or at
+The photos are smooth patterns with noise, JPEG and every twentieth PNG, no two alike. They have
+256 x 192 pixels, or as many as `--pixels` says: a photo of ImageNet has 469 x 387 on average. They
+are named by number, as a camera does, so that those of a week follow each other; or at
 random (`--names random`), so that they lie among the others.
 """
 
@@ -24,8 +25,10 @@ import hashlib
 import json
 import os
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from time import time
 from typing import Any
@@ -61,6 +64,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=3000)
     parser.add_argument("--weeks", type=int, default=3)
     parser.add_argument("--names", choices=["number", "random"], default="number")
+    parser.add_argument("--pixels", default="256x192", help="width and height of a photo")
     parser.add_argument("--follow", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.follow is not None:
@@ -71,7 +75,9 @@ def main() -> None:
         (clone / "params.yaml").write_text(PARAMS, encoding="utf-8")
         there, steps = 0, dict[str, Any]()
         for week in range(options.weeks + 1):
-            there = add_photos(clone, there, round(options.images * GROWTH**week), options.names)
+            numbers = range(there, round(options.images * GROWTH**week))
+            add_photos(clone, numbers, options.names, options.pixels)
+            there = numbers.stop
             steps = run(clone, week, clone / "store")
             collect(clone)
             show(f"week {week}, {there:,} images", steps, size_of(clone / "store"))
@@ -104,14 +110,26 @@ def tell(week: dict[str, Any], anew: dict[str, Any], clone: Path) -> None:
         print(f"{name}: the digest is {'the same' if same else 'ANOTHER ONE'}", flush=True)
 
 
-def add_photos(clone: Path, first: int, end: int, names: str) -> int:
-    """Adds the photos with some numbers, and puts the version under DVC; returns `end`."""
-    for number in range(first, end):
-        path = clone / "data/photos" / f"class_{number % CLASSES}" / file_name(number, names)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        photo(number).save(path, quality=85, compress_level=1)
+def add_photos(clone: Path, numbers: range, names: str, pixels: str) -> None:
+    """Adds the photos with some numbers, and puts the version under DVC."""
+    for label in range(CLASSES):
+        (clone / "data/photos" / f"class_{label}").mkdir(parents=True, exist_ok=True)
+    width, height = map(int, pixels.split("x"))
+    with ProcessPoolExecutor() as pool:
+        write = partial(write_photo, clone / "data/photos", names, width, height)
+        list(pool.map(write, numbers, chunksize=100))
     call(clone, ("-m", "dvc", "add", "--quiet", "data"))
-    return end
+
+
+def write_photo(folder: Path, names: str, width: int, height: int, number: int) -> None:
+    """Writes the photo with a number: a smooth pattern with a little noise."""
+    random = np.random.default_rng(number)
+    small = Image.fromarray(random.integers(0, 256, (9, 12, 3), np.uint8))
+    smooth = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    grain = np.frombuffer(random.bytes(width * height), np.uint8).reshape(height, width, 1)
+    photo = Image.fromarray((smooth + grain % 13 - np.int16(6)).clip(0, 255).astype(np.uint8))
+    path = folder / f"class_{number % CLASSES}" / file_name(number, names)
+    photo.save(path, quality=85, compress_level=1)
 
 
 def file_name(number: int, names: str) -> str:
@@ -120,15 +138,6 @@ def file_name(number: int, names: str) -> str:
     if names == "random":
         stem = hashlib.sha256(stem.encode()).hexdigest()[:16]
     return f"{stem}.{'png' if number // CLASSES % 20 == 0 else 'jpg'}"
-
-
-def photo(number: int) -> Image.Image:
-    """A smooth pattern with a little noise."""
-    random = np.random.default_rng(number)
-    small = Image.fromarray(random.integers(0, 256, (9, 12, 3), np.uint8))
-    smooth = np.asarray(small.resize((256, 192), Image.Resampling.BICUBIC), np.int16)
-    noise = np.frombuffer(random.bytes(192 * 256), np.uint8).reshape(192, 256, 1) % 13 - np.int16(6)
-    return Image.fromarray((smooth + noise).clip(0, 255).astype(np.uint8))
 
 
 def run(clone: Path, week: int, store: Path) -> dict[str, Any]:

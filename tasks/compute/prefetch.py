@@ -1,7 +1,7 @@
 """Calls a function in threads, before its results are needed."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 def prefetch(
     function: Callable[[T], R], items: Iterable[T], results: int, threads: int = 1
-) -> Iterator[R]:
+) -> Generator[R]:
     """Calls a function on each item in threads, while earlier results are used.
 
     Args:

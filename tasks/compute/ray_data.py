@@ -64,13 +64,14 @@ def map_units(
     reads: Paths[T] | None = None,
     writes: Paths[T] = lambda unit: (),
 ) -> list[R]:
-    """Runs a function on every unit: one after the other in this process, or as a plan of Ray Data.
+    """Runs a function on every unit: in threads of this process, or as a plan of Ray Data.
 
-    It chooses the way that it expects to end sooner. The results do not depend on the choice.
+    A plan is for work so large that its processes save more than Ray's start takes. The results do
+    not depend on the choice.
 
     Args:
-        function: Does the work on one unit. It writes files itself and should return little. It
-            may be called again for a unit whose worker was lost.
+        function: Does the work on one unit, in several threads at once. It writes files itself and
+            should return little. It may be called again for a unit whose worker was lost.
         units: The arguments of the calls.
         seconds: How long one core would be busy with all of them, roughly.
         done: Called in this process with each finished unit, in order.
@@ -86,8 +87,10 @@ def map_units(
             started.
     """
     if not _is_worth_a_plan(seconds, reads is not None):
+        from joblib import cpu_count
+
         spread.bring(units, reads)
-        mapped = (function(unit) for unit in units)
+        mapped = prefetch(function, units, 2 * cpu_count(), cpu_count())
     elif reads and spread.is_apart():
         errands = spread.errands(units, reads, writes)
         plan = _plan(machine.Errands(*spread.packed(function)), errands, seconds, True)

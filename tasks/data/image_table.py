@@ -70,11 +70,9 @@ def row_groups(folder: Path) -> list[RowGroup]:
         folder: The output of `validate`.
     """
     listed = []
-    with pq.ParquetFile(folder / FILE_NAME) as parquet:
-        for number in range(parquet.num_row_groups):
-            table = parquet.read_row_group(number, columns=["bytes", "split"])
-            rows = Counter(table["split"].to_pylist())
-            listed.append(RowGroup(number, pc.sum(table["bytes"]).as_py(), rows))
+    for number, table in enumerate(read_groups(folder, ["bytes", "split"])):
+        rows = Counter(table["split"].to_pylist())
+        listed.append(RowGroup(number, pc.sum(table["bytes"]).as_py(), rows))
     return listed
 
 
@@ -136,12 +134,10 @@ def read_split(
         columns: The names of the columns.
         groups: The numbers of the row groups; all if None.
     """
-    with pq.ParquetFile(folder / FILE_NAME) as parquet:
-        for number in range(parquet.num_row_groups) if groups is None else groups:
-            table = parquet.read_row_group(number, columns=["split", *columns])
-            rows = table.filter(pc.equal(table["split"], split)).select(columns)
-            if len(rows):
-                yield rows
+    for table in read_groups(folder, ["split", *columns], groups):
+        rows = table.filter(pc.equal(table["split"], split)).select(columns)
+        if len(rows):
+            yield rows
 
 
 def identities(folder: Path) -> Iterator[str]:
@@ -155,16 +151,20 @@ def identities(folder: Path) -> Iterator[str]:
             yield from batch["pixels"].to_pylist()
 
 
-def read_groups(folder: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+def read_groups(
+    folder: Path, columns: Sequence[str], groups: Iterable[int] | None = None
+) -> Iterator[pa.Table]:
     """Yields columns of the images of each row group.
 
     Args:
         folder: The output of `validate`.
         columns: The names of the columns.
+        groups: The numbers of the row groups; all if None.
     """
-    with pq.ParquetFile(folder / FILE_NAME) as parquet:
-        for number in range(parquet.num_row_groups):
-            yield parquet.read_row_group(number, columns=columns)
+    # Threads or reading in advance would take longer than to read so few rows.
+    with pq.ParquetFile(folder / FILE_NAME, pre_buffer=False) as parquet:
+        for number in range(parquet.num_row_groups) if groups is None else groups:
+            yield parquet.read_row_group(number, columns=columns, use_threads=False)
 
 
 def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:

@@ -68,6 +68,12 @@ def test_as_many_calls_with_a_network_at_once_as_there_are_cores(monkeypatch):
     assert map_loaded(make, list(range(6)), seconds=0.01) == [True] * 6
 
 
+def test_little_work_runs_in_as_many_threads_as_there_are_cores(monkeypatch):
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 3)
+    barrier = threading.Barrier(3, timeout=20)
+    assert map_all(lambda unit: barrier.wait() >= 0, list(range(6)), seconds=0.01) == [True] * 6
+
+
 def test_little_work_starts_no_ray():
     program = (
         "import sys; from tasks.compute.ray_data import map_units; "
