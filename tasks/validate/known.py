@@ -4,7 +4,7 @@ The output has the scan's file about each unit of the data below `known/`, named
 classes and the contents of the images. Of a unit whose images are the same files, the next scan
 takes the file as it is. What is found of an image that decodes follows from its content, whatever
 its name and class are: the scan looks the images of other units up in `facts.arrow`, which it makes
-of these files, and decodes the rest.
+of the files that it has not taken, and decodes the rest.
 """
 
 import hashlib
@@ -56,6 +56,26 @@ def keep(file: Path, images: pa.Table, folder: Path) -> None:
     link_file(file, folder / FOLDER / (_name(rows) if is_whole else f"again-{file.name}"))
 
 
+def files_of(earlier: Path) -> list[Path]:
+    """The files that an earlier output of `validate` has about units."""
+    return sorted((earlier / FOLDER).glob("*.parquet"))
+
+
+def take(earlier: Path, images: Iterable[Sequence[Any]], file: Path) -> Path | None:
+    """Takes the file about a unit if all of its images are the same; None if there is none.
+
+    Args:
+        earlier: The earlier output of `validate`.
+        images: The values of `_NAMED_BY` for each image.
+        file: Where it is put.
+    """
+    same = earlier / FOLDER / _name(images)
+    if not same.exists():
+        return None
+    link_file(same, file)
+    return same
+
+
 def _name(images: Iterable[Sequence[Any]]) -> str:
     """The file about a unit, by the values of `_NAMED_BY` for each image."""
     return f"{hashlib.sha256(json.dumps([*images]).encode()).hexdigest()}.parquet"
@@ -67,37 +87,23 @@ class KnownImages:
 
     Attributes:
         folder: The folder of the table and its index.
-        earlier: The earlier output of `validate`.
     """
 
     folder: Path
-    earlier: Path
 
     @classmethod
-    def of(cls, earlier: Path, folder: Path) -> "KnownImages":
-        """Gathers what an earlier output of `validate` has, unless a killed run has done so."""
+    def of(cls, files: Iterable[Path], folder: Path) -> "KnownImages":
+        """Gathers what files about units have, unless a killed run has done so."""
         if not folder.exists():
             with atomic.replacing(folder) as aside:
                 aside.mkdir(parents=True)
-                DigestIndex.of(_gather(earlier, aside / _TABLE)).save(aside)
-        return cls(folder, earlier)
+                DigestIndex.of(_gather(files, aside / _TABLE)).save(aside)
+        return cls(folder)
 
     @property
     def paths(self) -> list[Path]:
         """The files."""
         return sorted(self.folder.iterdir())
-
-    def take(self, images: Iterable[Sequence[Any]], file: Path) -> bool:
-        """Takes the file about a unit if all of its images are the same; whether there was one.
-
-        Args:
-            images: The values of `_NAMED_BY` for each image.
-            file: Where it is put.
-        """
-        same = self.earlier / FOLDER / _name(images)
-        if is_there := same.exists():
-            link_file(same, file)
-        return is_there
 
     def find(self, digests: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What is known of images, by their digests; nothing of those that are not known."""
@@ -114,10 +120,10 @@ class KnownImages:
         return found
 
 
-def _gather(earlier: Path, target: Path) -> Iterator[list[str]]:
+def _gather(files: Iterable[Path], target: Path) -> Iterator[list[str]]:
     """Writes a table of what all files have, a batch for each; yields the digests in each."""
     with pa.OSFile(str(target), "wb") as file, pa.ipc.new_file(file, schema()) as writer:
-        for path in sorted((earlier / FOLDER).glob("*.parquet")):
+        for path in files:
             images = pq.read_table(path, columns=[*schema().names, "error"], use_threads=False)
             decoded = images.filter(pc.is_null(images["error"])).select(schema().names)
             for batch in decoded.combine_chunks().to_batches():

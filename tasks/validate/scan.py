@@ -26,7 +26,7 @@ from tasks.data import image_table
 from tasks.data.fingerprint import fingerprints, shrink
 from tasks.data.pixels import digest
 from tasks.data.raw_dataset import RawDataset, RawImage, Unit
-from tasks.validate.known import MORE, KnownImages
+from tasks.validate.known import MORE, KnownImages, files_of, take
 from tasks.validate.label_names import LabelNames
 
 _DATE_TIME, _EXIF, _DATE_TIME_ORIGINAL = 306, 0x8769, 36867  # tags of EXIF
@@ -56,7 +56,7 @@ def scan_units(
     names: LabelNames,
     folder: Path,
     with_times: bool = False,
-    known: KnownImages | None = None,
+    earlier: Path | None = None,
 ) -> list[Path]:
     """Inspects the units that have no file in a folder yet, and says how many images were known.
 
@@ -65,7 +65,7 @@ def scan_units(
         names: The names of its classes.
         folder: The folder of the files.
         with_times: Whether to look for the times in the images' EXIF data.
-        known: What an earlier scan has found.
+        earlier: An earlier output of `validate`, whose findings are taken.
 
     Returns:
         The files about all units, in order of the units.
@@ -83,8 +83,10 @@ def scan_units(
     done = spread.made(files)
     missing = [task for task in tasks if task.path not in done]
     images = sum(task.unit.rows for task in missing)
-    if known:
-        missing = _take_known(source, names, known, missing)
+    known = None
+    if earlier:
+        missing, others = _take_known(source, names, earlier, missing)
+        known = KnownImages.of(others, folder.with_name("known"))
     new = sum(task.unit.rows for task in missing)
     if missing:
         with console.counted("validate", new) as show:
@@ -104,34 +106,42 @@ def scan_units(
 
 
 def _take_known(
-    source: RawDataset, names: LabelNames, known: KnownImages, tasks: Sequence[ScanTask]
-) -> list[ScanTask]:
-    """Takes the files about units whose images are the same; returns the tasks that are left."""
-    left = []
+    source: RawDataset, names: LabelNames, earlier: Path, tasks: Sequence[ScanTask]
+) -> tuple[list[ScanTask], list[Path]]:
+    """Takes the files about units whose images are the same.
+
+    Returns:
+        The tasks that are left, and the files of the earlier output that are about none of the
+        units.
+    """
+    left, taken = [], set()
     for first in range(0, len(tasks), LOOKED_UP):
         some = tasks[first : first + LOOKED_UP]
-        files = (piece.file for task in some for piece in task.unit.pieces)
-        digests = source.files.digests(files)
-        left += [task for task in some if not _is_taken(source, names, known, digests, task)]
-    return left
+        digests = source.files.digests(piece.file for task in some for piece in task.unit.pieces)
+        for task in some:
+            if file := _take(source, names, earlier, digests, task):
+                taken.add(file)
+            else:
+                left.append(task)
+    return left, [file for file in files_of(earlier) if file not in taken]
 
 
-def _is_taken(
+def _take(
     source: RawDataset,
     names: LabelNames,
-    known: KnownImages,
+    earlier: Path,
     digests: Mapping[str, str],
     task: ScanTask,
-) -> bool:
-    """Takes the file about a unit if its images are the same; whether it did."""
+) -> Path | None:
+    """Takes the file about a unit if its images are the same."""
     images = source.unread(task.unit)
-    return images is not None and known.take(
-        (
-            (image.file, image.row, image.path, image.split, names.of(image), digests[image.file])
-            for image in images
-        ),
-        task.path,
+    if images is None:
+        return None
+    rows = (
+        (image.file, image.row, image.path, image.split, names.of(image), digests[image.file])
+        for image in images
     )
+    return take(earlier, rows, task.path)
 
 
 def schema() -> pa.Schema:

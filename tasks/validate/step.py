@@ -29,7 +29,7 @@ from tasks.data.image_table import SET_ASIDE, SPLITS
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.validate import groups_and_times
 from tasks.validate.image_database import ImageDatabase
-from tasks.validate.known import KnownImages, keep
+from tasks.validate.known import keep
 from tasks.validate.label_names import LabelNames
 from tasks.validate.scan import scan_units
 
@@ -76,12 +76,11 @@ def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace)
             are too few. A report of all faults goes to the project's state folder.
         ValueError: The data cannot be read.
     """
-    source, earlier = open_raw_dataset(data, pulled), workspace.earlier
+    source = open_raw_dataset(data, pulled)
     names = LabelNames(source.root, data.label_names)
     try:
         exif = data.time == groups_and_times.EXIF
-        known = KnownImages.of(earlier, workspace.scratch / "known") if earlier else None
-        files = scan_units(source, names, workspace.scratch / "inspected", exif, known)
+        files = scan_units(source, names, workspace.scratch / "inspected", exif, workspace.earlier)
         with closing(ImageDatabase(workspace.scratch / "images.sqlite")) as database:
             with console.progress("listing the images"):
                 groups = groups_and_times.read_groups(data.group, source)
