@@ -7,7 +7,7 @@ the driver. The files remain after a kill, and the next run inspects only the un
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -87,22 +87,34 @@ def scan_units(
     if earlier:
         missing, others = _take_known(source, names, earlier, missing)
         known = KnownImages.of(others, folder.with_name("known"))
-    new = sum(task.unit.rows for task in missing)
+    new = 0
     if missing:
-        with console.counted("validate", new) as show:
-            found = map_units(
-                partial(_inspect, source, names, with_times, known),
-                missing,
-                seconds=sum(task.unit.seconds for task in missing),
-                done=lambda task: show(task.unit.rows),
-                reads=lambda task: [*source.paths_of(task.unit), *(known.paths if known else ())],
-                writes=lambda task: [task.path],
-            )
-        new -= sum(found)
+        inspect_unit = partial(_inspect, source, names, with_times, known)
+        reads = [*known.paths] if known else []
+        new = _inspect_units(inspect_unit, missing, lambda unit: [*source.paths_of(unit), *reads])
     if known and images:
         console.say(f"validate: {images - new:,} of {images:,} images were known")
     spread.receive(files, folder)
     return files
+
+
+def _inspect_units(
+    inspect_unit: Callable[[ScanTask], int],
+    tasks: Sequence[ScanTask],
+    reads: Callable[[Unit], Sequence[Path]],
+) -> int:
+    """Inspects units; returns how many of their images are new."""
+    images = sum(task.unit.rows for task in tasks)
+    with console.counted("validate", images) as show:
+        known = map_units(
+            inspect_unit,
+            tasks,
+            seconds=sum(task.unit.seconds for task in tasks),
+            done=lambda task: show(task.unit.rows),
+            reads=lambda task: reads(task.unit),
+            writes=lambda task: [task.path],
+        )
+    return images - sum(known)
 
 
 def _take_known(
