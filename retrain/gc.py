@@ -58,7 +58,8 @@ def findings(
         without: Versions that need their training no more.
 
     Raises:
-        UsageError: `keep` is less than one, or there is no remote store.
+        UsageError: `keep` is less than one, there is no remote store, or the section `retention` of
+            the parameters is wrong.
         RemoteError: The remote store does not answer.
         mlflow.exceptions.MlflowException: The registry does not answer. Nothing was removed.
     """
@@ -164,13 +165,17 @@ def last_runs(project: Project, keep: int = KEEP) -> set[str]:
 
 
 def _old_documents(project: Project, keep: int) -> Iterator[Finding]:
-    workloads = workload_names(project.params)
+    """The documents of earlier runs; failed runs of a workload keep theirs as long as reports."""
+    workloads, since = workload_names(project.params), time() - project.retention.days * DAY
     for group in _documents(project):
-        for path, _ in group[keep:]:
+        for path, document in group[keep:]:
+            is_of_workload = path.parent.name in workloads
+            if "error" in document and is_of_workload and path.stat().st_mtime >= since:
+                continue
             name = path.relative_to(project.state / "runs").with_suffix("").as_posix()
             yield Garbage("run", name, path.stat().st_size), path.unlink
             other_documents = {file.name for file in path.parent.glob("*.json")} - {LATEST}
-            if path.parent.name not in workloads and not other_documents:
+            if not is_of_workload and not other_documents:
                 (path.parent / LATEST).unlink(missing_ok=True)  # with it, the name
 
 

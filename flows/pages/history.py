@@ -1,8 +1,10 @@
-"""The page of a workload's history: its champions over time, and every decision."""
+"""The page of a workload's history: its champions over time, every decision, and failed runs."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from heapq import merge
+from itertools import islice
 from pathlib import Path
 
 from flows.pages import charts
@@ -20,16 +22,20 @@ from flows.pages.blocks import (
 )  # fmt: skip
 from flows.pages.charts import Point
 from flows.pages.page import folder_of
+from flows.pages.training import failed_verdict
 from retrain.messages import local_time
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Entry
 from retrain.registry.versions import ModelVersion
+from retrain.runs import records
+from retrain.runs.records import Document
 from tasks.data.metrics import wilson
 
 STYLES = {"promoted": "good", "rejected": "bad", "waiting": "wait", "rolled back": "wait"}
 WIDTH = 960  # pixels of a picture
 MAX_ROWS = 200  # of the table
+MAX_LINES = 2  # of why a run failed: the first may only announce the others
 
 
 def page_of(project: Project, name: str) -> Page:
@@ -40,6 +46,7 @@ def page_of(project: Project, name: str) -> Page:
         name: Of the workload.
     """
     entries = decisions.read(project, name).entries
+    failures = records.failed_runs(project, name, "train")
     numbers = {entry.version for entry in entries}
     found = {number: versions.get(project, name, number) for number in numbers}
     known = {number: version for number, version in found.items() if version}
@@ -51,19 +58,25 @@ def page_of(project: Project, name: str) -> Page:
         title=f"{name}: history",
         origin=name,
         verdict=Verdict("History", sentence, "●", "good" if champion else "muted"),
-        top=list(_top(entries, known, champion)),
+        top=list(_top(entries, failures, known, champion)),
         sections=[
             Section("Versions", list(pictures(entries, known))),
-            Section("Decisions", list(table(entries, known, name, folder_of(project, name)))),
+            Section(
+                "Decisions", list(table(entries, failures, known, name, folder_of(project, name)))
+            ),
         ],
     )
 
 
 def _top(
-    entries: Sequence[Entry], known: Mapping[int, ModelVersion], champion: ModelVersion | None
+    entries: Sequence[Entry],
+    failures: Sequence[Document],
+    known: Mapping[int, ModelVersion],
+    champion: ModelVersion | None,
 ) -> Iterator[Block]:
     facts = [("Versions", f"{len(known):,}"), ("Decisions", f"{len(entries):,}")]
-    counts = Counter(entry.action for entry in entries)
+    counts = Counter[str](entry.action for entry in entries)
+    counts.update(failed_verdict(document).name for document in failures)
     facts += [(action.capitalize(), f"{count:,}") for action, count in counts.items()]
     if champion:
         accuracy, low, high = _accuracy(champion)
@@ -132,36 +145,47 @@ def _point(entry: Entry, version: ModelVersion, lowest: float | None = None) -> 
 
 
 def table(
-    entries: Sequence[Entry], known: Mapping[int, ModelVersion], name: str, folder: Path
+    entries: Sequence[Entry],
+    failures: Sequence[Document],
+    known: Mapping[int, ModelVersion],
+    name: str,
+    folder: Path,
 ) -> Iterator[Block]:
-    """The decisions, the newest first; a link leads to the page of a run.
+    """The decisions and the failed runs, the newest first.
+
+    A link leads to the page of a run.
 
     Args:
         entries: The decisions, oldest first.
+        failures: The documents of the runs that failed, oldest first.
         known: The versions that they are about, as far as the registry has them.
         name: Of the workload.
         folder: Where the pages of its runs are.
     """
+    newest_first: list[Iterator[Entry | Document]] = [reversed(entries), reversed(failures)]
+    shown = list(islice(merge(*newest_first, key=_time, reverse=True), MAX_ROWS))
     rows = [
-        _row(entry, known.get(entry.version), folder) for entry in entries[: -MAX_ROWS - 1 : -1]
+        _row(line, known.get(line.version), folder)
+        if isinstance(line, Entry)
+        else _failure(line, folder)
+        for line in shown
     ]
     columns = ("time", "decision", "version", "accuracy", "test images", "verdict", "by", "reason")
     if rows:
         yield Table("The newest first", rows, columns, frozenset({2, 3, 4}))
     else:
         yield Text("No decision was made yet.")
-    if older := len(entries) - len(rows):
+    if older := len(entries) - sum(isinstance(line, Entry) for line in shown):
         yield Command(f"{older:,} older decisions", f"retrain history {name}")
 
 
+def _time(line: Entry | Document) -> str:
+    return line.time if isinstance(line, Entry) else str(line["time"])
+
+
 def _row(entry: Entry, version: ModelVersion | None, folder: Path) -> tuple[Cell, ...]:
-    has_page = entry.run and (folder / f"{entry.run}.html").is_file()
     return cells(
-        Cell(
-            local_time(entry.time),
-            "whole",
-            link=f"{entry.run}.html" if has_page else "",
-        ),
+        _when(entry.time, entry.run, folder),
         Cell(entry.action, STYLES.get(entry.action, "muted")),
         entry.version,
         f"{version.metrics['accuracy']:.4f}" if version else "",
@@ -170,3 +194,19 @@ def _row(entry: Entry, version: ModelVersion | None, folder: Path) -> tuple[Cell
         entry.who or "",
         entry.reason or "",
     )
+
+
+def _failure(document: Document, folder: Path) -> tuple[Cell, ...]:
+    verdict = failed_verdict(document)
+    return cells(
+        _when(document["time"], document["run"], folder),
+        Cell(verdict.name.lower(), verdict.style),
+        *[""] * 5,
+        " ".join(document["error"].splitlines()[:MAX_LINES]),
+    )
+
+
+def _when(time: str, run: str | None, folder: Path) -> Cell:
+    """When something happened in a run, with a link to its page if there is one."""
+    has_page = run and (folder / f"{run}.html").is_file()
+    return Cell(local_time(time), "whole", link=f"{run}.html" if has_page else "")

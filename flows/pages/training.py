@@ -71,7 +71,7 @@ def page_of(project: Project, document: Document) -> Page:
 
 def _verdict(document: Document) -> Verdict:
     if "error" in document:
-        return Verdict("Failed", "The run failed.", "✗", "bad")
+        return failed_verdict(document)
     state = outcome.verdict(document).state
     return Verdict(state, document["outcome"], *LOOKS.get(state, ("=", "muted")))
 
@@ -105,6 +105,13 @@ def _top(project: Project, document: Document, files: Files) -> Iterator[Block]:
     yield from sentences[:MAX_SENTENCES]
     if more := sentences[MAX_SENTENCES:]:  # there may be one for each class
         yield Details(f"{len(more):,} more findings", more)
+
+
+def failed_verdict(document: Document) -> Verdict:
+    """Whether the data of a run that failed was refused, or the run broke off."""
+    if document.get("refused"):  # documents of earlier versions do not say it
+        return Verdict("Refused", "The data does not pass its checks.", "✗", "bad")
+    return Verdict("Failed", "The run failed.", "✗", "bad")
 
 
 def failure(project: Project, document: Document) -> list[Block]:

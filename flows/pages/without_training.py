@@ -20,7 +20,7 @@ from flows.pages.blocks import (
 )
 from flows.pages.charts import Interval, Line, Point
 from flows.pages.files import files_of
-from flows.pages.training import differences, failure, gone, interval, run_blocks
+from flows.pages.training import differences, failed_verdict, failure, gone, interval, run_blocks
 from retrain.messages import local_time
 from retrain.project import Project
 from retrain.runs import console
@@ -35,9 +35,7 @@ def checks(project: Project, document: Document) -> Page:
     sections = data.sections(project, document, files)
     verdict, top = Verdict("Passed", document["outcome"], "✓", "good"), list(gone(files))
     if "error" in document:
-        verdict = Verdict("Failed", "The run failed.", "✗", "bad")
-        if sections:
-            verdict = Verdict("Refused", "The data does not pass its checks.", "✗", "bad")
+        verdict = failed_verdict(document)
         top += failure(project, document)
     sections.append(Section("Run", list(run_blocks(project, document, files))))
     return page_of_run(document, document["workload"], verdict, top, sections)
@@ -45,8 +43,8 @@ def checks(project: Project, document: Document) -> Page:
 
 def failed(project: Project, document: Document) -> Page:
     """The page of a failed run of a flow without steps."""
-    verdict = Verdict("Failed", "The run failed.", "✗", "bad")
-    return page_of_run(document, document["workload"], verdict, failure(project, document), [])
+    verdict, top = failed_verdict(document), failure(project, document)
+    return page_of_run(document, document["workload"], verdict, top, [])
 
 
 def predictions(project: Project, document: Document) -> Page:

@@ -18,7 +18,7 @@ from typing import Any
 
 from retrain import preflight, roots
 from retrain.atomic import write_json
-from retrain.errors import UsageError
+from retrain.errors import RejectedDataError, UsageError
 from retrain.faults import did_you_mean
 from retrain.messages import message_of
 from retrain.params import workload_names
@@ -106,9 +106,16 @@ def record(
 
 
 def failure(project: Project, error: Exception) -> Document:
-    """The part of a failed run's document that says why it failed, and which file has its log."""
+    """The part of a failed run's document that says why it failed, and which file has its log.
+
+    `refused` is true if the data did not pass its checks.
+    """
     log = console.log_file()
-    return {"error": message_of(error), "log": None if log is None else project.relative(log)}
+    return {
+        "error": message_of(error),
+        "refused": isinstance(error, RejectedDataError),
+        "log": None if log is None else project.relative(log),
+    }
 
 
 def outcome(document: Document) -> str:
@@ -147,8 +154,20 @@ def last_run(project: Project, workload: str, flow: str | None = None) -> Docume
         flow: The name of the flow; the last run of any flow if None.
     """
     paths = _runs(project).glob(f"{flow or '*'}/{workload}/{LATEST}")
-    documents: list[Document] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    return max(documents, key=lambda document: str(document["time"]), default=None)
+    return max(map(_read, paths), key=_time, default=None)
+
+
+def failed_runs(project: Project, workload: str, flow: str) -> list[Document]:
+    """The documents that are kept of a workload's failed runs of a flow with steps, oldest first.
+
+    Args:
+        project: The clone.
+        workload: The name of the workload.
+        flow: The name of the flow.
+    """
+    paths = (_runs(project) / flow / workload).glob("*.json")
+    documents = [_read(path) for path in paths if path.name != LATEST]
+    return sorted((document for document in documents if "error" in document), key=_time)
 
 
 def find_run(project: Project, workload: str, run: str | None) -> Document | None:
@@ -162,10 +181,16 @@ def find_run(project: Project, workload: str, run: str | None) -> Document | Non
     if run is None:
         return last_run(project, workload)
     files = sorted(_runs(project).glob(f"*/{workload}/{glob.escape(run)}*.json"))
-    if not files:
-        return None
-    document: Document = json.loads(files[0].read_text(encoding="utf-8"))
+    return _read(files[0]) if files else None
+
+
+def _read(path: Path) -> Document:
+    document: Document = json.loads(path.read_text(encoding="utf-8"))
     return document
+
+
+def _time(document: Document) -> str:
+    return str(document["time"])
 
 
 def _write(project: Project, document: Document) -> None:

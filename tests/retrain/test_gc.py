@@ -102,6 +102,20 @@ def test_what_the_last_runs_of_each_flow_and_workload_have_is_kept(project, stor
     assert gc.collect(project, keep=2) == []
 
 
+def test_the_document_of_a_failed_run_stays_as_long_as_its_report(project, store):
+    for workload in ("vit", "other"):  # a name that is not in params.yaml ends with its last run
+        keep_run(project, 1, workload=workload, error="no such class")
+        keep_run(project, 2, workload=workload)
+        keep_run(project, 3, workload=workload)
+    removed = ["train/other/run-2", "train/other/run-1", "train/vit/run-2"]
+    assert collected(project, "run", keep=1, dry_run=True) == removed
+    assert collected(project, "run", keep=1) == removed
+    age(project.state / "runs", 89 * 24)
+    assert collected(project, "run", keep=1) == []
+    age(project.state / "runs", 2 * 24)
+    assert collected(project, "run", keep=1) == ["train/vit/run-1"]
+
+
 def names(store):
     return {path.name for path in (store.root / "toy").iterdir()}
 

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from retrain.project import Project
 from retrain.registry import snapshot, trust
+from retrain.runs import records
 from retrain.servers.newest import take_newest
 from tests.flows.conftest import Clone
 from tests.year import size
@@ -113,6 +114,8 @@ class Week:
         """Trains on what was delivered; a corrupted delivery is refused."""
         if self.number == self.plan.corrupted:
             refused = self.retrain("train", WORKLOAD, code=1)["error"]
+            history = self.trainer.root / "reports" / WORKLOAD / "index.html"
+            assert ">refused<" in history.read_text(encoding="utf-8")
             images = read(self.team.folder)[-1]["images"]
             return {"state": "Refused", "error": refused, "version": None, "images": images}
         document = self.retrain("train", WORKLOAD)
@@ -202,14 +205,17 @@ class Week:
 
 @contextmanager
 def dated(week: int) -> Iterator[None]:
-    """Gives the entries of the ledger the time of a week: they cannot be made older later."""
+    """Gives the entries of the ledger the time of a week: they cannot be made older later.
+
+    The documents of runs, which stand among them in the history, have it too.
+    """
 
     class Played(datetime):
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> datetime:
             return monday(week)
 
-    with patch.object(trust, "datetime", Played):
+    with patch.object(trust, "datetime", Played), patch.object(records, "datetime", Played):
         yield
 
 

@@ -3,8 +3,21 @@
 from dataclasses import replace
 
 from flows.pages import history, page
+from retrain.atomic import write_json
+from retrain.errors import RejectedDataError
 from retrain.registry import decisions, versions
+from retrain.runs import records
 from tests.tasks.promote.conftest import one, project, three  # noqa: F401 (fixtures)
+
+
+def keep_failure(project, run, day, error, flow="train"):  # noqa: F811
+    """Keeps the document of a run that failed; returns the file."""
+    folder = project.state / "runs" / flow / "toy"
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {"run": run, "time": f"{day}T12:00:00+00:00", **records.failure(project, error)}
+    write_json(folder / f"{run}.json", document)
+    write_json(folder / "latest.json", document)
+    return folder / f"{run}.json"
 
 
 def test_each_champion_is_in_the_picture_and_each_decision_in_the_table(project, three):  # noqa: F811
@@ -47,6 +60,45 @@ def test_a_version_that_was_not_promoted_does_not_stretch_the_axis(project, thre
 
 def test_old_decisions_are_counted_and_the_command_for_them_is_named(project, one):  # noqa: F811
     [entry] = decisions.read(project, "toy").entries
-    table, command = history.table([entry] * (history.MAX_ROWS + 2), {}, "toy", project.root)
-    assert len(table.rows) == history.MAX_ROWS
-    assert (command.meaning, command.command) == ("2 older decisions", "retrain history toy")
+    entries = [entry] * (history.MAX_ROWS + 2)
+    for number in range(2):
+        keep_failure(project, f"run-{number}", "2099-01-01", ValueError("no time"))
+    for failures in ([], records.failed_runs(project, "toy", "train")):
+        table, command = history.table(entries, failures, {}, "toy", project.root)
+        assert len(table.rows) == history.MAX_ROWS
+        told = f"{2 + len(failures)} older decisions", "retrain history toy"
+        assert (command.meaning, command.command) == told
+
+
+def test_a_run_without_a_decision_stands_among_them_with_its_reason(project, three):  # noqa: F811
+    entries = [
+        replace(entry, time=f"2026-11-0{entry.number}T00:00:00+00:00")
+        for entry in decisions.read(project, "toy").entries
+    ]
+    refusal = RejectedDataError("The data is rejected:\n- no image: 3 of 9\nAll of them: there")
+    refused = keep_failure(project, "run-b", "2026-11-02", refusal)
+    keep_failure(project, "run-a", "2026-11-09", OSError("the disk is gone"))
+    keep_failure(project, "run-c", "2026-11-05", refusal, flow="validate")
+    folder = page.folder_of(project, "toy")
+    folder.mkdir(parents=True)
+    (folder / f"{refused.stem}.html").touch()
+    failures = records.failed_runs(project, "toy", "train")
+    [table] = history.table(entries, failures, {}, "toy", folder)
+    assert [row[1].text for row in table.rows] == [
+        "failed", "promoted", "refused", "promoted", "promoted"
+    ]  # fmt: skip
+    told = [(row[0].link, row[-1].text) for row in table.rows]
+    assert told[0] == ("", "the disk is gone")
+    assert told[2] == ("run-b.html", "The data is rejected: - no image: 3 of 9")
+    html = page.render(history.page_of(project, "toy"))
+    for ending in ("Refused", "Failed"):
+        assert f"<dt>{ending}</dt><dd>1</dd>" in html
+
+
+def test_a_workload_whose_first_data_was_refused_has_a_history(project):  # noqa: F811
+    file = keep_failure(project, "run-1", "2026-11-02", RejectedDataError("too few images"))
+    html = page.render(history.page_of(project, "toy"))
+    assert "toy has no champion." in html
+    assert "too few images" in html
+    file.unlink()  # as `retrain gc` does; the last document stays
+    assert "No decision was made yet." in page.render(history.page_of(project, "toy"))

@@ -112,6 +112,18 @@ def test_a_model_that_is_compared_shows_the_difference_and_the_images(clone, fir
     assert f'href="{document["run"]}.html"' in page(clone, "index.html")
 
 
+def test_a_training_on_refused_data_is_in_the_history(clone, first):
+    error = clone.json("train", "vit", "--set", "checks.min_side=9", code=1)["error"]
+    assert "Refused" in page(clone)
+    assert "What was made is kept" in page(clone)
+    html, run = page(clone, "index.html"), clone.json("report", "vit")["run"]
+    [row] = re.findall(
+        rf'<tr><th scope="row"><bdi>\s*<a href="{run}.html".*?</tr>', html, re.DOTALL
+    )
+    assert ">refused<" in row
+    assert error.splitlines()[1] in row
+
+
 @pytest.mark.slow
 def test_the_pages_of_runs_load_without_a_fault(clone, first, tmp_path):
     with opened(tmp_path) as tab:
