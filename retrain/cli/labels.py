@@ -84,7 +84,7 @@ def import_labels(
     Example: `retrain labels import vit reports/vit/suspects.csv --dry-run`
 
     Args:
-        file: A JSON export of Label Studio, or the CSV file with the column `corrected` filled.
+        file: An export of Label Studio, or the CSV file with the column `corrected` filled.
         dry_run: Show what would change, image by image, and change nothing.
         yes: Ask nothing.
     """

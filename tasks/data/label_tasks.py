@@ -4,7 +4,8 @@ A task of Label Studio (its JSON format for import) has the image, what the data
 model's answer as a prediction. The images are copied beside the tasks, so that they can be shown
 whatever the data's format is, and are named by their content. Label Studio reads them from its
 local files storage: `/data/local-files/?d=` and the path from the project's folder on, which is
-its `LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT`.
+its `LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT`. Its control is named as the column of the CSV file, so
+that the exports of Label Studio have this column too, beside the label that the data has.
 """
 
 import csv
@@ -18,8 +19,8 @@ from xml.sax.saxutils import quoteattr
 from retrain import atomic
 from tasks.data import listed
 
-CORRECTED = "corrected"  # the column of the CSV file that a person fills
-FROM_NAME, TO_NAME = "label", "image"  # in the labelling interface
+CORRECTED = "corrected"  # the column of the CSV file that a person fills; the control
+TO_NAME = "image"  # in the labelling interface
 COLUMNS = [name for name in listed.schema().names if name != "image"]
 SIGNATURES = {b"\x89PNG": ".png", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
 
@@ -78,7 +79,7 @@ def _task(row: dict[str, Any], image: Path, model: str) -> dict[str, Any]:
     """A task of Label Studio for a listed image."""
     place = f"/data/local-files/?d={quote(image.as_posix())}"
     answer = {
-        "from_name": FROM_NAME,
+        "from_name": CORRECTED,
         "to_name": TO_NAME,
         "type": "choices",
         "value": {"choices": [row["proposed"]]},
@@ -92,7 +93,7 @@ def _interface(classes: Sequence[str]) -> str:
     choices = "".join(f"    <Choice value={quoteattr(name)}/>\n" for name in classes)
     return (
         f'<View>\n  <Image name="{TO_NAME}" value="${TO_NAME}"/>\n'
-        f'  <Choices name="{FROM_NAME}" toName="{TO_NAME}" choice="single-radio" '
+        f'  <Choices name="{CORRECTED}" toName="{TO_NAME}" choice="single-radio" '
         f'showInline="true">\n{choices}  </Choices>\n  <Text name="why" value="$why"/>\n</View>\n'
     )
 

@@ -1,7 +1,7 @@
 """Reads corrected labels: an export of Label Studio, or the CSV file of listed images.
 
 Both come from the files that `tasks/data/label_tasks.py` writes, so that each image is known by
-its file, its row there, and its SHA-256.
+its file, its row there, and its SHA-256. Label Studio's own CSV has the same columns, and more.
 """
 
 import csv
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from retrain.errors import UsageError
-from tasks.data.label_tasks import CORRECTED, FROM_NAME
+from tasks.data.label_tasks import CORRECTED
 from tasks.data.listed import TO_LABEL
 
 NEEDED = ("why", "path", "file", "row", "sha256")
+CONTROLS = (CORRECTED, "label")  # the second is that of tasks of earlier versions
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ def read(file: Path) -> list[Correction]:
     """Reads the images that have a label of a person.
 
     Args:
-        file: An export of Label Studio in its format JSON, or a CSV file with the columns of the
-            one that was written, whose column `corrected` a person has filled.
+        file: An export of Label Studio in its format JSON, JSON-MIN or CSV, or the CSV file that
+            was written, whose column `corrected` a person has filled.
 
     Raises:
         UsageError: There is no such file, it lacks something, or an image has two labels.
@@ -70,7 +71,8 @@ def read(file: Path) -> list[Correction]:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise UsageError(
             f"{file} cannot be read: {reason}. It should be an export of Label Studio in its "
-            f"format JSON, or a CSV file with the columns {', '.join((*NEEDED, CORRECTED))}."
+            "format JSON, JSON-MIN or CSV, or a CSV file with the columns "
+            f"{', '.join((*NEEDED, CORRECTED))}."
         ) from None
     return [*_each_once(found)]
 
@@ -86,19 +88,23 @@ def _rows(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
 def _tasks(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
     """The data of the annotated tasks of an export of Label Studio, and their labels."""
     for task in json.loads(file.read_bytes()):
-        labels = {
-            choice
-            for annotation in task["annotations"]
-            if not annotation.get("was_cancelled")
-            for result in annotation["result"]
-            if result["from_name"] == FROM_NAME
-            for choice in result["value"]["choices"]
-        }
-        if len(labels) > 1:
-            named = " and ".join(sorted(labels))
-            raise UsageError(f"{file}: {task['data']['path']} was labelled {named}: decide on one.")
-        for label in labels:
-            yield task["data"], label
+        if "sha256" not in task:
+            for label in _choices(task):
+                yield task["data"], label
+        elif label := task.get(CORRECTED):  # JSON-MIN has it among the data
+            yield task, str(label)
+
+
+def _choices(task: Mapping[str, Any]) -> list[str]:
+    """The labels of a task that were submitted; one that was skipped has none."""
+    return [
+        choice
+        for annotation in task["annotations"]
+        if not annotation.get("was_cancelled")
+        for result in annotation["result"]
+        if result["from_name"] in CONTROLS
+        for choice in result["value"]["choices"]
+    ]
 
 
 def _each_once(corrections: Iterable[Correction]) -> Iterator[Correction]:

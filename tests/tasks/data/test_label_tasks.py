@@ -36,7 +36,7 @@ def test_every_listed_image_becomes_a_task_and_a_row(tmp_path):
     assert (prediction["model_version"], prediction["score"]) == ("vit version 3", 0.75)
     assert prediction["result"] == [
         {
-            "from_name": "label",
+            "from_name": "corrected",
             "to_name": "image",
             "type": "choices",
             "value": {"choices": ["<dog> & co"]},
@@ -50,3 +50,4 @@ def test_every_listed_image_becomes_a_task_and_a_row(tmp_path):
     assert [choice.get("value") for choice in interface.iter("Choice")] == ["cat", "<dog>"]
     names = {node.get("name"): node.get("value") for node in interface.getroot()}
     assert names["image"] == "$image"
+    assert interface.find("Choices").get("name") in rows[0]  # as the exports have the column

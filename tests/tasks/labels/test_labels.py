@@ -132,9 +132,65 @@ def test_images_that_were_to_be_labelled_are_added(project):
     assert flow.plan(project, "photos", file).changes == []
 
 
+EXPORTS = Path(__file__).parent / "label_studio"  # by Label Studio 1.23.2; the JSON is shortened
+
+
+@pytest.mark.parametrize("name", ["project.json", "project-min.json", "project.csv"])
+def test_each_export_of_label_studio_has_what_was_submitted(project, name):
+    write_files(
+        project.root / "images",
+        {
+            'train/cat/1, "é".png': b"1",  # the model's answer was confirmed
+            "train/cat/2.png": b"2",  # the data's label was submitted
+            "train/dog/3.png": b"3",  # skipped
+            "train/dog/4.png": b"4",  # a draft
+            "train/dog/5.png": b"5",  # skipped, and then submitted
+            "train/cat/6.png": b"6",  # nobody has opened it
+        },
+    )
+    labelled = corrections.read(EXPORTS / name)
+    assert {each.path: (each.label, each.is_new) for each in labelled} == {
+        'train/cat/1, "é".png': ("dog", False),
+        "train/cat/2.png": ("cat", False),
+        "train/dog/5.png": ("cat", False),
+        "camera 1/7.png": ("cat", True),
+    }
+    copies = {sha256(b"7").hexdigest() + ".png": b"7"}
+    write_files(project.root / "reports" / "photos" / "select-images", copies)
+    flow.plan(project, "photos", EXPORTS / name).apply()
+    assert names(project) == [
+        "train/cat/2.png",
+        "train/cat/5.png",
+        "train/cat/6.png",
+        "train/cat/7.png",
+        'train/dog/1, "é".png',
+        "train/dog/3.png",
+        "train/dog/4.png",
+    ]
+
+
+def test_labels_of_tasks_of_an_earlier_version_are_read(project):
+    text = (EXPORTS / "project.json").read_text()
+    earlier = project.root / "earlier.json"
+    earlier.write_text(text.replace('"from_name": "corrected"', '"from_name": "label"'))
+    assert corrections.read(earlier) == corrections.read(EXPORTS / "project.json")
+
+
+def test_two_annotators_who_differ_are_asked_to_decide(project):
+    rows = json.loads((EXPORTS / "project-min.json").read_bytes())
+    exported = project.root / "export.json"
+    exported.write_text(json.dumps([*rows, rows[0] | {"corrected": "cat"}]))
+    with pytest.raises(UsageError, match="is labelled dog and cat: decide on one"):
+        corrections.read(exported)
+    exported.write_text(json.dumps([rows[0] | {"corrected": {"choices": ["cat", "dog"]}}]))
+    with pytest.raises(UsageError, match="which is no class of the data"):
+        write_files(project.root / "images", FILES)
+        flow.plan(project, "photos", exported)
+
+
 def task(data: dict, *choices: str, cancelled: bool = False) -> dict:
     """A task as Label Studio exports it."""
-    result = {"from_name": "label", "to_name": "image", "type": "choices"}
+    result = {"from_name": "corrected", "to_name": "image", "type": "choices"}
     annotation = {
         "was_cancelled": cancelled,
         "result": [result | {"value": {"choices": [choice]}} for choice in choices],
@@ -150,7 +206,7 @@ def test_an_export_of_label_studio_says_the_same(project):
     found = corrections.read(exported)
     assert found == corrections.read(write_csv(project, first, second))
     exported.write_text(json.dumps([task(first, "dog", "cat")]))
-    with pytest.raises(UsageError, match="was labelled cat and dog: decide on one"):
+    with pytest.raises(UsageError, match="is labelled dog and cat: decide on one"):
         corrections.read(exported)
     exported.write_text(json.dumps({"a": 1}))
     with pytest.raises(UsageError, match=r"export.json cannot be read: "):
