@@ -13,7 +13,7 @@ from retrain.runs import console
 from retrain.step import Input
 from retrain.store import Artifact, Store
 
-THREADS = 8
+THREADS = 4  # with more, those that read small files wait for each other
 BATCHES = 16  # of many files, that each thread gets
 
 
