@@ -1,13 +1,12 @@
 """Finds the output that a step has made of an earlier version of its inputs, to take from it."""
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from retrain.errors import DamagedArtifactError
-from retrain.outputs import Plan, list_files, read_digests, read_plan
+from retrain.outputs import Plan, describe, read_digests, read_plan, stats_of
 from retrain.step import Input
 from retrain.store import Store
 
@@ -52,17 +51,16 @@ def list_shared(folder: Path, earlier: Path) -> list[dict[str, Any]]:
         As `list_files` does; links that were there already are not read.
     """
     digests = read_digests(earlier)
-    there = {digest: f"{earlier}/{path}" for path, digest in digests.items()}
-    inodes = {_inode(f"{earlier}/{path}"): digest for path, digest in digests.items()}
-    files = list_files(folder, inodes)
+    there = {digest: path for path, digest in digests.items()}
+    inodes = {
+        stat.st_ino: digests[path] for path, stat in stats_of(earlier).items() if path in digests
+    }
+    stats = stats_of(folder)
+    files = describe(folder, stats, inodes)
     with suppress(OSError):  # a file system without links, or with few
         for file in files:
-            path, source = f"{folder}/{file['path']}", there.get(file["sha256"])
-            if source and _inode(path) not in inodes:
-                Path(path).unlink()
-                Path(path).hardlink_to(source)
+            path, source = file["path"], there.get(file["sha256"])
+            if source and stats[path].st_ino not in inodes:
+                (folder / path).unlink()
+                (folder / path).hardlink_to(earlier / source)
     return files
-
-
-def _inode(path: str) -> int:
-    return os.stat(path).st_ino  # noqa: PTH116  millions of them

@@ -220,23 +220,38 @@ def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
         target.write(f"\n ]{after}\n")
 
 
-def list_files(folder: Path, known: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
-    """Every file below a folder: path (relative, `/`), bytes and sha256 (hex), in order.
+def list_files(folder: Path) -> list[dict[str, Any]]:
+    """Every file below a folder: path (relative, `/`), bytes and sha256 (hex), in order."""
+    return describe(folder, stats_of(folder), {})
+
+
+def stats_of(folder: Path) -> dict[str, os.stat_result]:
+    """What `os.stat` gives of every file below a folder, by its path (relative, `/`), in order."""
+    stats = {}
+    for place, _, names, descriptor in os.fwalk(folder):
+        above = place.removeprefix(f"{folder}").lstrip("/")
+        for name in names:
+            stats[f"{above}/{name}" if above else name] = os.stat(name, dir_fd=descriptor)
+    return dict(sorted(stats.items()))
+
+
+def describe(
+    folder: Path, stats: Mapping[str, os.stat_result], known: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """Describes files as `list_files` does.
 
     Args:
         folder: The folder.
+        stats: Its files, as `stats_of` gives them.
         known: The sha256 of files by their inodes, which are not read again.
     """
-    known = known or {}
-    paths = (f"{place}/{name}" for place, _, names in os.walk(folder) for name in names)
-    stats = {path: os.stat(path) for path in sorted(paths)}  # noqa: PTH116  millions of them
     size = sum(stat.st_size for stat in stats.values() if stat.st_ino not in known)
     with console.counted("hashing", size, "bytes") as show:
         return [
             {
-                "path": path.removeprefix(f"{folder}/"),
+                "path": path,
                 "bytes": stat.st_size,
-                "sha256": known.get(stat.st_ino) or sha256_of(path, show),
+                "sha256": known.get(stat.st_ino) or sha256_of(f"{folder}/{path}", show),
             }
             for path, stat in stats.items()
         ]
@@ -254,7 +269,7 @@ def state_of(folder: Path, opened: Callable[[str], bool] | None = None) -> str:
             None if all count.
     """
     digest = hashlib.sha256()
-    for place, folders, names in os.walk(folder):
+    for place, folders, names, descriptor in os.fwalk(folder):
         folders.sort()
         below = os.path.relpath(place, folder)
         above = "" if below == "." else f"{below}/"
@@ -264,7 +279,7 @@ def state_of(folder: Path, opened: Callable[[str], bool] | None = None) -> str:
         states = [below] if counted else []  # a file that was fetched may have made the folder
         for name in counted:
             with suppress(FileNotFoundError):
-                stat = os.stat(f"{place}/{name}")  # noqa: PTH116  millions of them
+                stat = os.stat(name, dir_fd=descriptor)
                 states.append(f"{name}\0{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}")
         digest.update(os.fsencode("\0".join([*states, ""])))
     return digest.hexdigest()

@@ -171,17 +171,13 @@ def made(paths: Sequence[Path]) -> set[Path]:
 
     A record counts only if the remote store still has the content.
     """
-    remote = _store().remote if any(_record(path).exists() for path in paths) else None
-
-    def is_made(path: Path) -> bool:
-        if path.exists():
-            return True
-        if remote is None or not _record(path).exists():
-            return False
-        return exchange.has(remote, _entry(path), patient=True)
-
+    here = {path for path in paths if path.exists()}
+    sent = [path for path in paths if path not in here and _record(path).exists()]
+    if not sent or (remote := _store().remote) is None:
+        return here
     with ThreadPoolExecutor(exchange.THREADS) as pool:
-        return {path for path, done in zip(paths, pool.map(is_made, paths), strict=True) if done}
+        has = pool.map(lambda path: exchange.has(remote, _entry(path), patient=True), sent)
+        return here | {path for path, is_there in zip(sent, has, strict=True) if is_there}
 
 
 def _entry(path: Path) -> dict[str, Any]:
