@@ -102,8 +102,7 @@ def preprocess(
     for task in tasks:
         for split, shard in task.shards.items():
             spread.add(shard, workspace, f"{split}/{shard.name}")
-    for split in SPLITS:
-        _write_rows(validated.folder, split, rows[split], labels, workspace.folder / split)
+    _write_rows(validated.folder, rows, labels, workspace.folder)
     if images.storage == "source":
         _describe_source(data, pulled, validated.folder, workspace.folder)
     write_json(workspace.folder / LABELS, labels)
@@ -283,9 +282,9 @@ def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
 
 
 def _write_rows(
-    validated: Path, split: str, rows: int, labels: Sequence[str], folder: Path
+    validated: Path, rows: Mapping[str, int], labels: Sequence[str], folder: Path
 ) -> None:
-    """Writes the labels of a split and where its rows come from, a unit at a time."""
+    """Writes the labels of each split and where its rows come from, a unit at a time."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -293,15 +292,18 @@ def _write_rows(
 
     columns = ["path", "label", "sha256", "pixels", "file", "row"]
     schema = pa.schema([image_table.schema().field(name) for name in columns])
-    with (
-        (folder / "labels.npy").open("wb") as file,
-        pq.ParquetWriter(folder / ROWS, schema) as writer,
-    ):
-        _write_header(file, "<i8", (rows,))
-        for table in image_table.read_split(validated, split, columns):
-            writer.write_table(table)
-            indices = pc.index_in(table["label"], pa.array(labels, pa.string()))
-            file.write(indices.to_numpy().astype(np.int64).tobytes())
+    with ExitStack() as stack:
+        files, writers = {}, {}
+        for split in SPLITS:
+            files[split] = stack.enter_context((folder / split / "labels.npy").open("wb"))
+            writers[split] = stack.enter_context(pq.ParquetWriter(folder / split / ROWS, schema))
+            _write_header(files[split], "<i8", (rows[split],))
+        for table in image_table.read_groups(validated, ["split", *columns]):
+            for split in table["split"].unique().to_pylist():
+                part = table.filter(pc.equal(table["split"], split)).select(columns)
+                writers[split].write_table(part)
+                indices = pc.index_in(part["label"], pa.array(labels, pa.string()))
+                files[split].write(indices.to_numpy().astype(np.int64).tobytes())
 
 
 @preprocess.chooses
