@@ -16,8 +16,8 @@ store. What is shown:
 
 The photos are smooth patterns with noise, JPEG and every twentieth PNG, no two alike. They have
 256 x 192 pixels, or as many as `--pixels` says: a photo of ImageNet has 469 x 387 on average. They
-are named by number, as a camera does, so that those of a week follow each other; or at
-random (`--names random`), so that they lie among the others.
+are named by number, as a camera does, so that those of a week follow each other; or at random
+(`--names random`), so that they lie among the others.
 """
 
 import argparse

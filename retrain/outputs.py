@@ -227,12 +227,9 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
 
 def stats_of(folder: Path) -> dict[str, os.stat_result]:
     """What `os.stat` gives of every file below a folder, by its path (relative, `/`), in order."""
-    stats = {}
-    for place, _, names, descriptor in os.fwalk(folder):
-        above = place.removeprefix(f"{folder}").lstrip("/")
-        for name in names:
-            stats[f"{above}/{name}" if above else name] = os.stat(name, dir_fd=descriptor)
-    return dict(sorted(stats.items()))
+    paths = (f"{place}/{name}" for place, _, names in os.walk(folder) for name in names)
+    stats = {path: os.stat(path) for path in sorted(paths)}  # noqa: PTH116  millions of them
+    return {path.removeprefix(f"{folder}/"): stat for path, stat in stats.items()}
 
 
 def describe(
@@ -269,7 +266,7 @@ def state_of(folder: Path, opened: Callable[[str], bool] | None = None) -> str:
             None if all count.
     """
     digest = hashlib.sha256()
-    for place, folders, names, descriptor in os.fwalk(folder):
+    for place, folders, names in os.walk(folder):
         folders.sort()
         below = os.path.relpath(place, folder)
         above = "" if below == "." else f"{below}/"
@@ -279,7 +276,7 @@ def state_of(folder: Path, opened: Callable[[str], bool] | None = None) -> str:
         states = [below] if counted else []  # a file that was fetched may have made the folder
         for name in counted:
             with suppress(FileNotFoundError):
-                stat = os.stat(name, dir_fd=descriptor)
+                stat = os.stat(f"{place}/{name}")  # noqa: PTH116  millions of them
                 states.append(f"{name}\0{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}")
         digest.update(os.fsencode("\0".join([*states, ""])))
     return digest.hexdigest()

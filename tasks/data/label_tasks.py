@@ -19,7 +19,7 @@ from xml.sax.saxutils import quoteattr
 from retrain import atomic
 from tasks.data import listed
 
-CORRECTED = "corrected"  # the column of the CSV file that a person fills; the control
+CORRECTED = "corrected"  # the column of the CSV file, and the control, that a person fills
 TO_NAME = "image"  # in the labelling interface
 COLUMNS = [name for name in listed.schema().names if name != "image"]
 SIGNATURES = {b"\x89PNG": ".png", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}

@@ -70,7 +70,7 @@ def read(project: Project, name: str, logs: Sequence[Path], wanted: pc.Expressio
         wanted: Which rows count, by the columns of a prediction log.
 
     Returns:
-        The rows, with these columns.
+        The rows, with the columns of a prediction log.
 
     Raises:
         UsageError: A folder does not exist, or a file in it is no log.

@@ -35,14 +35,14 @@ def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
     streamed = [job for job in jobs if job.ingest == "stream"]
     assert not streamed or len(jobs) == 1, "a trainer has the images of one training"
     images = stream_ingest.of_trainer(*streamed, scaling) if streamed else {}
-    survives = FailureConfig(max_failures=jobs[0].scale.max_failures)  # as a run does
+    replaces_workers = FailureConfig(max_failures=jobs[0].scale.max_failures)  # as a run does
     with tempfile.TemporaryDirectory() as storage:
         trainer = TorchTrainer(
             _work_all,
             train_loop_config={"job": jobs[0], "jobs": list(jobs)},
             torch_config=TorchConfig(backend="gloo", timeout_s=60),
             scaling_config=scaling,
-            run_config=RunConfig("combinations", storage, failure_config=survives),
+            run_config=RunConfig("combinations", storage, failure_config=replaces_workers),
             **images,
         )
         return list(fit(trainer).return_value)
