@@ -16,7 +16,7 @@ import pytest
 from retrain import tracking
 from retrain.project import Project
 from tests import templates
-from tests.flows.conftest import RETRAIN, free_port, until
+from tests.flows.conftest import RETRAIN, draw_photos, free_port, make_clone, until
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +61,27 @@ def test_dvc_takes_from_the_store_what_a_run_has_made_and_registers_nothing_twic
     assert "Stage 'train@vit' didn't change, skipping" in done.stdout
     assert "Stage 'evaluate@vit' didn't change, skipping" in done.stdout
     assert "Running stage 'gate@vit'" in done.stdout
+
+
+def test_dvc_alone_does_all_of_it_in_a_fresh_clone(first, prefect_api, tmp_path):
+    clone = make_clone(tmp_path / "clone", prefect_api)
+    said = clone.run("dvc", "repro").stdout
+    assert "vit version 1 is the first champion." in said
+    record = json.loads((clone.root / "build/vit/promote/record.json").read_text())
+    assert record["facts"]["digest"] == first["model"]["digest"]
+    assert "accuracy" in clone.run("dvc", "metrics", "show").stdout
+    clone.run("dvc", "plots", "show", "-q")
+    assert (clone.root / "dvc_plots" / "index.html").is_file()
+    diff = json.loads(clone.run("dvc", "params", "diff", "--json").stdout)
+    assert diff["params.yaml"]["workloads.vit.train.epochs"] == {"old": 40, "new": 2, "diff": -38}
+
+    said = clone.run("dvc", "repro").stdout  # what asks something outside, and nothing else
+    assert re.findall("Running stage '(.*)'", said) == ["pull@vit", "gate@vit", "promote@vit"]
+
+    said = clone.run("dvc", "exp", "run", "-S", "workloads.vit.train.epochs=1", "-n", "one").stdout
+    assert "vit version 1 stays the champion" in said
+    shown = json.loads(clone.run("dvc", "exp", "show", "--json").stdout)
+    assert "one" in str(shown)
 
 
 def test_an_experiment_of_dvc_promotes_nothing(clone, first):
@@ -109,7 +130,18 @@ def test_dvc_and_a_run_at_the_same_time_do_each_step_once(clone, first, tmp_path
 
 
 @pytest.fixture(scope="module")
-def servers(clone):
+def photos(clone, tmp_path_factory):
+    """A workload of the clone that `retrain init` has made."""
+    images = draw_photos(tmp_path_factory.mktemp("given") / "photos")
+    clone.json("init", str(images), "--pretrained", "none")
+    path = clone.root / "params.yaml"
+    shipped, init, own = path.read_text().partition("  photos:\n")
+    path.write_text(shipped + init + re.sub(r"epochs: \d+", "epochs: 2", own))
+    return "photos"
+
+
+@pytest.fixture(scope="module")
+def servers(clone, photos):
     """Those of `make up`; the variables that name them."""
     ports = {
         "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
@@ -172,6 +204,18 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
     assert state["message"] in watched.stdout
     assert state["message"].startswith(f"Nothing changed since run {last['run'][:8]} of ")
     assert last_run(clone) == last
+
+
+def test_a_workload_that_init_made_is_one_model_three_ways(clone, photos, servers):
+    assert clone.run("dvc", "repro", f"promote@{photos}").returncode == 0
+    record = json.loads((clone.root / f"build/{photos}/promote/record.json").read_text())
+    trained = clone.train("--refresh", workload=photos)
+    deployment = ("prefect", "deployment", "run", f"train/{photos}")
+    clone.run(*deployment, "--param", "refresh=true", "--watch", **servers)
+    [status] = clone.json("status", photos)
+    assert not any(step["cached"] for step in status["last_run"]["steps"])
+    assert status["last_run"]["run"] != trained["run"]
+    assert status["last_run"]["model"] == trained["model"] == record["facts"]
 
 
 # Any model passes the gate, and waits then.

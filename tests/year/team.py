@@ -15,7 +15,7 @@ from tests.year.images import Picture, first_pictures
 from tests.year.plan import Plan, monday
 
 WORKLOAD = "digits"
-PARAMS = """
+PARAMS = """\
 retention:
   versions: {plan.versions}
   days: {plan.days}
@@ -79,7 +79,7 @@ class Team:
         self._git(self.folder, "clone", "-q", "team.git", "people")
         root = self.people.root
         self._git(root, "remote", "add", "upstream", str(self.folder / "project.git"))
-        (root / "team" / "params.yaml").write_text(PARAMS.format(plan=self.plan))
+        (root / "params.yaml").write_text(PARAMS.format(plan=self.plan))
         # Prefect's server looks for old runs each hour; a week of the year takes seconds.
         self.people.edit("prefect.toml", VACUUM, f"{VACUUM}\nloop_seconds = 2")
         self.people.edit("prefect.toml", "= 7776000", f"= {self.plan.days * 86400}")
