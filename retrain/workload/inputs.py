@@ -79,16 +79,6 @@ class Data(Section):
         ),
     )
 
-    expect_new: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        description=(
-            "After how many days without a new version of the data (a commit of `data.dvc`) people "
-            "are told; never when None."
-        ),
-    )
-
     def faults(self) -> Iterator[str]:
         """A sentence for each of the values that are valid alone but not together."""
         if self.path.strip() in ("", "."):
