@@ -17,7 +17,7 @@ from retrain.servers import ray_cluster
 from retrain.step import Workspace
 from tasks.compute import spread
 from tasks.data.listing import link_file, list_files
-from tasks.data.listings import SUFFIXES, candidates
+from tasks.data.listings import candidates
 from tasks.pull import dvc_objects
 from tasks.pull.dvc_cache import (
     NO_REMOTE,
@@ -211,7 +211,7 @@ class DvcSource:
         folder = workspace.folder / "data"
         for name in files:
             inside(folder, name)
-        for name in {name for form in SUFFIXES for name in candidates(files, form)}:
+        for name in candidates(files):
             objects.get(name, files.pop(name), inside(folder, name))
         size = self._pinned().get("size", 0) / len(md5s)
         records = workspace.scratch / "sent"

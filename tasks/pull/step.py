@@ -100,8 +100,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     try:
         if not (version.tracked and source.send(version.digest, workspace)):
             source.fetch(version.digest, folder, workspace.scratch)
-            if data.format != "webdataset":  # of which one tar file may be all
-                unpack(folder, workspace.scratch)
+            unpack(folder, workspace.scratch)
         sent = (file["path"].removeprefix("data/") for file in workspace.sent)
         here = (name for name, _ in list_files(folder))
         names = sorted([*here, *(name for name in sent if not is_hidden(name))])
