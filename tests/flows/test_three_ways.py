@@ -1,7 +1,4 @@
-"""Three ways in, one result: the command line, DVC, and a deployment on the project's server.
-
-Only the last one can wait for a person.
-"""
+"""Three ways in, one result: the command line, DVC, and a deployment on the project's server."""
 
 import json
 import re
@@ -16,7 +13,7 @@ import pytest
 from retrain import tracking
 from retrain.project import Project
 from tests import templates
-from tests.flows.conftest import RETRAIN, draw_photos, free_port, make_clone, until
+from tests.flows.conftest import RETRAIN, draw_photos, free_port, make_clone
 
 pytestmark = pytest.mark.slow
 
@@ -130,18 +127,7 @@ def test_dvc_and_a_run_at_the_same_time_do_each_step_once(clone, first, tmp_path
 
 
 @pytest.fixture(scope="module")
-def photos(clone, tmp_path_factory):
-    """A workload of the clone that `retrain init` has made."""
-    images = draw_photos(tmp_path_factory.mktemp("given") / "photos")
-    clone.json("init", str(images), "--pretrained", "none")
-    path = clone.root / "params.yaml"
-    shipped, init, own = path.read_text().partition("  photos:\n")
-    path.write_text(shipped + init + re.sub(r"epochs: \d+", "epochs: 2", own))
-    return "photos"
-
-
-@pytest.fixture(scope="module")
-def servers(clone, photos):
+def servers(clone):
     """Those of `make up`; the variables that name them."""
     ports = {
         "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
@@ -206,78 +192,67 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
     assert last_run(clone) == last
 
 
-def test_a_workload_that_init_made_is_one_model_three_ways(clone, photos, servers):
-    assert clone.run("dvc", "repro", f"promote@{photos}").returncode == 0
-    record = json.loads((clone.root / f"build/{photos}/promote/record.json").read_text())
-    trained = clone.train("--refresh", workload=photos)
-    deployment = ("prefect", "deployment", "run", f"train/{photos}")
+def test_a_workload_that_init_made_is_one_model_three_ways(clone, servers, tmp_path):
+    params, deployments = clone.root / "params.yaml", clone.root / "prefect.yaml"
+    before = params.read_text(), deployments.read_text()
+    clone.json("init", str(draw_photos(tmp_path / "photos")), "--pretrained", "none")
+    assert params.read_text().startswith(before[0])
+    own = re.sub(r"epochs: \d+", "epochs: 2", params.read_text().removeprefix(before[0]))
+    params.write_text(before[0] + own)
+    clone.run(*RETRAIN, "up", **servers)
+
+    clone.run("dvc", "repro", "promote@photos")
+    record = json.loads((clone.root / "build/photos/promote/record.json").read_text())
+    trained = clone.train("--refresh", workload="photos")
+    deployment = ("prefect", "deployment", "run", "train/photos")
     clone.run(*deployment, "--param", "refresh=true", "--watch", **servers)
-    [status] = clone.json("status", photos)
+    [status] = clone.json("status", "photos")
     assert not any(step["cached"] for step in status["last_run"]["steps"])
     assert status["last_run"]["run"] != trained["run"]
     assert status["last_run"]["model"] == trained["model"] == record["facts"]
+    params.write_text(before[0])
+    deployments.write_text(before[1])
 
 
 # Any model passes the gate, and waits then.
 MANUAL = "metric: accuracy\n      margin: 0.9\n      approval: manual"
 
 
-def test_a_deployment_waits_without_its_slot_and_compares_again_if_the_champion_has_changed(
-    clone, servers
-):
+def test_a_deployment_whose_model_waits_ends_and_says_what_to_do(clone, servers):
     params = clone.root / "params.yaml"
     before = params.read_text()
     clone.edit("params.yaml", "metric: accuracy", MANUAL)
     clone.edit("params.yaml", "epochs: 2", "epochs: 8")
-    api = servers["PREFECT_API_URL"]
-    deployment = ask(f"{api}/deployments/name/train/vit")["id"]
-
-    def begin():
-        return ask(f"{api}/deployments/{deployment}/create_flow_run", {})["id"]
-
-    def state(run):
-        return ask(f"{api}/flow_runs/{run}")["state"]
-
-    def asked():
-        now = state(run)
-        return now["name"] == "Suspended" and now["state_details"]["pause_key"]
-
-    def resume(**form):
-        assert ask(f"{api}/flow_runs/{run}/resume", {"run_input": form})["status"] == "ACCEPT"
-
-    run = begin()
-    until(asked, 240)
-    key = asked()
+    deployment = ("prefect", "deployment", "run", "train/vit", "--watch")
+    watched = clone.run(*deployment, COLUMNS="500", **servers)
+    state = last_flow_run(servers["PREFECT_API_URL"])["state"]
+    assert (state["type"], state["name"]) == ("COMPLETED", "Waiting")
     [told] = clone.json("status", "vit")
     assert told["champion"]["version"] == told["waiting"]["previous"] == 1
-    assert told["waiting"]["run"] == told["last_run"]["run"] == run
+    assert told["waiting"]["run"] == told["last_run"]["run"]
     version = told["waiting"]["version"]
+    assert f"version {version} passes the gate and waits for approval: " in state["message"]
+    assert "retrain approve vit --reason WHY" in watched.stdout
 
-    # The deployment has one slot, and another run has it meanwhile.
-    other = begin()
-    until(lambda: state(other)["type"] == "COMPLETED", 120)
-    assert state(other)["name"] == "Skipped"
-    assert f"version {version} passes the gate and waits for approval: " in state(other)["message"]
-    assert state(run)["name"] == "Suspended"
-
-    changed = ("--set", "train.epochs=6", "--set", "gate.approval=automatic", "--promote")
-    later = clone.train(*changed)["model"]
-    assert later["aliases"][0] == "champion"
-    resume(decision="approve", reason="looks right")
-    until(lambda: asked() not in (False, key), 120)
-    [told] = clone.json("status", "vit")
-    assert told["champion"]["version"] == told["waiting"]["previous"] == later["version"]
-    assert told["waiting"]["version"] == version
-
-    resume(decision="approve", reason="still looks right", name="ada")
-    until(lambda: state(run)["type"] == "COMPLETED", 120)
-    assert state(run)["name"] == "Approved"
+    clone.retrain("approve", "vit", "--reason", "looks right")
     history = clone.json("history", "vit")
-    assert [(entry["action"], entry["version"], entry["previous"]) for entry in history[-4:]] == [
+    assert [(entry["action"], entry["version"], entry["previous"]) for entry in history[-2:]] == [
         ("waiting", version, 1),
-        ("promoted", later["version"], 1),
-        ("waiting", version, later["version"]),
-        ("promoted", version, later["version"]),
+        ("promoted", version, 1),
     ]
-    assert (history[-1]["who"], history[-1]["reason"]) == ("ada (train/vit)", "still looks right")
+    params.write_text(before)
+
+
+def test_what_waits_because_of_dvc_and_was_approved_is_compared_with_by_the_next_run(clone):
+    params = clone.root / "params.yaml"
+    before = params.read_text()
+    clone.edit("params.yaml", "metric: accuracy", MANUAL)
+    clone.edit("params.yaml", "epochs: 2", "epochs: 6")
+    clone.run("dvc", "repro", "promote@vit")
+    [told] = clone.json("status", "vit")
+    version = told["waiting"]["version"]
+    clone.retrain("approve", "vit", "--reason", "looks right")
+    clone.edit("params.yaml", "epochs: 6", "epochs: 7")
+    document = clone.train()
+    assert (document["state"], document["champion"]["version"]) == ("Waiting", version)
     params.write_text(before)

@@ -70,7 +70,6 @@ EDITS = {
     "tasks/train/dataloader_ingest.py": [],
     "tasks/train/stream_ingest.py": [],
     "tasks/data/source_images.py": [],
-    "tasks/data/tar_files.py": [],
     "tasks/train/loops/mine.py": [],
     "tasks/train/estimate.py": [],
     "tasks/train/loops/torch.py": ["train"],
