@@ -10,7 +10,7 @@ export DVC_NO_ANALYTICS = 1
 export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export HF_HUB_DISABLE_TELEMETRY = 1
-.PHONY: help setup train test test-all test-cluster fuzz mutants lint format docs bench soak up down year lock upgrade
+.PHONY: help setup train test test-all test-cluster fuzz lint format docs bench soak up down year lock upgrade
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
@@ -19,9 +19,14 @@ help:  ## Show the targets.
 setup: .venv/installed  ## Install the locked environment into .venv (once).
 
 .venv/installed: requirements-dev.lock pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-dev.lock
-	$(BIN)/pip install --quiet --editable .  # and PyTorch, whose build differs between systems
+	@echo "Making an environment in .venv, with uv to fill it …"
+	@$(PYTHON) -m venv .venv
+	@sed -n '/^uv==/,/# via/p' requirements-dev.lock > .venv/uv.lock
+	@$(BIN)/pip install --quiet --no-deps --require-hashes --requirement .venv/uv.lock
+	@echo "Installing the locked packages, 1.6 GB …"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirement requirements-dev.lock
+	@echo "Installing PyTorch, whose build differs between systems, and this project …"
+	@$(BIN)/pip install --quiet --editable .
 	@touch $@
 
 upgrade:  ## Merge a newer version of this project (REF=upstream/main), and show what would run again.
@@ -53,9 +58,6 @@ test-cluster: setup  ## Train on two machines made of namespaces, and let them a
 
 fuzz: setup  ## Try thousands of broken images, data sets and configurations (ARGS="--images 200").
 	$(BIN)/python -m tests.fuzz $(ARGS)
-
-mutants: setup  ## Change the core one place at a time; which changes no test notices (ARGS="--sample 99").
-	$(BIN)/python scripts/mutants.py $(ARGS)
 
 lint: setup  ## Check style (ruff) and types (mypy, strict).
 	$(BIN)/ruff check .
