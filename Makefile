@@ -56,8 +56,8 @@ test-all: test  ## Run the slow tests, too.
 test-cluster: setup  ## Train on two machines made of namespaces, and let them and their servers fail (as root).
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
-fuzz: setup  ## Try thousands of broken images, data sets and configurations (ARGS="--images 200").
-	$(BIN)/python -m tests.fuzz $(ARGS)
+fuzz: setup  ## Try broken images, data sets and configurations (CASES=2000).
+	$(BIN)/python -m pytest -m slow tests/test_fuzz.py
 
 lint: setup  ## Check style (ruff) and types (mypy, strict).
 	$(BIN)/ruff check .
@@ -75,11 +75,11 @@ docs: setup  ## Write the reference pages, and build the documentation into site
 bench: setup  ## Run the benchmarks side by side with what a user would write instead (DATA=cifar10).
 	$(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
 
-soak: setup  ## End runs at random moments, and check that the next run mends all (TRIALS=20).
-	$(BIN)/python -m tests.soak $(or $(TRIALS),20)
+soak: setup  ## End runs at random moments, and check that the next run mends all (TRIALS=50).
+	$(BIN)/python -m pytest -m slow tests/test_soak.py
 
 year: setup  ## Play a year of a project week by week, with what goes wrong in one (WEEKS=52).
-	$(BIN)/python -m tests.year $(or $(WEEKS),52)
+	$(BIN)/python -m pytest -m slow tests/test_year.py
 
 up: setup  ## Start the Prefect server, a worker with the deployments, the MLflow UI, and Ray.
 	@$(BIN)/retrain up
