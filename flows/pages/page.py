@@ -30,6 +30,6 @@ def folder_of(project: Project, workload: str) -> Path:
     return project.root / FOLDER / workload
 
 
-def latest_of(workload: str) -> str:
-    """Where the latest page of a workload is, relative to the project."""
-    return f"{FOLDER}/{workload}/{LATEST}"
+def latest_of(workload: str, flow: str) -> str:
+    """Where the latest page of a flow is, relative to the project; `latest.html` for trainings."""
+    return f"{FOLDER}/{workload}/{LATEST if flow == 'train' else f'{flow}.html'}"

@@ -27,7 +27,6 @@ PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
     "suspects": suspects.page_of,
     "select": suspects.selection,
 }
-WITH_NAME = {"suspects", "select"}  # their latest page keeps its name, when another flow has run
 
 logger = logging.getLogger("retrain")
 
@@ -86,7 +85,7 @@ def write_run(project: Project, document: Document) -> Path:
 
 
 def write(project: Project, document: Document) -> Document:
-    """Writes the page of a run that ends, also as the latest one, and the workload's history.
+    """Writes the page of a run that ends, also as its flow's latest one, and the history.
 
     A page that cannot be made is no reason to fail a run: a warning says why.
 
@@ -99,15 +98,15 @@ def write(project: Project, document: Document) -> Document:
     """
     try:
         file = write_run(project, document)
-        write_text(file.with_name(page.LATEST), file.read_text(encoding="utf-8"))
-        if document["flow"] in WITH_NAME and "error" not in document:
-            text = file.read_text(encoding="utf-8")
-            write_text(file.with_name(f"{document['flow']}.html"), text)
+        latest = page.latest_of(file.parent.name, document["flow"])
+        write_text(project.root / latest, file.read_text(encoding="utf-8"))
         if "error" in document:
-            console.say(f"{'report':<10} {page.latest_of(file.parent.name)}")
+            console.say(f"{'report':<10} {latest}")
         history_page = history.page_of(project, file.parent.name)
         write_text(file.with_name(page.INDEX), page.render(history_page))
     except Exception as error:
         console.say(escape(f"The report of the run could not be made: {message_of(error)}"))
         logger.debug("How the report failed:", exc_info=True)
+        return document
+    records.publish(file.parent.name, records.outcome(document), project.relative(file))
     return document

@@ -32,8 +32,8 @@ def ends(workload, how):
         document = {"state": how, "outcome": OUTCOME}
         if how == "Skipped":
             notify_of_overdue_data(workload, "The data is old.")
-        if how == "is served":
-            notify_now("waiting", document | {"links": {"report": "http://127.0.0.1:1/#/report"}})
+        if how == "is told":
+            notify_now("waiting", document)
         return document
 
     hooks = {f"on_{end}": [notify_of_end] for end in ("completion", "failure", "crashed")}
@@ -51,7 +51,7 @@ def ends(workload, how):
         ("Promoted", "promoted", f"toy: {OUTCOME}\nrun: "),
         ("Drifted", "drift", f"toy: {OUTCOME}\nrun: "),
         ("Skipped", "overdue", "toy: The data is old.\nrun: "),
-        ("is served", "waiting", f"toy: {OUTCOME}\nreport: http://127.0.0.1:1/#/report\nrun: "),
+        ("is told", "waiting", f"toy: {OUTCOME}\nrun: "),
     ],
 )
 def test_people_are_notified_of_news(webhook, prefect_session, how, event, text):
@@ -67,9 +67,7 @@ def test_a_run_without_news_is_not(webhook, prefect_session, how):
     assert webhook == []
 
 
-def test_the_report_is_a_file_of_the_project_if_no_server_has_it(
-    webhook, prefect_session, tmp_path, monkeypatch
-):
+def test_the_report_is_a_file_of_the_project(webhook, prefect_session, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def body(workload: str):
