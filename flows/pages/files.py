@@ -1,7 +1,7 @@
 """Finds the files of a run's steps in the store."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from retrain.errors import DamagedArtifactError, RemoteError
 from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.runs.records import Document
-from retrain.store import Artifact, Store
+from retrain.store import Store
 
 IMAGES = ("pull", "preprocess", "embed")  # the steps whose outputs may be large
 
@@ -21,12 +21,12 @@ class Files:
     """Where the outputs of a run's steps are.
 
     Attributes:
-        recorded: By step, where its output was; without those that leave none.
-        folders: Those that are still there.
+        folders: By step, the outputs that are there.
+        missing: The steps whose output is gone.
     """
 
-    recorded: Mapping[str, Path]
     folders: Mapping[str, Path]
+    missing: Sequence[str]
 
     def has(self, *steps: str) -> bool:
         """Whether the outputs of all of these steps are there."""
@@ -35,10 +35,6 @@ class Files:
     def json(self, step: str, name: str) -> Any:
         """A file of a step, which is there."""
         return json.loads((self.folders[step] / name).read_text(encoding="utf-8"))
-
-    def missing(self) -> list[str]:
-        """The steps whose output is gone."""
-        return [step for step in self.recorded if step not in self.folders]
 
     def manifest(self, step: str) -> Any:
         """The manifest of a step, which is there."""
@@ -50,18 +46,14 @@ def files_of(project: Project, document: Document) -> Files:
 
     Those that other machines have made are fetched, but for `IMAGES`.
     """
-    steps = [step for step in document["steps"] if step["path"]]
-    recorded = {step["step"]: Path(step["path"]) for step in steps}
-    store, here = Store.of(project), {}
-    for step in steps:
-        artifact = store.find(step["step"], step["key"])
-        if artifact and _is_here(store, artifact):
+    store, here, gone = Store.of(project), dict[str, Path](), list[str]()
+    for step in document.get("steps", ()):
+        artifact = store.find(step["step"], step["key"]) if step["path"] else None
+        if artifact and step["step"] not in IMAGES:
+            with suppress(DamagedArtifactError, RemoteError):  # a page does without
+                store.fetch(artifact)
+        if artifact and not store.missing(artifact.step, artifact.key):
             here[artifact.step] = artifact.folder
-    return Files(recorded, here)
-
-
-def _is_here(store: Store, artifact: Artifact) -> bool:
-    with suppress(DamagedArtifactError, RemoteError):  # a page does without
-        if artifact.step not in IMAGES:
-            store.fetch(artifact)
-    return not store.missing(artifact.step, artifact.key)
+        elif step["path"]:
+            gone.append(step["step"])
+    return Files(here, gone)
