@@ -104,9 +104,8 @@ def write(project: Project, document: Document) -> Document:
             console.say(f"{'report':<10} {latest}")
         history_page = history.page_of(project, file.parent.name)
         write_text(file.with_name(page.INDEX), page.render(history_page))
+        records.publish(file.parent.name, records.outcome(document), project.relative(file))
     except Exception as error:
         console.say(escape(f"The report of the run could not be made: {message_of(error)}"))
         logger.debug("How the report failed:", exc_info=True)
-        return document
-    records.publish(file.parent.name, records.outcome(document), project.relative(file))
     return document
