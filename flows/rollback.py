@@ -30,4 +30,4 @@ def rollback(workload: str, reason: str, to: int | None = None) -> Document:
         ValueError: There is nothing to go back to, or the version cannot be served.
     """
     result = roll_back(find_project(), workload, reason, to)
-    return asdict(result) | {"state": result.state, "outcome": f"{result.outcome}."}
+    return asdict(result) | {"state": "Rolled back", "outcome": f"{result.outcome}."}

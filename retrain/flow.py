@@ -34,7 +34,6 @@ from retrain.workload import Data, Workload
 
 if TYPE_CHECKING:
     from prefect import Flow as PrefectFlow
-    from prefect.client.schemas.objects import State
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -217,7 +216,7 @@ class StepsFlow(Flow[..., Any]):
         as_name: str | None = None,
         force: bool = False,
         strict: bool = False,
-    ) -> "Document | State[Document]":
+    ) -> Document:
         """Runs the steps that have to run, inside a Prefect flow run; returns its document.
 
         Its `state` is `Skipped` if nothing has changed since the last run.
@@ -243,8 +242,6 @@ class StepsFlow(Flow[..., Any]):
         config = load_workload(project.params, workload, overrides, as_name=as_name)
         context = RunContext(str(runtime.flow_run.id), project)
         with Store(project.store).runs.holding(context.run):
-            if ended := self.tells.resume(project, config.name, context.run):
-                return ended
             self.check(config, project)
             lost.end_lost_runs(project)
             dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
@@ -267,9 +264,7 @@ class StepsFlow(Flow[..., Any]):
         run.warn(*preflight.warnings(self.steps_for(workload), state, forecasts))
         follow = partial(run.follow, self.fn, state.version)
         with reachable.patient():
-            document = records.record(state, follow, self.tells.document, self.tells.write_page)
-            self.tells.publish(run.project, document)
-        return document
+            return records.record(state, follow, self.tells.document, self.tells.write_page)
 
 
 def _steps_of(function: Callable[..., Any], visited: set[object]) -> dict[str, Step]:

@@ -92,9 +92,8 @@ def write(project: Project, document: Document) -> Document:
         write_text(
             file.with_name(page.INDEX), page.render("history", history.content(project, name))
         )
+        records.publish(name, records.outcome(document), project.relative(file))
     except Exception as error:
         console.say(escape(f"The report of the run could not be made: {message_of(error)}"))
         logger.debug("How the report failed:", exc_info=True)
-        return document
-    records.publish(name, records.outcome(document), project.relative(file))
     return document

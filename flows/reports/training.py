@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.markup import escape
 
 from flows.pages import page
-from flows.reports import approvals
 from retrain.project import Project
 from retrain.registry import trust
 from retrain.runs import console, records
@@ -17,9 +16,6 @@ from retrain.step import REPORT
 from retrain.workload import Workload
 from tasks.promote import outcome
 from tasks.validate.step import say_near_duplicates
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
 
 CHECKED = ("rows", "quarantined", "near_duplicates")  # facts of the step `validate`
 
@@ -40,13 +36,6 @@ class DataReport:
         from flows.pages import publish  # which reads the outputs of the steps
 
         publish.write(project, document)
-
-    def publish(self, project: Project, document: Document) -> None:
-        """There is nothing more to show."""
-
-    def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
-        """A run that is begun again follows its steps."""
-        return None
 
 
 class ChecksReport(DataReport):
@@ -114,14 +103,6 @@ class TrainingReport(DataReport):
             console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
         say_near_duplicates(document)
         console.say_places(document)
-
-    def publish(self, project: Project, document: Document) -> None:
-        """Suspends the run of a deployment whose model waits for approval."""
-        approvals.wait(project, document)
-
-    def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
-        """Carries out what a person has said of the model that a run let wait."""
-        return approvals.resume(project, name, run)
 
 
 def signing_faults(workload: Workload, project: Project) -> Iterable[str]:

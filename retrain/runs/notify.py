@@ -37,7 +37,6 @@ SECONDS = 10.0
 # What happened, by the name of the state in which a flow run is completed; the others are no news.
 EVENTS: Mapping[str | None, Event] = {
     "Promoted": "promoted",
-    "Approved": "promoted",
     "Rejected": "rejected",
     "Waiting": "waiting",
     "Drifted": "drift",
@@ -109,15 +108,6 @@ def notify_of_end(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any
         is_deployed = flow_run.deployment_id is not None
         links = _links(flow_run.id, is_deployed)
         notify(event, subject_of(flow_run.parameters), f"{message}{links}")
-
-
-def notify_now(event: Event, document: Mapping[str, Any]) -> None:
-    """Notifies people from within a flow run, which goes on or is suspended."""
-    from prefect import runtime
-
-    run, is_deployed = UUID(runtime.flow_run.id), runtime.deployment.id is not None
-    text = f"{document['outcome']}{_links(run, is_deployed)}"
-    notify(event, subject_of(runtime.flow_run.parameters), text)
 
 
 def notify_of_overdue_data(workload: str, sentence: str) -> None:

@@ -84,7 +84,7 @@ def test_a_shadow_answers_too_and_is_compared_by_the_labels_that_come(clone, fir
         found["metrics"]["accuracy"]["a"] + (found["only_b"] - found["only_a"]) / 360
     )
     assert "log_loss" not in found["metrics"]  # a log has no probability of the true class
-    html = (clone.root / "reports/vit/production.html").read_text(encoding="utf-8")
+    html = (clone.root / "reports/vit/compare.html").read_text(encoding="utf-8")
     assert f"vit version 1, vit version {other['version']}" in html
     refused = clone.retrain(*compare, "--data", "docs", code=2)
     assert "name one" in refused.stderr

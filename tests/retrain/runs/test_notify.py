@@ -14,7 +14,7 @@ from prefect import Flow
 
 from retrain.runs import notify as notify_module
 from retrain.runs.flow_runs import ending_in_a_state
-from retrain.runs.notify import notify, notify_now, notify_of_end, notify_of_overdue_data
+from retrain.runs.notify import notify, notify_of_end, notify_of_overdue_data
 from tests.flows.conftest import free_port
 
 OUTCOME = "toy version 3 is what it is."
@@ -32,8 +32,6 @@ def ends(workload, how):
         document = {"state": how, "outcome": OUTCOME}
         if how == "Skipped":
             notify_of_overdue_data(workload, "The data is old.")
-        if how == "is told":
-            notify_now("waiting", document)
         return document
 
     hooks = {f"on_{end}": [notify_of_end] for end in ("completion", "failure", "crashed")}
@@ -51,7 +49,6 @@ def ends(workload, how):
         ("Promoted", "promoted", f"toy: {OUTCOME}\nrun: "),
         ("Drifted", "drift", f"toy: {OUTCOME}\nrun: "),
         ("Skipped", "overdue", "toy: The data is old.\nrun: "),
-        ("is told", "waiting", f"toy: {OUTCOME}\nrun: "),
     ],
 )
 def test_people_are_notified_of_news(webhook, prefect_session, how, event, text):
