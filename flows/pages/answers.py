@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.pages import pictures
-from flows.pages.files import Files
 from flows.pages.page import bar, point
 from flows.pages.pictures import Line
+from flows.pages.run import Files
 from tasks.data import predictions
 from tasks.data.metrics import CALIBRATION_BINS, Tally, acceptance, is_accepted, wilson
 from tasks.data.shards import open_prepared

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.pages import pictures
-from flows.pages.files import Files
+from flows.pages.run import Files
 from retrain.messages import message_of
 from retrain.project import Project
 from retrain.registry import versions

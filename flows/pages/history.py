@@ -54,7 +54,7 @@ def content(project: Project, name: str) -> dict[str, Any]:
         "workload": name,
         "facts": facts | {action.capitalize(): count for action, count in counts.items()},
         "rows": [row | {"has_page": row["run"] in pages} for row in rows],
-        "older": len(entries) - sum("version" in row for row in rows),
+        "older": len(entries) - sum(row["version"] is not None for row in rows),
         **pictures(entries, known),
     }
 
@@ -125,5 +125,7 @@ def _failure(document: Document) -> dict[str, Any]:
         "at": document["time"],
         "run": document["run"],
         "decision": (ended["name"].lower(), ended["style"]),
+        **dict.fromkeys(("version", "verdict", "who")),
+        "metrics": {},
         "reason": " ".join(document["error"].splitlines()[:MAX_LINES]),
     }

@@ -1,21 +1,19 @@
 """The pages of the flows that train nothing or many: facts on top, and sections of parts.
 
-Each is made from the document of its run; the images that `suspects` and `select` list are in files.
-A part is a mapping that the template `run.html.j2` knows: a text, a table, a picture or a gallery.
+Each is made from the document of its run; the images that `suspects` and `select` list are in
+files. The template `run.html.j2` shows the parts: a text, a table, a picture or a gallery.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from flows.pages import pictures, run
-from flows.pages.files import files_of
 from flows.pages.page import bar, point, ticks
 from flows.pages.run import title_of
 from retrain.project import Project
-from retrain.runs import console
 from retrain.runs.records import Document
 from retrain.store import Store
 from tasks.data import listed
@@ -23,9 +21,6 @@ from tasks.data.listed import CONTRADICTION, OUTLIER, TO_LABEL
 from tasks.data.metrics import SELECTIVE
 from tasks.suspects.step import COUNTS
 
-Part = dict[str, Any]
-
-MAX_ROWS = 60  # of a table
 MAX_SHOWN = 200  # pictures of a gallery
 STEP = "find_suspects"
 KINDS = {  # why an image is listed: the title of the gallery, and what it shows
@@ -51,161 +46,160 @@ SELECTED = (
 
 def content(project: Project, document: Document) -> dict[str, Any]:
     """What the page of a run shows; one that has failed has no sections of its own."""
-    files = files_of(project, document)
-    found = _page(run.failed_verdict(document))
+    files = run.files_of(project, document)
+    found: dict[str, Any] = {"verdict": run.failed_verdict(document)}
     if "error" not in document:
         folder = files.folders.get(STEP, Store.of(project).runs.temporary(document["run"]))
         found = FLOWS[document["flow"]](document, folder)
     return found | run.content(project, document, files, found["verdict"])
 
 
-def _page(
-    verdict: Mapping[str, str],
-    facts: Mapping[str, Any] | None = None,
-    sections: Mapping[str, Sequence[Part]] | None = None,
-    commands: Mapping[str, str] | None = None,
-    says: Sequence[str] = (),
-) -> dict[str, Any]:
-    """What a flow adds to a page."""
-    shown = {"facts": facts or {}, "parts_by_section": sections or {}, "commands": commands or {}}
-    return shown | {"verdict": verdict, "says": says}
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Part:
-    return {"title": title, "columns": columns, "rows": [*islice(rows, MAX_ROWS)]}
-
-
-def _predictions(document: Document, folder: Path) -> dict[str, Any]:
+def _predictions(document: Document, _: Path) -> dict[str, Any]:
     rows, errors = document["rows"], document["errors"]
-    labels = sorted(document["labels"].items(), key=lambda item: -item[1])[:MAX_ROWS]
+    labels = sorted(document["labels"].items(), key=lambda item: -item[1])
     bars = [bar(label, count / max(1, rows), f"{count:,} images") for label, count in labels]
     sections = {"Answers": [{"title": "The share of each label", "bars": bars}]}
     if document["drift"]:
         sections["Drift"] = _parts_of_drift(document["drift"])
-    facts = {
-        "Model": title_of(document["model"]),
-        "Images": f"{rows:,}, {errors:,} of them not classified",
-        "Input": document["input"],
-        "Output": document["output"],
-    }
     look = ("!", "wait") if errors else ("✓", "good")
-    return _page(run.verdict("Predicted", document["outcome"], *look), facts, sections)
+    return {
+        "verdict": run.verdict("Predicted", document["outcome"], *look),
+        "facts": {
+            "Model": title_of(document["model"]),
+            "Images": f"{rows:,}, {errors:,} of them not classified",
+            "Input": document["input"],
+            "Output": document["output"],
+        },
+        "parts": sections,
+    }
 
 
-def _drift(document: Document, folder: Path) -> dict[str, Any]:
-    look = ("Drift", "!", "bad") if document["drift"]["drifted"] else ("No drift", "✓", "good")
-    facts = {"Model": title_of(document["model"]), "Input": document["input"]}
-    verdict = run.verdict(look[0], document["outcome"], *look[1:])
-    return _page(verdict, facts, {"Drift": _parts_of_drift(document["drift"])})
+def _drift(document: Document, _: Path) -> dict[str, Any]:
+    found = document["drift"]
+    name, *look = ("Drift", "!", "bad") if found["drifted"] else ("No drift", "✓", "good")
+    return {
+        "verdict": run.verdict(name, document["outcome"], *look),
+        "facts": {"Model": title_of(document["model"]), "Input": document["input"]},
+        "parts": {"Drift": _parts_of_drift(found)},
+    }
 
 
-def _parts_of_drift(found: Mapping[str, Any]) -> list[Part]:
+def _parts_of_drift(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     threshold = found["threshold"]
     features = sorted(found["features"], key=lambda feature: -(feature["score"] or 0.0))
-    scores = [(feature["feature"], feature["score"]) for feature in features]
+    scores = [(feature["feature"], feature["score"] or 0.0) for feature in features]
     names = ("feature", "reference", "incoming", "distance", "usual", "score")
+    images = f"{found['images']:,} images against {found['reference_images']:,}"
     return [
         {
             "title": "The score of each feature",
-            "bars": [bar(of, score or 0.0, f"score {console.number(score)}") for of, score in scores],
-            "bounds": (0.0, 1.1 * max(threshold, *(score or 0.0 for _, score in scores))),
+            "bars": [bar(feature, score, f"score {score:.4f}") for feature, score in scores],
+            "bounds": (0.0, 1.1 * max(threshold, *(score for _, score in scores))),
             "form": "{:.1f}",
             "lines": [(threshold, f"drift.threshold {threshold:g}", "bound")],
             "legend": "The dashed line is drift.threshold; chance alone seldom exceeds 1.",
         },
-        _table(
-            f"{found['images']:,} images against {found['reference_images']:,} of "
-            f"{found['reference']}; the usual distance is that by chance",
-            names,
-            ([feature[name] for name in names] for feature in features),
-        ),
-        _table(
-            "Labels",
-            ("label", "reference", "incoming"),
-            ((row["label"], f"{row['reference']:.1%}", f"{row['incoming']:.1%}")
-             for row in found["labels"]),
-        ),
-    ]  # fmt: skip
+        {
+            "title": f"{images} of {found['reference']}",
+            "columns": ("feature", "reference", "incoming", "distance", "by chance", "score"),
+            "rows": [[feature[name] for name in names] for feature in features],
+        },
+        {
+            "title": "Labels",
+            "columns": ("label", "reference", "incoming"),
+            "rows": [
+                (row["label"], f"{row['reference']:.1%}", f"{row['incoming']:.1%}")
+                for row in found["labels"]
+            ],
+        },
+    ]
 
 
-def _production(document: Document, folder: Path) -> dict[str, Any]:
+def _production(document: Document, _: Path) -> dict[str, Any]:
     found = document["production"]
     looks = {None: ("No verdict", "=", "muted"), True: ("Worse", "✗", "bad")}
     name, *look = looks.get(found["worse"], ("As tested", "✓", "good"))
-    weeks = ("week", "images", "labelled", "accuracy", *(n for n in SELECTIVE if n in found))
+    weeks = ("week", "images", "labelled", "accuracy", *(of for of in SELECTIVE if of in found))
     classes = ("label", "labelled", "recall", "test_recall")
-    facts = {
-        "Model": title_of(document["model"]),
-        "Images": f"{found['images']:,}, {found['labelled']:,} of them with a label",
-        "Calibration error": console.number(found["calibration_error"]),
+    unknown = f"The version does not know: {', '.join(found['unknown'])}."
+    of_weeks = {
+        "title": "The accuracy of each week",
+        "bars": _measured(found["weeks"], "week", "accuracy"),
+        "dots": True,
+        "lines": [(found["test"], f"{found['test']:.1%} in the test", "bound")],
+        "legend": "The dashed line is the accuracy in the test. Intervals are Wilson's, of 95 %.",
     }
-    sections: dict[str, list[Part]] = {
-        "Weeks": [
-            _measured("The accuracy of each week", found["weeks"], "week", "accuracy") | {
-                "lines": [(found["test"], f"{found['test']:.1%} in the test", "bound")],
-                "legend": "The dashed line is the accuracy in the test. Intervals are Wilson's, of "
-                "95 %.",
-            },
-            _table(
-                "By week of the answer, in UTC; an image that came several times counts once",
-                weeks,
-                ([row[name] for name in weeks] for row in found["weeks"]),
-            ),
-        ],
-        "Classes": [
-            _measured("The recall of each class", found["classes"], "label", "recall"),
-            _table(
-                "Those that lost most come first",
-                ("class", "labelled", "recall", "in the test"),
-                ([row[name] for name in classes] for row in found["classes"]),
-            ),
-        ],
-    }  # fmt: skip
-    if found["unknown"]:
-        unknown = f"The version does not know: {', '.join(found['unknown'])}."
-        sections["Classes"].append({"text": unknown})
-    return _page(run.verdict(name, document["outcome"], *look), facts, sections)
+    of_classes = {
+        "title": "The recall of each class",
+        "bars": _measured(found["classes"], "label", "recall"),
+        "dots": True,
+    }
+    table_of_weeks = {
+        "title": "By week of the answer, in UTC; an image that came several times counts once",
+        "columns": weeks,
+        "rows": [[row[of] for of in weeks] for row in found["weeks"]],
+    }
+    table_of_classes = {
+        "title": "Those that lost most come first",
+        "columns": ("class", "labelled", "recall", "in the test"),
+        "rows": [[row[of] for of in classes] for row in found["classes"]],
+    }
+    return {
+        "verdict": run.verdict(name, document["outcome"], *look),
+        "facts": {
+            "Model": title_of(document["model"]),
+            "Images": f"{found['images']:,}, {found['labelled']:,} of them with a label",
+            "Calibration error": found["calibration_error"],
+        },
+        "parts": {
+            "Weeks": [of_weeks, table_of_weeks],
+            "Classes": [of_classes, table_of_classes, {"text": found["unknown"] and unknown}],
+        },
+    }
 
 
-def _measured(title: str, rows: Sequence[Mapping[str, Any]], label: str, value: str) -> Part:
-    """Dots with intervals, of the first rows that have a value."""
-    bars = [
+def _measured(rows: Sequence[Mapping[str, Any]], label: str, value: str) -> list[dict[str, Any]]:
+    """The rows that have a value, to be drawn with its interval."""
+    return [
         bar(row[label], row[value], f"{row[value]:.1%}", row["low"], row["high"])
-        for row in rows[:MAX_ROWS]
+        for row in rows
         if row[value] is not None
     ]
-    return {"title": title, "bars": bars, "dots": True}
 
 
-def _search(document: Document, folder: Path) -> dict[str, Any]:
+def _search(document: Document, _: Path) -> dict[str, Any]:
     trials, metric, best = document["trials"], document["search"]["metric"], document["best"]
-    values = list(best["values"])
     done = sorted((row for row in trials if row["best"]), key=lambda row: int(row["trial"]))
-    scores = [(row["trial"], row["best"][metric]) for row in done]
     points = [
-        point(trial, score, f"trial {trial}: {score:.4g}", marked=trial == best["trial"])
-        for trial, score in scores
+        point(
+            row["trial"],
+            row["best"][metric],
+            f"trial {row['trial']}: {row['best'][metric]:.4g}",
+            marked=row["trial"] == best["trial"],
+        )
+        for row in done
     ]
-    rows = (
-        [str(row["trial"]), row["state"], (row["best"] or {}).get(metric),
-         *(_value(row["values"].get(name)) for name in values), row["reason"]]
-        for row in trials
-    )  # fmt: skip
-    parts = [
-        _table("Trials, the best first", ("trial", "state", metric, *values, "why it failed"), rows)
-    ]
-    if len(points) > 1:
-        picture = {
-            "title": f"{metric} by trial",
-            "curves": {metric: points},
-            "labels": [(at, f"{at:g}") for at in ticks(scores[0][0], scores[-1][0], whole=True)],
-            "mark": (best["trial"], f"trial {best['trial']}, the best"),
-            "legend": "The vertical line is the best trial.",
-        }
-        parts.insert(0, picture)
-    commands = {"Trains with the best values": document["command"]}
-    verdict = run.verdict("Searched", document["outcome"], "✓", "good")
-    return _page(verdict, sections={"Trials": parts}, commands=commands)
+    picture = {
+        "title": f"{metric} by trial",
+        "curves": {metric: points},
+        "labels": [(at, f"{at:g}") for at in ticks(points[0]["x"], points[-1]["x"], whole=True)],
+        "mark": (best["trial"], f"trial {best['trial']}, the best"),
+        "legend": "The vertical line is the best trial.",
+    }
+    table = {
+        "title": "Trials, the best first",
+        "columns": ("trial", "state", metric, *best["values"], "why it failed"),
+        "rows": [
+            [str(row["trial"]), row["state"], (row["best"] or {}).get(metric),
+             *(_value(row["values"].get(name)) for name in best["values"]), row["reason"]]
+            for row in trials
+        ],
+    }  # fmt: skip
+    return {
+        "verdict": run.verdict("Searched", document["outcome"], "✓", "good"),
+        "commands": {"Trains with the best values": document["command"]},
+        "parts": {"Trials": [picture, table] if len(points) > 1 else [table]},
+    }
 
 
 def _value(value: object) -> str:
@@ -222,34 +216,38 @@ def _suspects(document: Document, folder: Path) -> dict[str, Any]:
             elif len(shown[kind]) < MAX_SHOWN:
                 both = [pairs[row["look_alike"]], row] if kind == CONTRADICTION else [row]
                 shown[kind].append(_picture(*both))
-    sections: dict[str, list[Part]] = {
+    parts = {
         title: [{"text": meaning}, pictures.gallery(shown[COUNTS[kind]], facts[kind])]
         for kind, (title, meaning) in KINDS.items()
         if facts[kind] and folder.is_dir()
     }
     style = "wait" if any(facts[kind] for kind in KINDS) else "good"
-    verdict = run.verdict("Suspects", document["outcome"], "●", style)
-    top = {"Images": f"{facts['rows']:,}", "Model": title_of(document["model"])}
-    return _page(verdict, top, sections, *_how_to_correct(document))
+    return _how_to_correct(document) | {
+        "verdict": run.verdict("Suspects", document["outcome"], "●", style),
+        "facts": {"Images": facts["rows"], "Model": title_of(document["model"])},
+        "parts": parts,
+    }
 
 
 def _selection(document: Document, folder: Path) -> dict[str, Any]:
-    shown = pictures.gallery(
-        map(_picture, islice(listed.read(folder), MAX_SHOWN)), document["chosen"]
-    )
-    verdict = run.verdict("Selected", document["outcome"], "●", "good")
-    facts = {"Input": document["input"], "Model": title_of(document["model"])}
-    sections = {"What to label next": [{"text": SELECTED}, shown]}
-    return _page(verdict, facts, sections, *_how_to_correct(document))
+    rows = islice(listed.read(folder), MAX_SHOWN)
+    shown = pictures.gallery(map(_picture, rows), document["chosen"])
+    return _how_to_correct(document) | {
+        "verdict": run.verdict("Selected", document["outcome"], "●", "good"),
+        "facts": {"Input": document["input"], "Model": title_of(document["model"])},
+        "parts": {"What to label next": [{"text": SELECTED}, shown]},
+    }
 
 
-def _how_to_correct(document: Document) -> tuple[dict[str, str], list[str]]:
-    """The commands for the lists of images, and where these are."""
+def _how_to_correct(document: Document) -> dict[str, Any]:
+    """Where the lists of images are, and what to do with them."""
     look, name = document["look"], document["workload"]
     meaning = "Takes over the labels that were put into the column `corrected`, or an export of "
-    commands = {f"{meaning}Label Studio": f"retrain labels import {name} {look['csv']}"}
     tasks = f"and as tasks for Label Studio in {look['tasks']}."
-    return commands, [f"All of them are in {look['csv']}, {tasks}"]
+    return {
+        "says": f"All of them are in {look['csv']}, {tasks}",
+        "commands": {f"{meaning}Label Studio": f"retrain labels import {name} {look['csv']}"},
+    }
 
 
 def _picture(*rows: Mapping[str, Any]) -> pictures.Picture:
@@ -266,7 +264,7 @@ def _picture(*rows: Mapping[str, Any]) -> pictures.Picture:
     return [pictures.of_encoded(row["image"], row["path"]) for row in rows], lines
 
 
-FLOWS: Mapping[str, Callable[[Document, Path], dict[str, Any]]] = {
+FLOWS = {
     "predict": _predictions,
     "drift": _drift,
     "production": _production,

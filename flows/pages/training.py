@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flows.pages import answers, data, run
-from flows.pages.files import Files, files_of
 from flows.pages.page import bar, point, ticks
+from flows.pages.run import Files, files_of
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
