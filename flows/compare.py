@@ -26,7 +26,7 @@ from retrain.params import load_section
 from retrain.project import Project, find_project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.runs.records import Document, FlowRun, publish_table
+from retrain.runs.records import Document, FlowRun
 from retrain.workload import Gate
 from tasks.data.champion import Registered
 from tasks.data.pixels import digest_of
@@ -81,16 +81,9 @@ def compare(
         outcome = any_two.sentences(comparison, *(model.title for model in models))[0]
         if path:
             _write(differences, path)
-        _publish(models[1].name, comparison, outcome)
         found: Document = {"data": place, "output": path and str(path)}
         found |= {"a": models[0].identity(), "b": models[1].identity(), "comparison": comparison}
         return publish.write(project, run.document(**found, outcome=outcome))
-
-
-def _publish(name: str, comparison: dict[str, Any], outcome: str) -> None:
-    """Shows the metrics, or the differing labels where there are none, with the flow run."""
-    metrics = [{"metric": name} | row for name, row in comparison.get("metrics", {}).items()]
-    publish_table(name, "comparison", metrics or comparison["pairs"], outcome)
 
 
 def _write(table: pa.Table, path: Path) -> None:

@@ -29,7 +29,7 @@ from retrain.project import Project, find_project
 from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, records
-from retrain.runs.records import Document, FlowRun, publish_table
+from retrain.runs.records import Document, FlowRun
 from retrain.store import Store
 from retrain.workload import Serve
 from tasks.data.champion import Registered
@@ -93,7 +93,6 @@ def predict(
             drift=drift,
         )
         document["outcome"] = _outcome(document)
-        _publish(workload, document)
         return publish.write(project, document)
 
 
@@ -253,14 +252,6 @@ def show(document: Document) -> None:
     console.say(escape(report.sentence(drift) if drift else UNKNOWN) + "\n")
     console.say(escape(f"{'output':<10} {document['output']}"))
     console.say(f"{'took':<10} {document['took']:.1f} s")
-
-
-def _publish(workload: str, document: Document) -> None:
-    """Shows the labels and the drift as artifacts of the Prefect flow run."""
-    labels = [{"label": name, "images": count} for name, count in document["labels"].items()]
-    publish_table(workload, "predictions", labels, f"{document['outcome']} `{document['output']}`")
-    if document["drift"]:
-        report.publish(workload, document["drift"])
 
 
 def _outcome(document: Document) -> str:

@@ -262,9 +262,7 @@ class StepsFlow(Flow[..., Any]):
         run.warn(*preflight.warnings(self.steps_for(workload), state, forecasts))
         follow = partial(run.follow, self.fn, state.version)
         with reachable.patient():
-            document = records.record(state, follow, self.tells.document, self.tells.write_page)
-            self.tells.publish(run.project, document)
-        return document
+            return records.record(state, follow, self.tells.document, self.tells.write_page)
 
 
 def _steps_of(function: Callable[..., Any], visited: set[object]) -> dict[str, Step]:

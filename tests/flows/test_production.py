@@ -28,7 +28,7 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     assert found["labelled"] == 360
     assert abs(found["difference"]) < 1e-9
     assert found["worse"] is False
-    assert "As tested" in (clone.root / "reports/vit/latest.html").read_text(encoding="utf-8")
+    assert "As tested" in (clone.root / "reports/vit/production.html").read_text(encoding="utf-8")
 
     # A server has answered most of what came later wrong.
     model = versions.champion(Project(clone.root), "vit")
@@ -48,7 +48,7 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     assert EVENTS["Worse"] == "worse"
     assert document["production"]["classes"][0]["label"] == "0"
     assert "worse than production.max_drop allows" in document["outcome"]
-    assert "Worse" in (clone.root / "reports/vit/latest.html").read_text(encoding="utf-8")
+    assert "Worse" in (clone.root / "reports/vit/production.html").read_text(encoding="utf-8")
     refused = clone.retrain("production", "vit", "--answers", str(tmp_path / "gone"), code=2)
     assert "there is no such folder" in refused.stderr
 
@@ -84,7 +84,7 @@ def test_a_shadow_answers_too_and_is_compared_by_the_labels_that_come(clone, fir
         found["metrics"]["accuracy"]["a"] + (found["only_b"] - found["only_a"]) / 360
     )
     assert "log_loss" not in found["metrics"]  # a log has no probability of the true class
-    html = (clone.root / "reports/vit/latest.html").read_text(encoding="utf-8")
+    html = (clone.root / "reports/vit/compare.html").read_text(encoding="utf-8")
     assert f"vit version 1, vit version {other['version']}" in html
     refused = clone.retrain(*compare, "--data", "docs", code=2)
     assert "name one" in refused.stderr
