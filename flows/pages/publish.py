@@ -22,7 +22,6 @@ PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
     "tune": without_training.search,
     "predict": without_training.predictions,
     "drift": without_training.drift,
-    "compare": without_training.comparison,
     "production": production.page_of,
     "suspects": suspects.page_of,
     "select": suspects.selection,
@@ -56,7 +55,7 @@ def _command(flow: str) -> str:
 
     words = ["retrain", flow]
     for name, value in runtime.flow_run.parameters.items():
-        if name in ("workload", "a", "b"):
+        if name == "workload":
             words.append(str(value))
         elif value:
             for part in value if isinstance(value, list | tuple) else [value]:
@@ -74,8 +73,7 @@ def write_run(project: Project, document: Document) -> Path:
     Returns:
         The file.
     """
-    name = document.get("workload") or document["a"]["name"]
-    file = page.folder_of(project, name) / f"{document['run']}.html"
+    file = page.folder_of(project, document["workload"]) / f"{document['run']}.html"
     page_of = PAGES[document["flow"]]
     if "error" in document and "steps" not in document:
         page_of = without_training.failed

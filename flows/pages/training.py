@@ -151,7 +151,7 @@ def _served(document: Document) -> str:
 def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
     """The differences that decide, with their intervals, against zero and the margin."""
     rows = [
-        interval(f"{metric} against {opponent} {found['version']}", values)
+        _interval(f"{metric} against {opponent} {found['version']}", values)
         for opponent, found in decision["comparisons"].items()
         for metric, values in found["metrics"].items()
     ]
@@ -160,17 +160,6 @@ def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
     margin = 0.0
     if files.has("compare_champion"):
         margin = files.manifest("compare_champion")["plan"]["config"]["gate.margin"]
-    yield differences(rows, margin)
-
-
-def interval(label: str, values: Mapping[str, Any]) -> Interval:
-    """A difference with its interval, to be drawn."""
-    difference, low, high = (values[name] for name in ("difference", "low", "high"))
-    return Interval(label, difference, low, high, f"{difference:+.4f} ({low:+.4f} to {high:+.4f})")
-
-
-def differences(rows: Sequence[Interval], margin: float = 0.0) -> Block:
-    """A picture of differences with their intervals, against zero and a margin."""
     ends = [abs(end) for row in rows for end in (row.low, row.high) if end is not None]
     reach = 1.15 * max(*ends, margin, 1e-6)
     legend = "The dot is the measured difference, and the line its interval. Grey is no difference"
@@ -179,9 +168,15 @@ def differences(rows: Sequence[Interval], margin: float = 0.0) -> Block:
         lines.append(Line(-margin, f"the margin, {margin:g}", "bound"))
         legend += "; the dashed red line is the margin by which a model may seem worse"
     description = "Differences with their intervals"
-    return charts.intervals(
+    yield charts.intervals(
         description, rows, (-reach, reach), "+.3f", lines, f"{legend}.", dots=True
     )
+
+
+def _interval(label: str, values: Mapping[str, Any]) -> Interval:
+    """A difference with its interval, to be drawn."""
+    difference, low, high = (values[name] for name in ("difference", "low", "high"))
+    return Interval(label, difference, low, high, f"{difference:+.4f} ({low:+.4f} to {high:+.4f})")
 
 
 def _comparison(document: Document, files: Files) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""The pages of runs that train nothing or many: checks, predictions, drift, comparison, search.
+"""The pages of runs that train nothing or many: checks, predictions, drift, search.
 
 Each is made from the document of its run alone, but for the images of the checks.
 """
@@ -14,13 +14,12 @@ from flows.pages.blocks import (
     Section,
     Summary,
     Table,
-    Text,
     Verdict,
     cells,
 )
 from flows.pages.charts import Interval, Line, Point
 from flows.pages.files import files_of
-from flows.pages.training import differences, failed_verdict, failure, gone, interval, run_blocks
+from flows.pages.training import failed_verdict, failure, gone, run_blocks
 from retrain.messages import local_time
 from retrain.project import Project
 from retrain.runs import console
@@ -119,48 +118,6 @@ def _drift(found: Mapping[str, Any]) -> list[Block]:
         Table(caption, rows, columns, frozenset(range(1, 6))),
         Table("Labels", shares, ("label", "reference", "incoming"), frozenset({1, 2})),
     ]
-
-
-def comparison(project: Project, document: Document) -> Page:
-    """The page of a run of the flow `compare`."""
-    found, a, b = document["comparison"], title_of(document["a"]), title_of(document["b"])
-    verdict = Verdict("Compared", document["outcome"], "=", "muted")
-    facts = [("Images", f"{found['shown']:,}, {found['same']:,} answered alike")]
-    facts.append(("Data", document["data"]))
-    sections = []
-    if found["labelled"]:
-        sections = _labelled(found, a, b)
-    pairs = [cells(row["a"], row["b"], f"{row['images']:,}") for row in found["pairs"][:MAX_ROWS]]
-    answers = Table("Answers that differ", pairs, (a, b, "images"), frozenset({2}))
-    sections.append(Section("Differences", [answers]))
-    return page_of_run(document, f"{a}, {b}", verdict, [Summary(facts)], sections)
-
-
-def _labelled(found: Mapping[str, Any], a: str, b: str) -> list[Section]:
-    rows = [
-        cells(
-            name, console.number(row["a"]), console.number(row["b"]),
-            console.number(row.get("difference")),
-            f"{row['low']:+.4f} to {row['high']:+.4f}" if "low" in row else "",
-            row.get("outcome", ""),
-        )
-        for name, row in found["metrics"].items()
-    ]  # fmt: skip
-    names = ("metric", a, b, "difference", "interval", "outcome")
-    metrics = Table(f"On {found['images']:,} images", rows, names, frozenset({1, 2, 3}))
-    classes = [
-        cells(row["label"], f"{row['images']:,}", f"{row['a']:.4f}", f"{row['b']:.4f}",
-              f"{row['difference']:+,}")
-        for row in found["classes"][:MAX_ROWS]
-    ]  # fmt: skip
-    columns = ("class", "images", a, b, "images gained or lost")
-    recall = Table("Recall of the classes that differ", classes, columns, frozenset({1, 2, 3, 4}))
-    only = Text(f"{found['only_a']:,} images only {a} has right, {found['only_b']:,} only {b}.")
-    drawn = [
-        interval(name, row) for name, row in found["metrics"].items() if row.get("low") is not None
-    ]
-    shown = [differences(drawn)] if drawn else []
-    return [Section("Metrics", [*shown, only, metrics, recall])]
 
 
 def search(project: Project, document: Document) -> Page:

@@ -115,7 +115,6 @@ def test_the_package_has_the_code_that_it_runs_and_no_other(project, one):
         "prediction_log",
         "pretrained",
         "serving",
-        "shadow",
         "user_code",
     )
     assert code == {f"models/{name}.py" for name in (*modules, *own)}
