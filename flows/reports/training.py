@@ -1,7 +1,7 @@
 """What the flows `validate` and `train` tell of their runs: documents, verdicts, places."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -9,12 +9,10 @@ from rich.markup import escape
 from flows.pages import page
 from flows.reports import approvals, links
 from retrain.project import Project
-from retrain.registry import trust
 from retrain.runs import console, records
 from retrain.runs.records import Document, artifact_key, publish_table
 from retrain.runs.state import RunState
 from retrain.step import REPORT
-from retrain.workload import Workload
 from tasks.promote import outcome
 from tasks.validate.step import say_near_duplicates
 
@@ -177,14 +175,6 @@ class TrainingReport(DataReport):
     def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
         """Carries out what a person has said of the model that a run let wait."""
         return approvals.resume(project, name, run)
-
-
-def signing_faults(workload: Workload, project: Project) -> Iterable[str]:
-    """Finds why a run could not sign its decision at the end."""
-    try:
-        trust.check_signing(project)
-    except ValueError as error:
-        yield str(error)
 
 
 def _in_training(facts: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 
 from retrain.project import Project
-from retrain.registry import snapshot, trust
+from retrain.registry import ledger, snapshot
 from retrain.runs import records
 from retrain.servers.newest import take_newest
 from tests.flows.conftest import Clone
@@ -215,7 +215,7 @@ def dated(week: int) -> Iterator[None]:
         def now(cls, tz: tzinfo | None = None) -> datetime:
             return monday(week)
 
-    with patch.object(trust, "datetime", Played), patch.object(records, "datetime", Played):
+    with patch.object(ledger, "datetime", Played), patch.object(records, "datetime", Played):
         yield
 
 
