@@ -30,7 +30,6 @@ ALONE = (
     "gpu",
     "flow",
     "deployment",
-    "memory",
     "digests",
     "report",
     "weeks",

@@ -9,7 +9,6 @@ parameter `pretrained`, it is False then.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import chdir
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,7 +88,7 @@ def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Pat
 
 
 def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """Finds no faults here, because `tasks/train/checks.py` tries the function."""
+    """Finds no faults here, because the training begins with a try of the function."""
     return iter(())
 
 
@@ -142,19 +141,6 @@ def build(
         for values in (settings.mean, settings.std)
     )
     return Network(classifier, config, mean, std, saved)
-
-
-def without_memory(
-    settings: Settings, shape: tuple[int, int, int], root: Path, classes: int = 2
-) -> "Network | None":
-    """The network as tensors that have shapes but no values; None if the function makes none."""
-    import torch
-
-    try:
-        with chdir(root), torch.device("meta"):
-            return build(settings, shape, classes, loaded=True)
-    except (ValueError, OSError):
-        return None
 
 
 def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":

@@ -73,7 +73,6 @@ EDITS = {
     "tasks/data/source_images.py": [],
     "tasks/data/tar_files.py": [],
     "tasks/train/loops/mine.py": [],
-    "tasks/train/estimate.py": [],
     "tasks/train/loops/torch.py": ["train"],
     "tasks/train/progress.py": [],
     "tasks/train/sampler.py": ["train"],
