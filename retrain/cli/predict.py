@@ -23,9 +23,7 @@ IMPORTS = [partial(import_module, name) for name in ("mlflow", "torch", "pyarrow
 
 Images = Annotated[
     str,
-    Parameter(
-        help="A folder of images at any depth, Parquet or WebDataset files, or a URL of either."
-    ),
+    Parameter(help="A folder of images at any depth, Parquet files, or a URL of either."),
 ]
 Asked = Annotated[str, Parameter(help="The number or the alias of the version to ask.")]
 ImageColumn = Annotated[

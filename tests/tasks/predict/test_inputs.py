@@ -1,4 +1,4 @@
-"""What is read of a folder, of Parquet files and of tar files."""
+"""What is read of a folder and of Parquet files."""
 
 import hashlib
 import os
