@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
-from retrain.atomic import write_text
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
 from retrain.registry import ledger, model_card, snapshot, versions
@@ -116,9 +115,8 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             raise ValueError(no_longer_waits(name, version.version))
         value = ledger.text_of(decision, name)
         if decision.document is not None:
-            place = place_of(ledger.digest_of_document(decision.document))
-            client.log_text(run, compact(decision.document), place)
-            _keep(project, compact(decision.document))
+            digest = ledger.digest_of_document(decision.document)
+            client.log_text(run, compact(decision.document), f"decisions/{digest}.json")
         if write(client, run, model_ledger.next, value):
             break
     settle(project, name)
@@ -176,11 +174,6 @@ def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
     return True
 
 
-def place_of(digest: str | None) -> str:
-    """The path of a decision's document among the artifacts of the ledger's run."""
-    return f"decisions/{digest}.json"
-
-
 def document_of(project: Project, model_ledger: Ledger, entry: Entry) -> dict[str, Any]:
     """All that was considered for an entry; empty if nothing was.
 
@@ -190,38 +183,20 @@ def document_of(project: Project, model_ledger: Ledger, entry: Entry) -> dict[st
     if not entry.document:
         return {}
     assert model_ledger.run
-    place = place_of(entry.document)
+    place = f"decisions/{entry.document}.json"
     content = tracking.read_artifact(project, model_ledger.run, place)
     if content is None or ledger.sha256_of(content) != entry.document:
         problem = "is gone" if content is None else "was changed"
         raise ValueError(f"the document of entry {entry.number}, {place}, {problem}")
-    _keep(project, content.decode())
     values: dict[str, Any] = json.loads(content)
     return values
 
 
 def considered(project: Project, model_ledger: Ledger, entry: Entry) -> dict[str, Any]:
-    """All that was considered for an entry; empty also if its document is gone or was changed.
-
-    A copy is kept beside the answers of MLflow, because to import MLflow takes a second.
-    """
-    copy = project.state / "registry" / place_of(entry.document)
-    with suppress(FileNotFoundError):
-        content = copy.read_bytes()
-        if ledger.sha256_of(content) == entry.document:
-            values: dict[str, Any] = json.loads(content)
-            return values
-    try:
+    """All that was considered for an entry; empty also if its document is gone or was changed."""
+    with suppress(ValueError):
         return document_of(project, model_ledger, entry)
-    except ValueError:
-        return {}
-
-
-def _keep(project: Project, content: str) -> None:
-    """Keeps a copy of a document."""
-    copy = project.state / "registry" / place_of(ledger.sha256_of(content))
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    write_text(copy, content)
+    return {}
 
 
 def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -> None:

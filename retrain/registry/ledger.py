@@ -46,7 +46,6 @@ class Outcome:
         test_images: The identity of the images that were compared on; None for a person's decision.
         reference: Whether the version also gets the alias `reference` if it gets `champion`.
         reviews: The number of the entry that waited, if this is what a person said of it.
-        who: Who decides; in a decision, None for the deployment or the user of this process.
         package: The digest of the version's package.
         training: The digest of its training.
     """
@@ -63,7 +62,6 @@ class Outcome:
     test_images: str | None = None
     reference: bool = False
     reviews: int | None = None
-    who: str | None = None
     package: str | None = None
     training: str | None = None
 
@@ -86,11 +84,13 @@ class Entry(Outcome):
     Attributes:
         number: The place of the entry in the ledger, from 1.
         time: ISO 8601, UTC.
+        who: Who decided: a deployment, or the user of a machine.
         document: SHA-256 (hex) of the document of the decision; None if it has none.
     """
 
     number: int
     time: str
+    who: str | None = None
     document: str | None = None
 
     @property
@@ -253,7 +253,7 @@ def text_of(decision: Decision, name: str) -> str:
     values = asdict(replace(decision, document=None)) | {
         "document": digest_of_document(decision.document),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "who": decision.who or who(),
+        "who": who(),
     }
     text = compact(values)
     if len(decision.reason or "") > LONGEST_REASON or len(text) > LONGEST_ENTRY:

@@ -154,17 +154,6 @@ def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, 
     assert model_card.read(project, replace(version, package_digest="older")) is None
 
 
-def test_the_description_has_the_figures_of_the_champion_beside():
-    version = SimpleNamespace(package_digest="mine", metrics={"accuracy": 0.9, "new": 0.25})
-    champion = {"version": 3, "metrics": {"accuracy": 0.875}}
-    text = model_card.description(version, ENTRY, {"champion": champion}, None)
-    assert text.splitlines() == [
-        "**Promoted** on 2026-01-02: there was no champion to compare it with.", "",
-        "| metric | this model | champion, version 3 |", "|---|---|---|",
-        "| accuracy | 0.9 | 0.875 |", "| new | 0.25 |  |", "", "",
-    ]  # fmt: skip
-
-
 def test_the_description_is_as_long_as_mlflow_s_column():
     version = SimpleNamespace(package_digest="mine")
     lines = "\n".join(f"line {number}" for number in range(1000))
