@@ -113,16 +113,13 @@ def _paths(settings: Settings, root: Path) -> dict[str, Path]:
     return {name: (root / Path(path).expanduser()) for name, path in settings.files.items()}
 
 
-def build(
-    settings: Settings, shape: tuple[int, ...], classes: int, *, loaded: bool = False
-) -> "Network":
+def build(settings: Settings, shape: tuple[int, ...], classes: int) -> "Network":
     """Makes a network by a call of the user's function.
 
     Args:
         settings: The settings of the network; relative paths start in the working directory.
         shape: Height, width and channels of the images.
         classes: The number of classes.
-        loaded: Whether all its weights are still to be loaded.
 
     Raises:
         ValueError: The function cannot be imported, fails, or returns no module; or its files have
@@ -134,7 +131,7 @@ def build(
     arguments = settings.arguments | {"num_classes": classes}
     stored = {name: f"{name}{path.suffix}" for name, path in paths.items()}
     config = {"factory": settings.factory, "arguments": arguments, "files": stored}
-    classifier = _make(settings.factory, arguments | paths, loaded)
+    classifier = _make(settings.factory, arguments | paths, loaded=False)
     saved = {stored[name]: path for name, path in paths.items()}
     mean, std = (
         values * shape[2] if len(values) == 1 else values
@@ -154,11 +151,11 @@ def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Netwo
     config = description["config"]
     # Packages of older versions of this project have no files.
     paths = {name: files[stored] for name, stored in config.get("files", {}).items()}
-    classifier = _make(config["factory"], config["arguments"] | paths, True)
+    classifier = _make(config["factory"], config["arguments"] | paths, loaded=True)
     return Network(classifier, config, description["mean"], description["std"], files)
 
 
-def _make(factory: str, arguments: Mapping[str, Any], loaded: bool) -> Any:
+def _make(factory: str, arguments: Mapping[str, Any], *, loaded: bool) -> Any:
     import torch
 
     function = user_code.find(factory, KEY)
