@@ -222,7 +222,7 @@ def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -
     if ledger.number_of(done) != model_ledger.done:
         return
     appointed = [entry for entry in model_ledger.unfinished if entry.appoints]
-    if appointed:  # several are left only if the last one sets the others aside
+    if appointed:
         number = str(appointed[-1].version)
         for alias in (REFERENCE, CHAMPION) if appointed[-1].reference else (CHAMPION,):
             tracking.set_at_once(client.set_registered_model_alias, name, alias, number)
