@@ -48,36 +48,36 @@ class Project:
     def store_remote(self) -> str | None:
         """The URL of the object store behind the store; None if there is none.
 
-        It is `RETRAIN_STORE_REMOTE`, or `store.remote` in the team's parameters or `params.yaml`.
+        It is `RETRAIN_STORE_REMOTE`, or `store.remote` in `params.yaml`.
 
         Raises:
             UsageError: It is no such URL, or has a login.
         """
         from retrain.settings import store_remote
 
-        return store_remote(self.root / "team" / PARAMS, self.params)
+        return store_remote(self.params)
 
     @property
     def retention(self) -> "Retention":
-        """What `retrain maintain` keeps, by the team's parameters, `params.yaml` and the defaults.
+        """What `retrain maintain` keeps, by `params.yaml` and the defaults.
 
         Raises:
             UsageError: A key or a value is wrong.
         """
         from retrain.settings import retention
 
-        return retention(self.root / "team" / PARAMS, self.params)
+        return retention(self.params)
 
     @property
     def schedule(self) -> "Schedule":
-        """What runs do that nobody has started by hand, from the same files.
+        """What runs do that nobody has started by hand, from the same file.
 
         Raises:
             UsageError: A key or a value is wrong.
         """
         from retrain.settings import schedule
 
-        return schedule(self.root / "team" / PARAMS, self.params)
+        return schedule(self.params)
 
     @property
     def logs(self) -> Path:

@@ -88,7 +88,6 @@ def test_mlflow_serves_the_champion_by_its_alias(clone, first, monkeypatch):
     ("arguments", "message"),
     [
         ("predict vti", "No workload 'vti' in params.yaml or run here. Did you mean 'vit'?"),
-        ("predict mnist", "mnist has no registered model yet: retrain train mnist"),
         ("predict vit --version 7", "vit has no version '7'. There are: 1, champion, reference."),
         ("predict vit --version best", "vit has no version 'best'. There are: 1, champion"),
         ("predict vit --input nowhere", "nowhere: there is no such file or folder."),

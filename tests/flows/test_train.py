@@ -344,7 +344,7 @@ def test_status_history_and_why_tell_of_the_runs(clone, first):
     assert last_steps(clone, "vit")[:5] == BEFORE_THE_GATE
     assert f"version {status['champion']['version']}" in clone.retrain("status").stdout
     whole = clone.retrain("status", "vit").stdout
-    assert "beans" not in whole
+    assert "photos" not in whole
     assert re.search(r"best epoch \d: val_accuracy 0\.\d+, val_loss", whole)
     assert "worst_class_recall" in whole
     for whose in ("the champion", "the last run's model"):
