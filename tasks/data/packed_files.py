@@ -4,10 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from tasks.compute.ray_data import map_units
 from tasks.data.raw_dataset import RawDataset, Unit
-
-SECONDS_PER_FETCHED_BYTE = 10e-9  # from a remote store, at 100 MB/s
 
 
 class PackedImages(RawDataset):
@@ -22,21 +19,6 @@ class PackedImages(RawDataset):
         """
 
     def parts(self) -> Iterator[Unit]:
-        """The images of all files; see `tasks.data.raw_dataset.Reader`.
-
-        Files that are not here are opened in a plan of Ray Data, where that is worth it.
-        """
-        sizes = dict(self.image_files())
-        if not self.files.missing(sizes):
-            return chain.from_iterable(map(self.parts_of, sizes))
-        parts = map_units(
-            self._list_parts_of,
-            [*sizes],
-            seconds=sum(sizes.values()) * SECONDS_PER_FETCHED_BYTE,
-            done=lambda name: None,
-            reads=lambda name: [self.files.manifest],
-        )
-        return chain.from_iterable(parts)
-
-    def _list_parts_of(self, name: str) -> list[Unit]:
-        return list(self.parts_of(name))
+        """The images of all files; see `tasks.data.raw_dataset.Reader`."""
+        sizes = dict(self.image_files())  # raises before a file is opened
+        return chain.from_iterable(map(self.parts_of, sizes))

@@ -41,15 +41,14 @@ class Images(PackedImages):
         """The samples of a file, in the smallest units that are worth a task."""
         samples = (
             Unit(1, sample.image.size if sample.image else 0, (Piece(name, row, 1),))
-            for row, sample in enumerate(_samples(self.files.path(name), name))
+            for row, sample in enumerate(_samples(self.root / name, name))
         )
         return group(samples, tasks=1)
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
-        self.files.fetch(self.files_of(unit))
         for name, pieces in groupby(unit.pieces, key=attrgetter("file")):
-            place, split = self.files.path(name), self.split_of(name)
+            place, split = self.root / name, self.split_of(name)
             samples = _samples(place, name)
             with place.open("rb") as file:
                 for row in (row for p in pieces for row in range(p.first, p.first + p.rows)):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,54 @@ from retrain.atomic import replacing
 from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.runs import console
-from tasks.pull.dvc_objects import Objects
-from tasks.pull.transfer import map_in_threads
+from tasks.pull.transfer import map_in_threads, reaching
 
 NO_REMOTE = (
     "The data is not in DVC's cache, and there is no default remote to fetch it from: dvc remote "
     "add -d NAME URL"
 )
 _FILE = re.compile(r"[0-9a-f]{32}\Z")  # MD5
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects in a remote of DVC; the record can be sent to other machines.
+
+    Attributes:
+        database: What DVC reads the remote with; it has the settings and the login of the remote.
+        place: The name of the remote and where it is, for errors.
+    """
+
+    database: Any
+    place: str
+
+    def get(self, name: str, md5: str, target: Path) -> None:
+        """Downloads a file.
+
+        Args:
+            name: Its name in the data.
+            md5: The MD5 (hex) of its content, which names the object.
+            target: Where to; the folders above it are made.
+
+        Raises:
+            ConnectionError: The remote does not answer, or has no such object.
+            OSError: The object is damaged.
+        """
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path = self.database.oid_to_path(md5)
+        with reaching(
+            f"The DVC remote {self.place} does not give {name}. Is it there, with the data pushed "
+            "to it?"
+        ):
+            self.database.fs.get_file(path, str(target))
+        with target.open("rb") as file:
+            is_damaged = hashlib.file_digest(file, "md5").hexdigest() != md5.removesuffix(".dir")
+        if is_damaged:
+            target.unlink()
+            raise OSError(
+                f"The DVC remote {self.place} has a damaged object for {name}: delete "
+                f"files/md5/{md5[:2]}/{md5[2:]} there and run dvc push where the data is whole."
+            )
 
 
 def cache_of(repo: Any) -> Path:

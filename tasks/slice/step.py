@@ -23,7 +23,6 @@ from retrain.digests import sha256_of
 from retrain.step import Chosen, Facts, Input, Workspace, current_run, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Workload
-from tasks.compute import spread
 from tasks.compute.prefetch import prefetch
 from tasks.data import image_facts, image_table, own_columns, predictions
 from tasks.data.champion import Scored
@@ -118,7 +117,6 @@ def slice_new(known: KnownImages, validated: Artifact, workspace: Workspace) -> 
     name="slice",
     inputs=("pull", "validate"),
     reads=("gate.slices", "data.image_column", "data.label_column"),
-    opens=spread.fetching("pull"),
     libraries=("numpy", "pillow", "pyarrow"),
     hours=2,
     needed=has_slices,
