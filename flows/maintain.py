@@ -149,7 +149,7 @@ def _copies(project: Project, names: Sequence[str]) -> Iterator[Path]:
     needed = {
         part for version in found if version for part in (version.package_digest, version.run_id)
     }
-    for pattern in ("champions/*", "learnt_pixels/*.npy", "known_pixels/*/*.npy"):
+    for pattern in ("champions/*", "learnt_pixels/*.npy"):
         for path in project.state.glob(pattern):
             if path.stem not in needed:
                 yield path

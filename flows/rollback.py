@@ -34,4 +34,4 @@ def rollback(workload: str, reason: str, to: int | None = None) -> Document:
     result = roll_back(find_project(), workload, reason, to)
     markdown = f"# {result.outcome}\n\n{result.says or ''}"
     create_markdown_artifact(key=artifact_key(workload, "rollback"), markdown=markdown)
-    return asdict(result) | {"state": result.state, "outcome": f"{result.outcome}."}
+    return asdict(result) | {"state": "Rolled back", "outcome": f"{result.outcome}."}

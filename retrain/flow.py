@@ -23,7 +23,7 @@ from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.report import Report
 from retrain.runs import flow_runs, lost, records
-from retrain.runs.notify import notify_of_end, notify_of_overdue_data
+from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import DryRun, RunState, StepHasToRunError
@@ -34,7 +34,6 @@ from retrain.workload import Data, Workload
 
 if TYPE_CHECKING:
     from prefect import Flow as PrefectFlow
-    from prefect.client.schemas.objects import State
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -217,7 +216,7 @@ class StepsFlow(Flow[..., Any]):
         as_name: str | None = None,
         force: bool = False,
         strict: bool = False,
-    ) -> "Document | State[Document]":
+    ) -> Document:
         """Runs the steps that have to run, inside a Prefect flow run; returns its document.
 
         Its `state` is `Skipped` if nothing has changed since the last run.
@@ -243,15 +242,11 @@ class StepsFlow(Flow[..., Any]):
         config = load_workload(project.params, workload, overrides, as_name=as_name)
         context = RunContext(str(runtime.flow_run.id), project)
         with Store(project.store).runs.holding(context.run):
-            if ended := self.tells.resume(project, config.name, context.run):
-                return ended
             self.check(config, project)
             lost.end_lost_runs(project)
             dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
             state = self.state(context, config, data_rev, promote, dry_run)
             flow_runs.name_by_data(self.name, config.name, state.version.digest)
-            if state.version.overdue:
-                notify_of_overdue_data(config.name, state.version.overdue)
             if dry_run and not run and (unchanged := self.unchanged(dry_run)):
                 dry_run.state.keep()
                 return unchanged

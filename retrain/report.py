@@ -1,13 +1,10 @@
 """What a flow with steps tells of its runs: the interface of the reports in `flows/reports/`."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from retrain.project import Project
 from retrain.runs.records import Document
 from retrain.runs.state import RunState
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
 
 
 class Report(Protocol):
@@ -29,7 +26,4 @@ class Report(Protocol):
         """Writes the page of a run, which may have failed at any step."""
 
     def publish(self, project: Project, document: Document) -> None:
-        """Shows a run in Prefect; may suspend it there, until a person has decided."""
-
-    def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
-        """The state in which a suspended run ends; None if its steps have to be followed."""
+        """Shows a run in Prefect."""

@@ -1,4 +1,4 @@
-"""The state of a workload, for `retrain status`: what is in production, and what comes next."""
+"""The state of a workload, for `retrain status`: what is in production, and what waits."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -6,16 +6,17 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
-from flows.reports.approvals import waiting
 from retrain.errors import UsageError
 from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Entry, Ledger
+from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.servers.schedule import NextRun
 from retrain.workload import Gate
 from tasks.gate import wording
+from tasks.promote.personal import review as review, standing
 from tasks.pull.dvc_source import DvcSource
 
 
@@ -36,12 +37,18 @@ def state_of(project: Project, name: str, next_run: NextRun | None) -> dict[str,
         "champion": champion and champion.public(),
         "since": ledger.appointment and ledger.appointment.time,
         "fault": fault,
-        "waiting": waiting(project, name),
+        "waiting": ledger.waiting and _waiting(name, ledger.waiting, champion),
         "last_run": last_run,
         "data": _data_version(project, last_run),
         "next_run": next_run,
         "resolution": _resolution(project, ledger),
     }
+
+
+def _waiting(name: str, entry: Entry, champion: ModelVersion | None) -> dict[str, Any]:
+    """The entry in the ledger of the model that waits, and `says`, what can be done about it."""
+    advice = standing(name, entry, champion.version if champion else None)
+    return asdict(entry) | {"says": advice}
 
 
 def explained(project: Project, ledger: Ledger, entries: Iterable[Entry]) -> list[dict[str, Any]]:

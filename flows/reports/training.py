@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.markup import escape
 
 from flows.pages import page
-from flows.reports import approvals, links
+from flows.reports import links
 from retrain.project import Project
 from retrain.registry import trust
 from retrain.runs import console, records
@@ -17,9 +17,6 @@ from retrain.step import REPORT
 from retrain.workload import Workload
 from tasks.promote import outcome
 from tasks.validate.step import say_near_duplicates
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
 
 CHECKED = ("rows", "quarantined", "near_duplicates")  # facts of the step `validate`
 
@@ -73,10 +70,6 @@ class DataReport:
         ]
         key = artifact_key(document["workload"], self.kind)
         create_markdown_artifact(key=key, markdown="\n".join(lines))
-
-    def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
-        """A run that is begun again follows its steps."""
-        return None
 
 
 class ChecksReport(DataReport):
@@ -164,19 +157,11 @@ class TrainingReport(DataReport):
         ]
 
     def publish(self, project: Project, document: Document) -> None:
-        """Shows the decision and a summary as artifacts of the Prefect flow run.
-
-        The run of a deployment whose model waits for approval is suspended then.
-        """
+        """Shows the decision and a summary as artifacts of the Prefect flow run."""
         super().publish(project, document)
         description = f"{document['outcome']} [Report]({document['links']['report']})"
         rows = [outcome.rule_row(rule) for rule in outcome.rules(document)]
         publish_table(document["workload"], "decision", rows, description)
-        approvals.wait(project, document)
-
-    def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
-        """Carries out what a person has said of the model that a run let wait."""
-        return approvals.resume(project, name, run)
 
 
 def signing_faults(workload: Workload, project: Project) -> Iterable[str]:

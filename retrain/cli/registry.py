@@ -17,7 +17,7 @@ from retrain.cli.command import (
     app,
     in_words,
 )
-from retrain.messages import ago, local_time, message_of, with_local_times, wrapped
+from retrain.messages import ago, local_time, with_local_times, wrapped
 from retrain.project import Project
 
 if TYPE_CHECKING:
@@ -203,31 +203,10 @@ def _review(
     reason: str,
     version: int | None,
 ) -> Answer:
-    from flows.reports.approvals import review
+    from flows.reports.overview import review
 
     result = review(project, workload, choice, reason, version=version)
-    if result.run:
-        _end_suspended(project, result.run, result.state, result.outcome)
     return Answer(result, lambda: print(f"{result.outcome}."))
-
-
-def _end_suspended(project: Project, run: str, state: str, outcome: str) -> None:
-    """Ends the flow run that is suspended until this decision, if its server answers.
-
-    The decision is carried out already, and stays so if the server does not answer.
-    """
-    from retrain.cli.flows import use_prefect_server
-    from retrain.runs import suspension
-
-    try:
-        if use_prefect_server(project):
-            suspension.end(run, state, f"{outcome}.")
-    except Exception as error:
-        print(
-            f"The flow run {run} could not be ended; resume or cancel it in Prefect: "
-            f"{message_of(error)}",
-            file=sys.stderr,
-        )
 
 
 @app.command(group=DECIDING)

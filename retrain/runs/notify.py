@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.schemas.objects import FlowRun, State
 
-Event = Literal["promoted", "rejected", "waiting", "failed", "drift", "worse", "overdue"]
+Event = Literal["promoted", "rejected", "waiting", "failed", "drift", "worse"]
 
 URL, SMTP = "RETRAIN_WEBHOOK_URL", "RETRAIN_SMTP_URL"
 TO, FROM = "RETRAIN_MAIL_TO", "RETRAIN_MAIL_FROM"
@@ -37,7 +37,6 @@ SECONDS = 10.0
 # What happened, by the name of the state in which a flow run is completed; the others are no news.
 EVENTS: Mapping[str | None, Event] = {
     "Promoted": "promoted",
-    "Approved": "promoted",
     "Rejected": "rejected",
     "Waiting": "waiting",
     "Drifted": "drift",
@@ -111,24 +110,6 @@ def notify_of_end(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any
         is_deployed = flow_run.deployment_id is not None
         links = _links(flow_run.id, is_deployed, document)
         notify(event, subject_of(flow_run.parameters), f"{message}{links}")
-
-
-def notify_now(event: Event, document: Mapping[str, Any]) -> None:
-    """Notifies people from within a flow run, which goes on or is suspended."""
-    from prefect import runtime
-
-    run, is_deployed = UUID(runtime.flow_run.id), runtime.deployment.id is not None
-    text = f"{document['outcome']}{_links(run, is_deployed, document)}"
-    notify(event, subject_of(runtime.flow_run.parameters), text)
-
-
-def notify_of_overdue_data(workload: str, sentence: str) -> None:
-    """Tells people, and Prefect by an event, that no new data has come for longer than expected."""
-    from prefect import runtime
-
-    is_deployed = runtime.deployment.id is not None
-    notify("overdue", workload, f"{sentence}{_links(UUID(runtime.flow_run.id), is_deployed, {})}")
-    emit("retrain.overdue", workload, {"says": sentence})
 
 
 def emit(event: str, name: str, payload: dict[str, Any]) -> None:

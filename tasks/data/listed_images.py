@@ -1,4 +1,4 @@
-"""Reads images that a file lists with their classes; see `listings.py`."""
+"""Reads images that a table lists with their classes; see `listings.py`."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -11,7 +11,7 @@ from tasks.data.listing import list_files
 
 
 class Images(class_folders.Images):
-    """The images that a file of the data lists; they are files, as those of class folders are."""
+    """The images that a table lists; they are files, as those of class folders are."""
 
     def holds_images(self, name: str) -> bool:
         """Whether a file is a listed image."""
@@ -23,7 +23,7 @@ class Images(class_folders.Images):
         return label
 
     def split_of(self, name: str) -> str | None:
-        """The split that is listed, or that the name of the listing or the image's folder means."""
+        """The split that is listed, or that the name of the table or the image's folder means."""
         split: str | None = self._rows()[name][listings.SPLIT]
         return split
 
@@ -39,12 +39,12 @@ class Images(class_folders.Images):
             raise ValueError(f"The list of the images: {error}") from None
 
     def _rows(self) -> Mapping[str, listings.Row]:
-        return _read(self.root, self.format, self.image_column, self.label_column)
+        return _read(self.root, self.image_column, self.label_column)
 
 
 @lru_cache(maxsize=2)
 def _read(
-    root: Path, form: str, image_column: str | None, label_column: str | None
+    root: Path, image_column: str | None, label_column: str | None
 ) -> Mapping[str, listings.Row]:
     names = [name for name, _ in list_files(root)]
-    return listings.read(root, names, form, image_column, label_column)
+    return listings.read(root, names, image_column, label_column)

@@ -5,12 +5,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from pydantic import BaseModel, Field
-
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
 from retrain.registry import decisions, trust, versions
-from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Entry, Ledger
+from retrain.registry.ledger import Action, Decision, Entry, Ledger
 from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from tasks.promote.check import check_before_promotion, check_version
@@ -19,14 +17,6 @@ from tasks.promote.outcome import how_to_review
 
 Choice = Literal["approve", "reject"]
 ACTIONS: dict[Choice, Action] = {"approve": "promoted", "reject": "rejected"}
-
-
-class Form(BaseModel):
-    """The form for a person who resumes a flow run that waits for approval."""
-
-    decision: Choice
-    reason: str = Field(min_length=1, max_length=LONGEST_REASON, description="For the ledger.")
-    name: str = Field("", max_length=100, description="Who you are, for the ledger.")
 
 
 @dataclass(frozen=True)
@@ -41,7 +31,7 @@ class PersonalDecision:
         reason: The reason that the person gave.
         who: The person, the deployment, or the user of the machine.
         time: ISO 8601, UTC.
-        run: The Prefect flow run that let the version wait; None if there is none.
+        run: The run that let the version wait; None if there is none.
         says: How fast the version is here; None if it was not measured by this call.
     """
 
@@ -54,11 +44,6 @@ class PersonalDecision:
     time: str
     run: str | None
     says: str | None = None
-
-    @property
-    def state(self) -> str:
-        """The decision in one or two words."""
-        return "Approved" if self.action == "promoted" else self.action.capitalize()
 
     @property
     def outcome(self) -> str:
@@ -100,7 +85,6 @@ def review(
     reason: str,
     *,
     version: int | None = None,
-    who: str | None = None,
 ) -> PersonalDecision:
     """Promotes the version that waits for approval, or rejects it.
 
@@ -113,7 +97,6 @@ def review(
         choice: What the person says.
         reason: Why, for the ledger.
         version: Only if this version waits; whichever waits if None.
-        who: The person; the deployment or the user of this process if None.
 
     Raises:
         UsageError: There is no reason or no such workload; or another version waits.
@@ -133,7 +116,7 @@ def review(
             raise UsageError(
                 f"{name} version {ledger.waiting.version} waits for approval, not {version}."
             )
-        return _review(project, name, ledger, ledger.waiting, choice, reason, who)
+        return _review(project, name, ledger, ledger.waiting, choice, reason)
 
 
 def _review(
@@ -143,7 +126,6 @@ def _review(
     waiting: Entry,
     choice: Choice,
     reason: str,
-    who: str | None,
 ) -> PersonalDecision:
     version = versions.get(project, name, waiting.version)
     if version is None:
@@ -168,7 +150,6 @@ def _review(
         run=waiting.run,
         reference=waiting.reference,
         reviews=waiting.number,
-        who=who,
         package=version.package_digest,
         training=version.train_digest,
     )

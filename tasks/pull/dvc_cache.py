@@ -4,15 +4,11 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrain.atomic import replacing
-from retrain.errors import UsageError
-from retrain.logins import without_login
 from retrain.runs import console
-from tasks.pull.transfer import map_in_threads, reaching
+from tasks.pull.transfer import map_in_threads
 
 NO_REMOTE = (
     "The data is not in DVC's cache, and there is no default remote to fetch it from: dvc remote "
@@ -21,79 +17,10 @@ NO_REMOTE = (
 _FILE = re.compile(r"[0-9a-f]{32}\Z")  # MD5
 
 
-@dataclass(frozen=True)
-class Objects:
-    """The objects in a remote of DVC; the record can be sent to other machines.
-
-    Attributes:
-        database: What DVC reads the remote with; it has the settings and the login of the remote.
-        place: The name of the remote and where it is, for errors.
-    """
-
-    database: Any
-    place: str
-
-    def get(self, name: str, md5: str, target: Path) -> None:
-        """Downloads a file.
-
-        Args:
-            name: Its name in the data.
-            md5: The MD5 (hex) of its content, which names the object.
-            target: Where to; the folders above it are made.
-
-        Raises:
-            ConnectionError: The remote does not answer, or has no such object.
-            OSError: The object is damaged.
-        """
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path = self.database.oid_to_path(md5)
-        with reaching(
-            f"The DVC remote {self.place} does not give {name}. Is it there, with the data pushed "
-            "to it?"
-        ):
-            self.database.fs.get_file(path, str(target))
-        with target.open("rb") as file:
-            is_damaged = hashlib.file_digest(file, "md5").hexdigest() != md5.removesuffix(".dir")
-        if is_damaged:
-            target.unlink()
-            raise OSError(
-                f"The DVC remote {self.place} has a damaged object for {name}: delete "
-                f"files/md5/{md5[:2]}/{md5[2:]} there and run dvc push where the data is whole."
-            )
-
-
 def cache_of(repo: Any) -> Path:
     """The folder of the objects in DVC's cache, as `dvc cache dir` and DVC's manual have it."""
     root = repo.config["cache"].get("dir") or Path(repo.root_dir, ".dvc", "cache")
     return Path(root, "files", "md5")
-
-
-def remote_of(repo: Any) -> Objects | None:
-    """The objects in DVC's default remote; None if there is no such remote."""
-    name = repo.config["core"].get("remote")
-    if name is None:
-        return None
-    place = f"{name!r} ({without_login(repo.config['remote'][name]['url'])})"
-    return Objects(repo.cloud.get_remote_odb(name), place)
-
-
-def listing_of(cache: Path, objects: Objects | None, digest: str) -> dict[str, str]:
-    """The files of a version of `data/`, as `read_listing` gives them.
-
-    Raises:
-        ConnectionError: The remote does not answer, or has no such version.
-        OSError: The listing is damaged.
-        UsageError: It is not in the cache, and there is no remote.
-    """
-    listing = object_path(cache, digest)
-    if not listing.exists():
-        if objects is None:
-            raise UsageError(NO_REMOTE)
-        listing.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(listing) as aside:
-            objects.get(f"version {digest[:8]} of data/", digest, aside)
-    check_objects([listing], [digest])
-    return read_listing(listing)
 
 
 def object_path(cache: Path, md5: str) -> Path:

@@ -1,7 +1,4 @@
-"""Three ways in, one result: the command line, DVC, and a deployment on the project's server.
-
-Only the last one can wait for a person.
-"""
+"""Three ways in, one result: the command line, DVC, and a deployment on the project's server."""
 
 import json
 import re
@@ -16,7 +13,7 @@ import pytest
 from retrain import tracking
 from retrain.project import Project
 from tests import templates
-from tests.flows.conftest import RETRAIN, free_port, until
+from tests.flows.conftest import RETRAIN, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -178,62 +175,41 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
 MANUAL = "metric: accuracy\n      margin: 0.9\n      approval: manual"
 
 
-def test_a_deployment_waits_without_its_slot_and_compares_again_if_the_champion_has_changed(
-    clone, servers
-):
+def test_a_deployment_whose_model_waits_ends_and_says_what_to_do(clone, servers):
     params = clone.root / "params.yaml"
     before = params.read_text()
     clone.edit("params.yaml", "metric: accuracy", MANUAL)
     clone.edit("params.yaml", "epochs: 2", "epochs: 8")
-    api = servers["PREFECT_API_URL"]
-    deployment = ask(f"{api}/deployments/name/train/vit")["id"]
-
-    def begin():
-        return ask(f"{api}/deployments/{deployment}/create_flow_run", {})["id"]
-
-    def state(run):
-        return ask(f"{api}/flow_runs/{run}")["state"]
-
-    def asked():
-        now = state(run)
-        return now["name"] == "Suspended" and now["state_details"]["pause_key"]
-
-    def resume(**form):
-        assert ask(f"{api}/flow_runs/{run}/resume", {"run_input": form})["status"] == "ACCEPT"
-
-    run = begin()
-    until(asked, 240)
-    key = asked()
+    deployment = ("prefect", "deployment", "run", "train/vit", "--watch")
+    watched = clone.run(*deployment, COLUMNS="500", **servers)
+    state = last_flow_run(servers["PREFECT_API_URL"])["state"]
+    assert (state["type"], state["name"]) == ("COMPLETED", "Waiting")
     [told] = clone.json("status", "vit")
     assert told["champion"]["version"] == told["waiting"]["previous"] == 1
-    assert told["waiting"]["run"] == told["last_run"]["run"] == run
+    assert told["waiting"]["run"] == told["last_run"]["run"]
     version = told["waiting"]["version"]
+    assert f"version {version} passes the gate and waits for approval: " in state["message"]
+    assert "retrain approve vit --reason WHY" in watched.stdout
 
-    # The deployment has one slot, and another run has it meanwhile.
-    other = begin()
-    until(lambda: state(other)["type"] == "COMPLETED", 120)
-    assert state(other)["name"] == "Skipped"
-    assert f"version {version} passes the gate and waits for approval: " in state(other)["message"]
-    assert state(run)["name"] == "Suspended"
-
-    changed = ("--set", "train.epochs=6", "--set", "gate.approval=automatic", "--promote")
-    later = clone.train(*changed)["model"]
-    assert later["aliases"][0] == "champion"
-    resume(decision="approve", reason="looks right")
-    until(lambda: asked() not in (False, key), 120)
-    [told] = clone.json("status", "vit")
-    assert told["champion"]["version"] == told["waiting"]["previous"] == later["version"]
-    assert told["waiting"]["version"] == version
-
-    resume(decision="approve", reason="still looks right", name="ada")
-    until(lambda: state(run)["type"] == "COMPLETED", 120)
-    assert state(run)["name"] == "Approved"
+    clone.retrain("approve", "vit", "--reason", "looks right")
     history = clone.json("history", "vit")
-    assert [(entry["action"], entry["version"], entry["previous"]) for entry in history[-4:]] == [
+    assert [(entry["action"], entry["version"], entry["previous"]) for entry in history[-2:]] == [
         ("waiting", version, 1),
-        ("promoted", later["version"], 1),
-        ("waiting", version, later["version"]),
-        ("promoted", version, later["version"]),
+        ("promoted", version, 1),
     ]
-    assert (history[-1]["who"], history[-1]["reason"]) == ("ada (train/vit)", "still looks right")
+    params.write_text(before)
+
+
+def test_what_waits_because_of_dvc_and_was_approved_is_compared_with_by_the_next_run(clone):
+    params = clone.root / "params.yaml"
+    before = params.read_text()
+    clone.edit("params.yaml", "metric: accuracy", MANUAL)
+    clone.edit("params.yaml", "epochs: 2", "epochs: 6")
+    clone.run("dvc", "repro", "promote@vit")
+    [told] = clone.json("status", "vit")
+    version = told["waiting"]["version"]
+    clone.retrain("approve", "vit", "--reason", "looks right")
+    clone.edit("params.yaml", "epochs: 6", "epochs: 7")
+    document = clone.train()
+    assert (document["state"], document["champion"]["version"]) == ("Waiting", version)
     params.write_text(before)
