@@ -87,7 +87,7 @@ def compare(
 
 
 def _by_plan(work: Callable[[Any], None], units: Sequence[Any], seconds: float) -> None:
-    list(ray_data._results(ray_data._plan(work, units, seconds, is_free=False)))
+    list(ray_data._results(ray_data._plan(work, units, seconds)))
 
 
 def _by_tasks(work: Callable[[Any], None], units: Sequence[Any], _: float) -> None:

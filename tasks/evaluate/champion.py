@@ -25,7 +25,6 @@ from retrain.step import Chosen, Facts, Step, Workspace, current_run, step
 from retrain.store import Artifact, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Gate, Workload
-from tasks.compute import spread
 from tasks.compute.served import other_versions
 from tasks.data import image_table, package as packaged
 from tasks.data.champion import Registered, Scored, TestSplit
@@ -215,7 +214,6 @@ def _set_aside(project: Project, reference: ModelVersion, champion: int, why: st
     inputs=("registry", "test_split", "pull", "validate"),
     reads=("data.image_column", "data.label_column"),
     looked_up=("pull", "validate"),
-    opens=spread.fetching("pull"),
     # The champion runs with those installed here, whatever it was registered with.
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
     has_stage=False,

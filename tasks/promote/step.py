@@ -58,7 +58,6 @@ class Intent:
 @step(
     inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
     reads=("data.image_column", "data.label_column", "gate.approval", "gate.max_latency_ms"),
-    opens=lambda workload: {"pull": ()},  # of which some images are fetched
     cached=False,
     hours=2,
 )

@@ -10,21 +10,13 @@ from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.params import parse_yaml
 from retrain.project import Project
-from retrain.remote import Remote
-from retrain.servers import ray_cluster
-from retrain.step import Workspace
-from tasks.compute import spread
 from tasks.data.listing import link_file, list_files
-from tasks.data.listings import candidates
-from tasks.pull import dvc_objects
 from tasks.pull.dvc_cache import (
     NO_REMOTE,
     cache_of,
     check_objects,
-    listing_of,
     object_path,
     read_listing,
-    remote_of,
 )
 from tasks.pull.transfer import arriving, in_time, inside, map_in_threads, reaching
 
@@ -163,36 +155,6 @@ class DvcSource:
             check_objects(objects, list(files.values()))
             map_in_threads(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
 
-    def send(self, digest: str, workspace: Workspace) -> bool:
-        """Has the machines of a cluster send the files to the remote store, where that is better.
-
-        It is if they share that alone, and DVC's remote is on the network and has files that this
-        machine lacks. Then only those that may list images are also written to `data/` here.
-
-        Returns:
-            Whether it was done; else `fetch` is left to do.
-        """
-        remote = self.project.store_remote
-        if not (remote and share_only_the_remote()):
-            return False
-        with self._repo() as repo:
-            cache, objects = cache_of(repo), remote_of(repo)
-        if not objects or objects.database.fs.protocol == "local":
-            return False
-        md5s = listing_of(cache, objects, digest)
-        files = self.below(md5s, digest)
-        if len(files) == 1 or all(object_path(cache, md5).exists() for md5 in files.values()):
-            return False
-        folder = workspace.folder / "data"
-        for name in files:
-            inside(folder, name)
-        for name in candidates(files):
-            objects.get(name, files.pop(name), inside(folder, name))
-        size = self._pinned().get("size", 0) / len(md5s)
-        records = workspace.scratch / "sent"
-        workspace.sent.extend(dvc_objects.send(objects, files, size, Remote(remote), records))
-        return True
-
     def below(self, md5s: Mapping[str, str], digest: str) -> dict[str, str]:
         """The files of the part, by their names below it; or the one file that the part names.
 
@@ -252,11 +214,3 @@ class DvcSource:
                     raise
             if missing := [path.name for path in objects if not path.exists()]:
                 raise FileNotFoundError(f"{len(missing)} files are missing")
-
-
-def share_only_the_remote() -> bool:
-    """Whether the work runs on a cluster whose machines share nothing but the remote store."""
-    if not ray_cluster.is_remote():
-        return False
-    ray_cluster.connect()
-    return spread.is_apart()

@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,7 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
 from tasks.data.raw_dataset import READERS
-from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, SOURCE_MODULE
-from tasks.train import elsewhere
+from tasks.data.shards import SOURCE_MODULE
 from tasks.train.checks import check, check_slowly, notices
 from tasks.train.estimate import forecast
 from tasks.train.ingest import CROPPING, DATALOADER, STREAM
@@ -61,20 +60,6 @@ SCALE = (
     inputs=lambda workload: (prepared_by(workload), "pull", "start"),
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
     looked_up=("pull",),
-    opens=lambda workload: (
-        {
-            prepared_by(workload): (
-                *(LABELS, IMAGES, "train/labels.npy", "val/labels.npy"),
-                *(f"train/{name}" for name in (ROWS, SOURCE)),  # of images that are streamed
-            ),
-            "pull": (),
-        }
-        if elsewhere.is_elsewhere(workload.scale)
-        else {
-            prepared_by(workload): (LABELS, IMAGES, "train", "val"),
-            **({} if workload.images.storage == "source" else {"pull": ()}),
-        }
-    ),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     reports_with=(
         "models.processing",
@@ -133,8 +118,6 @@ def train(
             log(pruned.history)
             raise
         _write_report(workspace, run, result)
-    with suppress(OSError):  # the remote is away: `retrain gc --remote` removes it
-        elsewhere.forget(job)
     return _facts(job, start, result)
 
 
@@ -148,23 +131,19 @@ def _job(
     workspace: Workspace,
 ) -> TrainingJob:
     """Describes the training to its loop."""
-    project = workspace.project
-    job = TrainingJob(
+    return TrainingJob(
         model=model,
         hyperparameters=hyperparameters,
         scale=scale,
         images=images.folder,
         pulled=pulled.folder,
         start=start.model,
-        root=project.root,
+        root=workspace.project.root,
         scratch=workspace.scratch,
         output=workspace.folder / MODEL,
         ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
         bounds=workspace.trial.bounds if workspace.trial else {},
-        remote=project.store_remote if elsewhere.is_elsewhere(scale) else None,
     )
-    elsewhere.begin(job, workspace.anew)
-    return job
 
 
 def _write_report(
