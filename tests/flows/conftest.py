@@ -74,9 +74,7 @@ class Clone:
                 start_new_session=True, stdout=stream, stderr=stream,
             )  # fmt: skip
 
-    def retrain(
-        self, *arguments: str, code: int = 0, **more: str
-    ) -> subprocess.CompletedProcess[str]:
+    def call(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Calls the command line in this process, whose code is the same as the clone's."""
         with ExitStack() as stack:
             stack.enter_context(patch.dict(os.environ, self.environment | more, clear=True))
@@ -90,8 +88,15 @@ class Clone:
                 ended = main(arguments)
             gc.unfreeze()
             said = [file.seek(0) or file.read() for file in files]
-        assert ended == code, f"{arguments}: {said}"
         return subprocess.CompletedProcess(arguments, ended, *said)
+
+    def retrain(
+        self, *arguments: str, code: int = 0, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Calls the command line, and checks its exit code."""
+        done = self.call(*arguments, **more)
+        assert done.returncode == code, f"{arguments}: {done.stdout}\n{done.stderr}"
+        return done
 
     def train(self, *arguments: str, workload: str = "vit") -> dict[str, Any]:
         """Runs the flow; returns its document."""

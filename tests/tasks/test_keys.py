@@ -71,7 +71,6 @@ EDITS = {
     "tasks/train/stream_ingest.py": [],
     "tasks/data/source_images.py": [],
     "tasks/train/loops/mine.py": [],
-    "tasks/train/estimate.py": [],
     "tasks/train/loops/torch.py": ["train"],
     "tasks/train/progress.py": [],
     "tasks/train/sampler.py": ["train"],
