@@ -27,9 +27,8 @@ from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
 from retrain.params import load_workload
 from retrain.project import find_project
-from retrain.store import Artifact
 from tasks.compute.inference import PredictionJob, probabilities
-from tasks.data.shards import fetchable_shards, open_prepared
+from tasks.data.shards import open_prepared
 from tasks.evaluate.step import MAX_ROWS
 
 SETTINGS = {
@@ -59,8 +58,7 @@ def main() -> None:
                 labels=data.labels, images=data.images,
             )  # fmt: skip
             auto = workload.evaluate.precision
-            artifact = Artifact("preprocess", "key", "digest", images, {"storage": "pixels"})
-            stored = fetchable_shards(artifact, "train")
+            stored = data.split("train").images
             jobs = {
                 way: PredictionJob(model, stored, batch, precision)
                 for way, precision in (("step", "fp32"), ("auto", auto))

@@ -136,6 +136,12 @@ def make_clone(root: Path, api: str) -> Clone:
     clone = Clone(root, api)
     clone.run("git", "add", "-A")
     clone.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start")
+    shorten_trainings(root)
+    return clone
+
+
+def shorten_trainings(root: Path) -> None:
+    """Changes every workload of a clone to what is quick."""
     path, yaml = root / "params.yaml", YAML()
     tree = yaml.load(path.read_text())
     for workload in tree["workloads"].values():
@@ -143,7 +149,6 @@ def make_clone(root: Path, api: str) -> Clone:
             workload[section].update(values)
     with path.open("w") as file:
         yaml.dump(tree, file)
-    return clone
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from tests.tasks.toy_model import LABELS, write_model
 
 ENTRY = Entry(
     number=1, action="promoted", version=1, previous=None, verdict="first", reason=None, data=None,
-    commit=None, run=None, who=None, time="2026-01-02", document=None, before="", digest="",
+    commit=None, run=None, who=None, time="2026-01-02", document=None,
 )  # fmt: skip
 
 

@@ -1,11 +1,10 @@
-"""Makes thumbnails of images, as data URLs."""
+"""The pictures of a gallery: thumbnails as data URLs, with lines of text below."""
 
 from base64 import b64encode
+from collections.abc import Iterable
 from contextlib import suppress
 from io import BytesIO
-from typing import TYPE_CHECKING
-
-from flows.pages.blocks import Thumbnail
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +18,17 @@ BROKEN = (  # a crossed square
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 96 96'%3E%3Cpath "
     "d='M20 20h56v56h-56zl56 56m0-56l-56 56' fill='none' stroke='%23888'/%3E%3C/svg%3E"
 )
+
+Thumbnail = dict[
+    str, Any
+]  # `source`, a data URL; `alt`, for a screen reader; whether it is `small`
+Line = tuple[str, str]  # a text, and a class of `style.css`
+Picture = tuple[list[Thumbnail], list[Line]]
+
+
+def gallery(pictures: Iterable[Picture], count: int) -> dict[str, Any]:
+    """Some pictures of a count of images."""
+    return {"pictures": list(pictures), "count": count}
 
 
 def of_array(pixels: "NDArray[np.uint8]", alt: str) -> Thumbnail:
@@ -47,7 +57,7 @@ def of_encoded(data: bytes, alt: str) -> Thumbnail:
             image.draft("RGB", (2 * SIDE, 2 * SIDE))
             return _thumbnail(ImageOps.exif_transpose(image), alt)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return Thumbnail(BROKEN, f"{alt} (it cannot be decoded)")
+        return {"source": BROKEN, "alt": f"{alt} (it cannot be decoded)", "small": False}
 
 
 def _thumbnail(image: "Image", alt: str) -> Thumbnail:
@@ -58,4 +68,4 @@ def _thumbnail(image: "Image", alt: str) -> Thumbnail:
     file, kind = BytesIO(), "png" if is_small else "jpeg"
     image.save(file, kind, quality=JPEG_QUALITY)
     source = f"data:image/{kind};base64,{b64encode(file.getvalue()).decode()}"
-    return Thumbnail(source, alt, is_small)
+    return {"source": source, "alt": alt, "small": is_small}
