@@ -7,13 +7,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retrain.digests import sha256_of
 from retrain.errors import UsageError
-
-if TYPE_CHECKING:
-    from retrain.settings import Retention, Schedule
 
 PARAMS = "params.yaml"
 CODE = Path(__file__).parent  # of this package, which runs
@@ -57,28 +54,6 @@ class Project:
         from retrain.settings import store_remote
 
         return store_remote(self.root / "team" / PARAMS, self.params)
-
-    @property
-    def retention(self) -> "Retention":
-        """What `retrain maintain` keeps, by the team's parameters, `params.yaml` and the defaults.
-
-        Raises:
-            UsageError: A key or a value is wrong.
-        """
-        from retrain.settings import retention
-
-        return retention(self.root / "team" / PARAMS, self.params)
-
-    @property
-    def schedule(self) -> "Schedule":
-        """What runs do that nobody has started by hand, from the same files.
-
-        Raises:
-            UsageError: A key or a value is wrong.
-        """
-        from retrain.settings import schedule
-
-        return schedule(self.root / "team" / PARAMS, self.params)
 
     @property
     def logs(self) -> Path:

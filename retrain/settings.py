@@ -2,11 +2,8 @@
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-
-from pydantic import Field, ValidationError
 
 from retrain.errors import UsageError
 from retrain.logins import has_login
@@ -16,38 +13,6 @@ REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the files; if emp
 SCHEMES = ("s3", "gs", "file")
 
 S = TypeVar("S", bound=Section)
-
-
-class Retention(Section):
-    """What `retrain maintain` keeps."""
-
-    versions: int = Field(
-        20,
-        ge=1,
-        description=(
-            "How many of the newest versions of each model keep their package, besides those that "
-            "were ever champion, have an alias, wait for approval, or were trained further."
-        ),
-    )
-    days: int = Field(
-        90,
-        ge=1,
-        description=(
-            "How many days trials in MLflow, searches, results of drift, and reports are kept."
-        ),
-    )
-
-
-class Schedule(Section):
-    """What the runs of deployments do that a schedule or an event has started."""
-
-    newest: bool = Field(
-        True,
-        description=(
-            "Whether they take the newest commit of the upstream branch before they begin, if the "
-            "clone has no local changes and no other run goes on."
-        ),
-    )
 
 
 def store_remote(*files: Path) -> str | None:
@@ -76,40 +41,6 @@ def store_remote(*files: Path) -> str | None:
             "without a login: credentials belong into the environment (AWS_ACCESS_KEY_ID)."
         )
     return str(url).rstrip("/")
-
-
-def retention(*files: Path) -> Retention:
-    """The section `retention`; see `Project.retention`, and `_read`."""
-    return _read(Retention, "retention", files)
-
-
-def schedule(*files: Path) -> Schedule:
-    """The section `schedule`; see `Project.schedule`, and `_read`."""
-    return _read(Schedule, "schedule", files)
-
-
-def _read(kind: type[S], name: str, files: Sequence[Path]) -> S:
-    """Reads a section.
-
-    Args:
-        kind: What the section is read as.
-        name: Its name.
-        files: The files with parameters; for each parameter, the first that has it wins.
-
-    Raises:
-        UsageError: A key or a value is wrong.
-    """
-    found: dict[str, Any] = {}
-    for file in files:
-        tree = _section(name, file)
-        try:
-            kind.model_validate(tree)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            place = ".".join([name, *map(str, fault["loc"])])
-            raise UsageError(f"{file.name}: {place}: {fault['msg']}.") from None
-        found = tree | found
-    return kind(**found)
 
 
 def _section(name: str, file: Path) -> Any:

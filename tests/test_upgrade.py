@@ -64,7 +64,7 @@ def test_a_newer_version_is_merged_without_conflicts_and_plans_the_teams_workloa
     git(clone, "merge", "-q", "--no-edit", present)
 
     assert (clone / "team" / "params.yaml").read_text() == WORKLOAD
-    run = [sys.executable, "-m", "retrain.cli", "plan", "--json"]
+    run = [sys.executable, "-m", "retrain.cli", "train", "--dry-run", "--json"]
     plans = json.loads(subprocess.run(run, cwd=clone, check=True, capture_output=True).stdout)
     assert plans["ours"]["outcome"] == "pull would be the first step to run: first run."
     assert "vit" in plans

@@ -38,7 +38,7 @@ def links_of(project: Project, document: Document) -> dict[str, str]:
 
     name, look = document["workload"], document["look"]
     links = {"report": (page.folder_of(project, name) / f"{document['run']}.html").as_uri()}
-    server, run = services.address_of(project, "mlflow"), look.get("MLflow run")
+    server, run = services.mlflow_address(project), look.get("MLflow run")
     if server is None or run is None or (found := tracking.find_run(project, run)) is None:
         return links
     place = f"experiments/{found.info.experiment_id}/runs/{run}"

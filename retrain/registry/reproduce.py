@@ -20,7 +20,7 @@ from retrain.errors import UsageError
 from retrain.outputs import MANIFEST
 from retrain.params import parse_yaml
 from retrain.project import PARAMS, Project
-from retrain.registry import lineage, packages, retention, versions
+from retrain.registry import lineage, packages, versions
 from retrain.registry.copies import Copy, run_steps
 from retrain.registry.lineage import Lineage
 from retrain.registry.versions import CHAMPION, Candidate, ModelVersion
@@ -32,12 +32,6 @@ PIN = "data.dvc"
 RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or not
 # The facts about a machine that may change how numbers are rounded.
 SURROUNDINGS = ("processor", "instructions", "cores", "accelerators", "system", "python")
-
-PUT_BACK = {
-    None: "",
-    True: " Its package is in the registry again.",
-    False: " Its package is not in the registry: what was made here is another one.",
-}
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,6 @@ class Reproduction:
         metrics: The value of each metric for the version, and the new one.
         differs: What else is not as it was: code that was not committed, libraries, the machine.
         seconds: How long it took.
-        put_back: Whether its package is back; None if it was there, or the weights differ.
     """
 
     model: str
@@ -68,21 +61,20 @@ class Reproduction:
     metrics: Mapping[str, tuple[float | None, float | None]]
     differs: tuple[str, ...]
     seconds: float
-    put_back: bool | None = None
 
     @property
     def outcome(self) -> str:
         """The result in one sentence."""
         name = f"{self.model} version {self.version}"
         if self.identical:
-            return f"{name} is reproduced: the weights are identical.{PUT_BACK[self.put_back]}"
+            return f"{name} is reproduced: the weights are identical."
         different = next(step for step, is_identical in self.steps.items() if not is_identical)
         why = "; ".join(self.differs) or "nothing that is recorded differs"
         return f"{name} is not reproduced: {different} gave another output; {why}."
 
 
 def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None]) -> Reproduction:
-    """Trains a version again, compares the weights, and puts back a package that was removed.
+    """Trains a version again and compares the weights.
 
     Args:
         project: The clone with the registry and the repository.
@@ -110,8 +102,6 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         manifests = _make(project, copy, record)
         reproduced = str(manifests["train"]["facts"]["weights"])
         identical = reproduced == record.weights
-        is_due = identical and version.removed is not None
-        put_back = _put_back(project, copy, record, version) if is_due else None
     numerics = [facts.get("numerics") for facts in (record.training, manifests["train"]["facts"])]
     if numerics[0] != numerics[1]:
         differs.append(f"numerics {numerics[0]} -> {numerics[1]}")
@@ -129,7 +119,6 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         metrics=_metrics(record, manifests),
         differs=tuple(differs),
         seconds=round(time.monotonic() - began, 3),
-        put_back=put_back,
     )
 
 
@@ -233,7 +222,7 @@ def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
     Raises:
         ValueError: The data is not what it was; or a step failed.
     """
-    stages = _stages(copy)
+    stages = list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
     first_stage, *later_stages = stages[: stages.index(record.steps[-1].step) + 1]
     run_steps(project, copy, [first_stage], record.model)
     version = _manifests(copy)[first_stage]["plan"]["inputs"]["data"]
@@ -244,25 +233,6 @@ def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
         )
     run_steps(project, copy, later_stages, record.model)
     return _manifests(copy)
-
-
-def _stages(copy: Copy) -> list[str]:
-    """The names of all steps of a copy, in order."""
-    return list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
-
-
-def _put_back(project: Project, copy: Copy, record: Lineage, version: ModelVersion) -> bool:
-    """Registers the model in the copy, whose code makes the package, and takes it from there.
-
-    False if that is another package.
-    """
-    stages = _stages(copy)
-    run_steps(project, copy, stages[stages.index(record.steps[-1].step) + 1 :], record.model)
-    made = versions.find_version(copy, record.model, version.package_digest)
-    if made is None:
-        return False
-    retention.put_back(project, version, copy, made)
-    return True
 
 
 def _manifests(copy: Copy) -> dict[str, Manifest]:

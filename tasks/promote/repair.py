@@ -60,8 +60,6 @@ def damaged_packages(project: Project, repair: bool) -> list[DamagedPackage]:
     """
     damaged = []
     for version in versions.every(project):
-        if version.removed:
-            continue
         with TemporaryDirectory() as place:
             example = example_for(project, version)
             try:

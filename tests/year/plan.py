@@ -27,8 +27,7 @@ class Plan:
         batch: Images that come in each week.
         busy: Those of the week that is delivered with wrong labels.
         epochs: Of each training.
-        versions: `retention.versions`.
-        days: `retention.days`.
+        days: How many days `gc` keeps files of runs.
     """
 
     weeks: int
@@ -42,7 +41,6 @@ class Plan:
     batch: int = 40
     busy: int = 240
     epochs: int = 10
-    versions: int = 20
     days: int = 90
 
     @classmethod
@@ -70,7 +68,7 @@ class Plan:
 
 SMALL = Plan(
     weeks=5, noise=1, drift=1, corrupted=2, rollback=3, upgrade=3,
-    lag=1, first=500, busy=200, epochs=8, versions=2, days=14,
+    lag=1, first=500, busy=200, epochs=8, days=14,
 )  # fmt: skip
 
 

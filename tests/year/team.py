@@ -16,9 +16,6 @@ from tests.year.plan import Plan, monday
 
 WORKLOAD = "digits"
 PARAMS = """
-retention:
-  versions: {plan.versions}
-  days: {plan.days}
 workloads:
   digits:
     data: {{path: data/digits}}
