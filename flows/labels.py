@@ -26,14 +26,6 @@ from tasks.labels import corrections, folders, parquet, tables
 from tasks.labels.corrections import Correction
 from tasks.validate.label_names import LabelNames
 
-# Where labels of other formats are corrected.
-ELSEWHERE = {
-    "webdataset": "write the tar files anew with the new classes",
-    "coco": "correct them in the program that exported the COCO file, and export it again",
-    "label_studio": "correct them in Label Studio, and export its file again",
-    "cvat": "correct them in CVAT, and export its file again",
-}
-
 
 @dataclass(frozen=True)
 class Change:
@@ -98,8 +90,8 @@ def plan(project: Project, workload: str, file: Path) -> Import:
         file: An export of Label Studio, or a CSV file, as `tasks.labels.corrections` reads it.
 
     Raises:
-        UsageError: The file cannot be read, or an image has changed; or the data is of a format, or
-            at a place, where labels cannot be changed.
+        UsageError: The file cannot be read, or an image has changed; or the data is at a place
+            where labels cannot be changed.
     """
     config = load_workload(project.params, workload)
     labelled = corrections.read(file)
@@ -107,11 +99,6 @@ def plan(project: Project, workload: str, file: Path) -> Import:
     form: str = config.data.format
     if form == "auto":
         form = recognise(root, [name for name, _ in list_files(root)])
-    if form in ELSEWHERE:
-        raise UsageError(
-            f"The labels of {config.data.path} cannot be changed here, since it is of the format "
-            f"{form}: {ELSEWHERE[form]}."
-        )
     data = open_format(form, root, config.data.image_column, config.data.label_column)
     labels = _labels(data, config.data, labelled)
     images = page.folder_of(project, workload) / "select-images"

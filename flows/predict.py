@@ -57,7 +57,7 @@ def predict(
 
     Args:
         workload: The name of a workload, or of what runs with `--as`.
-        input: A folder of images at any depth, a Parquet or WebDataset file or a folder of them, or
+        input: A folder of images at any depth, a Parquet file or a folder of them, or
             a URL of either; a relative path starts at the project's folder.
         output: The Parquet file to write.
         version: The number of a version, or an alias.

@@ -48,7 +48,7 @@ def select(
 
     Args:
         workload: An entry of `params.yaml`.
-        input: A folder of images at any depth, a Parquet or WebDataset file or a folder of them, or
+        input: A folder of images at any depth, a Parquet file or a folder of them, or
             a URL of either; a relative path starts at the project's folder.
         count: How many images to choose, at most.
         image_column: The Parquet column with the images; `image` or `img` if None.

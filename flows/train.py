@@ -1,8 +1,7 @@
 """The flow `train`: pull > validate > preprocess > train > evaluate > gate > promote.
 
 For a head on embeddings, `embed` comes before `train`. For rules on slices of the test images,
-`slice` and `slice_week` come after `validate`; `slice_new`, which needs a champion, and
-`score_slices` come after `evaluate`.
+`slice` comes after `validate`, and `score_slices` after `evaluate`.
 
 retrain train vit
 prefect deployment run train/vit --watch
@@ -17,6 +16,7 @@ from retrain.runs import console, records
 from retrain.step import DataVersion, current_run
 from retrain.store import Artifact
 from tasks.data.champion import Start
+from tasks.data.slices import Slices
 from tasks.embed.step import embed
 from tasks.evaluate.champion import compare_classes, score_ahead, score_opponents
 from tasks.evaluate.step import evaluate
@@ -27,8 +27,7 @@ from tasks.gate.wording import too_few_images
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import Intent, promote
 from tasks.pull.step import data_version, pull
-from tasks.pull.weeks import slice_by_week
-from tasks.slice.step import score_slices, slice_test_split
+from tasks.slice.step import score, slice_
 from tasks.train.start import find_start
 from tasks.train.step import train as train_network
 from tasks.validate.step import validate
@@ -45,7 +44,7 @@ def train(version: DataVersion) -> None:
     data = pull(version)
     checked = validate(data)
     compare_classes(checked)  # before hours of training, like the next one
-    divide(version, data, checked)
+    divide(data, checked)
     images = prepare(data, checked)
     start = find_start(current_run().workload, current_run().project, images, data)
     score_before_training(data, checked, images, start)
@@ -54,9 +53,9 @@ def train(version: DataVersion) -> None:
     decide(version, data, checked, model, scores)
 
 
-def divide(version: DataVersion, data: Artifact, checked: Artifact) -> list[Artifact]:
-    """Divides the test split by the columns that a workload asks for."""
-    return [*slice_test_split(data, checked), *slice_by_week(version, checked)]
+def divide(data: Artifact, checked: Artifact) -> Artifact | None:
+    """Divides the test split by the columns that a workload asks for; None if it asks for none."""
+    return slice_(data, checked) if slice_.needed(current_run().workload) else None
 
 
 def prepare(data: Artifact, checked: Artifact) -> Artifact:
@@ -108,11 +107,11 @@ def decide(
     wanted, rows = run.workload.evaluate.min_precision, checked.facts["rows"]["val"]
     if sentence := shortfall(wanted, scores.facts["min_confidence"], rows):
         run.warn(sentence)
-    divided = divide(version, data, checked)
+    divided = divide(data, checked)
+    slices = Slices(divided, score(scores, divided)) if divided else Slices()
     intent = Intent(run.promote is not False, again=bool(run.promote))
     while True:
         champion, reference = score_opponents(data, checked, scores)
-        slices = score_slices(divided, checked, scores, champion)
         opponents = compare_with(scores, slices, champion, reference)
         decision = gate(scores, opponents, slices)
         try:

@@ -23,7 +23,7 @@ from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.report import Report
 from retrain.runs import flow_runs, lost, records
-from retrain.runs.notify import notify_of_end, notify_of_overdue_data
+from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import DryRun, RunState, StepHasToRunError
@@ -247,8 +247,6 @@ class StepsFlow(Flow[..., Any]):
             dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
             state = self.state(context, config, data_rev, promote, dry_run)
             flow_runs.name_by_data(self.name, config.name, state.version.digest)
-            if state.version.overdue:
-                notify_of_overdue_data(config.name, state.version.overdue)
             if dry_run and not run and (unchanged := self.unchanged(dry_run)):
                 dry_run.state.keep()
                 return unchanged

@@ -30,8 +30,8 @@ OF_RUNS = {
     "search": ".retrain/searches/*/*",
     "drift": ".retrain/drift/*/*",
     "answers": ".retrain/production/*/answers/*.parquet",
-    "package": ".retrain/champions/*",  # a copy of what MLflow has, like the next two
-    "pixels": ".retrain/*_pixels/**/*.npy",
+    "package": ".retrain/champions/*",  # a copy of what MLflow has, like the next
+    "pixels": ".retrain/learnt_pixels/*.npy",
 }
 
 

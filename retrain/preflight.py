@@ -82,7 +82,7 @@ def warnings(steps: Sequence[Step], run: "RunState", forecasts: Sequence[Forecas
     if not forecasts:
         return []
     project = run.context.project
-    sentences = [run.version.warning, run.version.overdue, _uncommitted(project), _behind(project)]
+    sentences = [run.version.warning, _uncommitted(project), _behind(project)]
     for step in steps:
         sentences += step.warnings(run.workload, project, run.version)
     sentences += [forecast.fetches for forecast in forecasts]

@@ -44,14 +44,12 @@ class DataVersion:
         tracked: Whether it is under DVC.
         revision: The git revision that the user named; None is the working tree.
         warning: A sentence for a person who starts a run with it; None if there is none.
-        overdue: A sentence if a newer version was expected by now; None if not.
     """
 
     digest: str
     tracked: bool
     revision: str | None = None
     warning: str | None = None
-    overdue: str | None = None
 
     @property
     def step(self) -> str:

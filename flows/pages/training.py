@@ -86,9 +86,6 @@ def _top(project: Project, document: Document, files: Files) -> Iterator[Block]:
         counts = ", ".join(f"{rows[split]:,} {split}" for split in SPLITS)
         facts.append(("Images", counts))
     facts.append(("Data version", document["data"]["version"][:12]))
-    if (new := (document["decision"] or {}).get("new_images")) is not None:
-        rows = document["metrics"]["rows"]
-        facts.append(("New test images", f"{new:,} of {rows:,} ({100 * new / rows:.0f} %)"))
     if latency := (document["model"] or {}).get("latency"):
         facts.append(("One image takes", f"{latency['p50']:.1f} ms ({latency['device']})"))
     yield Summary(facts)

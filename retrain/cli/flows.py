@@ -238,8 +238,8 @@ def _tell_unchanged(state: "RunState", unchanged: "Document") -> Answer:
 
     with console.shown_on(sys.stderr):  # it may have something to send
         state.keep()
-    for sentence in filter(None, (state.version.warning, state.version.overdue)):
-        print(sentence, file=sys.stderr)
+    if state.version.warning:
+        print(state.version.warning, file=sys.stderr)
     return Answer(unchanged | {"took": _seconds()}, lambda: print(wrapped(unchanged["outcome"])))
 
 

@@ -24,9 +24,7 @@ IMPORTS = [partial(import_module, name) for name in ("mlflow", "torch", "pyarrow
 
 Images = Annotated[
     str,
-    Parameter(
-        help="A folder of images at any depth, Parquet or WebDataset files, or a URL of either."
-    ),
+    Parameter(help="A folder of images at any depth, Parquet files, or a URL of either."),
 ]
 Asked = Annotated[str, Parameter(help="The number or the alias of the version to ask.")]
 ImageColumn = Annotated[
@@ -112,7 +110,7 @@ def compare(
     Example: `retrain compare vit@champion vit@7`
 
     Args:
-        data: Images, with classes or without: a folder, Parquet or WebDataset files, or a URL. The
+        data: Images, with classes or without: a folder, Parquet files, or a URL. The
             test split of the newer version, if it is not named.
         output: The Parquet file to write, with the images to which they give different labels.
         force: Replace the output if it exists.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.schemas.objects import FlowRun, State
 
-Event = Literal["promoted", "rejected", "waiting", "failed", "drift", "worse", "overdue"]
+Event = Literal["promoted", "rejected", "waiting", "failed", "drift", "worse"]
 
 URL = "RETRAIN_WEBHOOK_URL"
 SECONDS = 10.0
@@ -75,15 +75,6 @@ def notify_of_end(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any
         is_deployed = flow_run.deployment_id is not None
         links = _links(flow_run.id, is_deployed, document)
         notify(event, subject_of(flow_run.parameters), f"{message}{links}")
-
-
-def notify_of_overdue_data(workload: str, sentence: str) -> None:
-    """Tells people, and Prefect by an event, that no new data has come for longer than expected."""
-    from prefect import runtime
-
-    is_deployed = runtime.deployment.id is not None
-    notify("overdue", workload, f"{sentence}{_links(UUID(runtime.flow_run.id), is_deployed, {})}")
-    emit("retrain.overdue", workload, {"says": sentence})
 
 
 def emit(event: str, name: str, payload: dict[str, Any]) -> None:

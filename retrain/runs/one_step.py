@@ -96,7 +96,7 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     roots.add(project, [(outcome.step, outcome.key) for outcome in state.outcomes])
     artifact = state.artifacts[step.name]
     version = asdict(state.version)
-    del version["warning"], version["overdue"]  # which are no reason to run the later stages
+    del version["warning"]  # which is no reason to run the later stages
     record = {
         "step": step.name,
         "key": artifact.key,

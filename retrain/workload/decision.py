@@ -65,9 +65,8 @@ class Gate(Section):
         description=(
             "The columns by whose values the test images are divided: `width`, `height`, `mode`, "
             "`bytes`, `file`, `side`, `aspect`, `brightness`, `contrast`, `camera`, `format`, "
-            "`week` (when an image came), or one of your own. `min` and `no_worse` then take "
-            "`accuracy[camera=X100]`, and `accuracy[camera]` for all slices of a column; and "
-            "always `accuracy[new]`, of the images that the champion's data did not have."
+            "or one of your own. `min` and `no_worse` then take `accuracy[camera=X100]`, and "
+            "`accuracy[camera]` for all slices of a column."
         ),
     )
     metric: Text = Field(

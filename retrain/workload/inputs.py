@@ -30,15 +30,12 @@ class Data(Section):
             "in it (`retrain.logins`)."
         ),
     )
-    format: Literal[
-        "auto", "parquet", "folders", "webdataset", "table", "coco", "label_studio", "cvat", "hub"
-    ] = Field(
+    format: Literal["auto", "parquet", "folders", "table", "hub"] = Field(
         default="auto",
         description=(
             "How the images are stored; `auto` recognises it. `folders` is a folder per class, "
-            "with or without a folder per split above it; `webdataset` tar files with an image and "
-            "its class for each name. A file that lists images with their classes is a `table` "
-            "(CSV, TSV, JSONL), or an export of `coco`, `label_studio` or `cvat`."
+            "with or without a folder per split above it; a `table` (CSV, TSV, JSONL) lists images "
+            "with their classes."
         ),
     )
     image_column: Text | None = Field(
@@ -76,16 +73,6 @@ class Data(Section):
         description=(
             "When an image was taken: a column, a regular expression, or `exif`. The newest images "
             "become test, those before them val."
-        ),
-    )
-
-    expect_new: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        description=(
-            "After how many days without a new version of the data (a commit of `data.dvc`) people "
-            "are told; never when None."
         ),
     )
 

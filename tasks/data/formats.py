@@ -1,4 +1,4 @@
-"""Recognises the format of the data by the names of its files, and by what lists its images."""
+"""Recognises the format of the data by the names of its files, and by tables of its images."""
 
 import os
 from collections import Counter
@@ -13,11 +13,11 @@ def recognise(root: Path, names: Sequence[str]) -> str:
     """The format of the data; a key of `tasks.data.raw_dataset.READERS`.
 
     Args:
-        root: The folder of the data. Of its files, those that may list images have to be there.
+        root: The folder of the data.
         names: All of its files, in order.
 
     Raises:
-        ValueError: It is none, or a file that lists the images cannot be read.
+        ValueError: It is none, or a table of the images cannot be read.
     """
     suffixes: Counter[str] = Counter()
     folders = set()
@@ -28,19 +28,15 @@ def recognise(root: Path, names: Sequence[str]) -> str:
             folders.add(name.rpartition("/")[0])
     if suffixes[".parquet"]:
         return "parquet"
-    in_folders = bool(folders - {""})
-    if folders and (form := listings.recognise(root, names, has_class_folders=len(folders) > 1)):
-        return form
-    if in_folders:
+    if folders and listings.are_there(root, names, has_class_folders=len(folders) > 1):
+        return "table"
+    if folders - {""}:
         return "folders"
-    if suffixes[".tar"]:
-        return "webdataset"
     kinds = suffixes.most_common(5)
     listed = ", ".join(f"{count} files with {kind or 'no suffix'}" for kind, count in kinds)
     where = "" if any("/" in name for name in names) else " in no folder"
     raise ValueError(
         f"The folder of the data holds {listed or 'no files'}{where}. It should hold Parquet "
-        "files, a folder of images per class (below train, val and test or not), a file that lists "
-        "the images with their classes (CSV, JSONL, COCO, Label Studio, CVAT), or be one archive "
-        "of these."
+        "files, a folder of images per class (below train, val and test or not), a table of the "
+        "images and their classes (CSV, TSV or JSONL), or be one archive of these."
     )

@@ -140,17 +140,6 @@ def read_split(
             yield rows
 
 
-def identities(folder: Path) -> Iterator[str]:
-    """What each image is in every encoding, as `tasks.data.pixels.digest` gives it.
-
-    Args:
-        folder: The output of `validate`.
-    """
-    with pq.ParquetFile(folder / FILE_NAME, pre_buffer=False) as parquet:
-        for batch in parquet.iter_batches(columns=["pixels"], use_threads=False):
-            yield from batch["pixels"].to_pylist()
-
-
 def read_groups(
     folder: Path, columns: Sequence[str], groups: Iterable[int] | None = None
 ) -> Iterator[pa.Table]:

@@ -1,4 +1,4 @@
-"""Reads images that a file lists with their classes; see `listings.py`."""
+"""Reads images that a table lists with their classes; see `listings.py`."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -11,7 +11,7 @@ from tasks.data.raw_dataset import Unit
 
 
 class Images(class_folders.Images):
-    """The images that a file of the data lists; they are files, as those of class folders are."""
+    """The images that a table lists; they are files, as those of class folders are."""
 
     def holds_images(self, name: str) -> bool:
         """Whether a file is a listed image."""
@@ -23,7 +23,7 @@ class Images(class_folders.Images):
         return label
 
     def split_of(self, name: str) -> str | None:
-        """The split that is listed, or that the name of the listing or the image's folder means."""
+        """The split that is listed, or that the name of the table or the image's folder means."""
         split: str | None = self._rows()[name][listings.SPLIT]
         return split
 
@@ -41,16 +41,16 @@ class Images(class_folders.Images):
     def files_of(self, unit: Unit) -> list[str]:
         """The image files of a unit, and what may list them."""
         names = (name for name, _ in self.files)
-        return [*super().files_of(unit), *listings.candidates(names, self.format)]
+        return [*super().files_of(unit), *listings.candidates(names)]
 
     def _rows(self) -> Mapping[str, listings.Row]:
-        return _read(self.files, self.format, self.image_column, self.label_column)
+        return _read(self.files, self.image_column, self.label_column)
 
 
 @lru_cache(maxsize=2)
 def _read(
-    files: Files, form: str, image_column: str | None, label_column: str | None
+    files: Files, image_column: str | None, label_column: str | None
 ) -> Mapping[str, listings.Row]:
     names = [name for name, _ in files]
-    files.fetch(listings.candidates(names, form))
-    return listings.read(files.root, names, form, image_column, label_column)
+    files.fetch(listings.candidates(names))
+    return listings.read(files.root, names, image_column, label_column)

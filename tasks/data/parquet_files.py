@@ -6,7 +6,7 @@ The split is in the name of the file or its folder (`train.parquet`,
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 
 import numpy as np
@@ -17,8 +17,7 @@ import pyarrow.types as is_type
 from retrain.errors import RemoteError
 from tasks.data import raw_dataset
 from tasks.data.listing import split_of_parquet
-from tasks.data.packed_files import PackedImages
-from tasks.data.raw_dataset import Piece, RawImage, Unit
+from tasks.data.raw_dataset import Piece, RawDataset, RawImage, Unit
 
 BATCH = 64  # rows that are read at a time
 # The types of a column, as pyarrow names them.
@@ -35,7 +34,7 @@ FORMS = {
 }
 
 
-class Images(PackedImages):
+class Images(RawDataset):
     """The images in the Parquet files of a folder."""
 
     def holds_images(self, name: str) -> bool:
@@ -46,7 +45,11 @@ class Images(PackedImages):
         """The split in a file's name, else in that of the nearest folder that has one."""
         return split_of_parquet(name) if self.labelled else None
 
-    def parts_of(self, name: str) -> Iterator[Unit]:
+    def parts(self) -> Iterator[Unit]:
+        """The images of all files; see `tasks.data.raw_dataset.Reader`."""
+        return chain.from_iterable(self._parts_of(name) for name, _ in self.image_files())
+
+    def _parts_of(self, name: str) -> Iterator[Unit]:
         """The row groups of a file; one that is too large for a task is divided."""
         most = raw_dataset.MAX_UNIT_ROWS
         with self._open(name) as parquet:

@@ -2,15 +2,13 @@
 
 `predictions.parquet` has path, sha256, pixels, label, prediction, confidence, and probabilities in
 the order of the model's classes, which are in the schema's metadata. The images that a version was
-trained or validated on, which no test of it may be, are in the MLflow run of its training; so are
-all images that its data had, which tells what is new.
+trained or validated on, which no test of it may be, are in the MLflow run of its training.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +28,6 @@ FEATURES = "features.parquet"
 # The images that a version was trained or validated on: uint64, ascending, each once, as
 # `image_id` gives them.
 LEARNT = "learnt_pixels.npy"
-KNOWN = "known_pixels"  # the folder with all images that the data of a version had, in the same way
 ROWS = 4096  # read at a time
 
 
@@ -170,39 +167,9 @@ def learnt_images(project: Project, version: ModelVersion) -> Path | None:
     not recorded; the version may have learnt any image then.
     """
     file = project.state / "learnt_pixels" / f"{version.run_id}.npy"
-    return _recorded(project, version, f"evaluate/{LEARNT}", file)
-
-
-def known_images(project: Project, version: ModelVersion) -> Path | None:
-    """The file with all images that a version's data had when it was registered; kept here.
-
-    None if an older version of this project registered it, which has not recorded them.
-    """
-    name = f"{version.package_digest}.npy"
-    file = project.state / KNOWN / version.run_id / name
-    return _recorded(project, version, f"{KNOWN}/{name}", file)
-
-
-def keep_known_images(project: Project, run_id: str, package: str, pixels: Iterable[str]) -> None:
-    """Records with a training's MLflow run which images its data has, for a version of it.
-
-    Args:
-        project: The clone.
-        run_id: The run.
-        package: SHA-256 (hex) of the package of the version.
-        pixels: The identity of each image, as `tasks.data.pixels.digest` gives it.
-    """
-    with TemporaryDirectory() as folder:
-        images = np.unique(np.fromiter(map(image_id, pixels), np.uint64))
-        np.save(Path(folder, f"{package}.npy"), images)
-        tracking.log_artifacts(project, run_id, Path(folder), KNOWN)
-
-
-def _recorded(project: Project, version: ModelVersion, artifact: str, file: Path) -> Path | None:
-    """An artifact of a version's run, which is kept in a file; None if there is none."""
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        content = tracking.read_artifact(project, version.run_id, artifact)
+        content = tracking.read_artifact(project, version.run_id, f"evaluate/{LEARNT}")
         with atomic.replacing(file) as partial:
             # Nothing was recorded by an older version of this project; an empty file says so.
             partial.write_bytes(content or b"")

@@ -1,6 +1,6 @@
 """Reads the raw images of a pulled version of the data, in units for tasks on any machine.
 
-Four kinds are read: `parquet_files.py`, `class_folders.py`, `tar_files.py`, and what a file lists,
+Three kinds are read: `parquet_files.py`, `class_folders.py`, and what a table lists,
 `listed_images.py`.
 """
 
@@ -22,14 +22,12 @@ from retrain.store import Artifact
 from retrain.workload import Data
 from tasks.data.files import Files
 
-LISTED = "tasks.data.listed_images"
 # The module of each format, whose class `Images` reads it. One is imported, by its name, so that
 # the code of the others does not belong to a step's.
 READERS = {
     "parquet": "tasks.data.parquet_files",
     "folders": "tasks.data.class_folders",
-    "webdataset": "tasks.data.tar_files",
-    **dict.fromkeys(("table", "coco", "label_studio", "cvat"), LISTED),
+    "table": "tasks.data.listed_images",
 }
 
 # Large data has about so many units, up to twice as many. Smaller units than of so many images and
@@ -52,8 +50,7 @@ class Piece:
 
     Attributes:
         file: Relative to the data, with `/`.
-        first: The number of the first image: a row of a Parquet file, a sample of a tar file; 0 in
-            an image file.
+        first: The number of the first image: a row of a Parquet file; 0 in an image file.
         rows: How many images it holds.
     """
 

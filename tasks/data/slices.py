@@ -1,8 +1,7 @@
 """Reads the slices of the test split. A slice is the images that share a value, such as the camera.
 
 A rule of the gate names the slice of a value, `accuracy[camera=Canon EOS R5]`, or all slices of a
-column, `accuracy[camera]`. Two columns belong to no image alone: `new` has only the images that the
-champion's data did not have, and `week` is when an image came.
+column, `accuracy[camera]`.
 """
 
 import re
@@ -11,18 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retrain.project import Project
-from retrain.step import digest_of
-from retrain.store import Artifact, Store
+from retrain.store import Artifact
 
-# A row per test image: `sha256`, and a text for each column; null where an image is in no slice.
-FILE = "slices.parquet"
-NEW, WEEK = "new", "week"
+FILE = "slices.parquet"  # a row per test image: `sha256`, and a text for each column
 
 Slice = dict[str, Any]  # as the step `slice` gives it
 
@@ -30,57 +24,22 @@ _NAME = re.compile(r"accuracy\[([^=\]]+)(?:=(.*))?\]", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Divided:
-    """The test split, divided by columns.
-
-    Attributes:
-        parts: The outputs of the steps that divide it, each with some of the columns in its `FILE`,
-            and with the fact `limits`, as `tasks.slice.step.slice_` gives it.
-    """
-
-    step = "divided"  # its name as an input
-    parts: tuple[Artifact, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of the outputs."""
-        return digest_of([part.digest for part in self.parts])
-
-    def fetch(self, project: Project) -> None:
-        """Has the files here, if the store has a remote."""
-        for part in self.parts:
-            Store.of(project).fetch(part)
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """The texts of a column, in the order of the test images."""
-        files = (part.folder / FILE for part in self.parts)
-        [file] = [file for file in files if name in pq.read_schema(file).names]
-        return pq.read_table(file, columns=[name])[name]
-
-
-@dataclass(frozen=True)
 class Slices:
     """The slices of the test split, with the challenger's accuracy in each.
 
     Attributes:
-        divided: The test split; without parts if there are no slices.
-        scores: The output of `score_slices`; None if there are no slices.
+        divided: The output of `slice`.
+        scores: The output of `score_slices`. Both are None if there are no slices.
     """
 
     step = "slices"  # its name as an input
-    divided: Divided = Divided()
+    divided: Artifact | None = None
     scores: Artifact | None = None
 
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the outputs; empty without slices."""
-        return self.divided.digest + self.scores.digest if self.scores else ""
-
-    @property
-    def new(self) -> "Slices":
-        """The slice of new images alone; no slices if it is not known what is new."""
-        parts = tuple(part for part in self.divided.parts if part.step == f"slice_{NEW}")
-        return Slices(Divided(parts), self.scores) if parts else NO_SLICES
+        return self.divided.digest + self.scores.digest if self.divided and self.scores else ""
 
     @property
     def all(self) -> Sequence[Slice]:
@@ -88,14 +47,14 @@ class Slices:
         return self.scores.facts["slices"] if self.scores else ()
 
     def named(self, column: str, value: str | None) -> list[Slice]:
-        """The slices of a column, or the one of a value; none of `NEW` if no test image is new.
+        """The slices of a column, or the one of a value.
 
         Raises:
             ValueError: No test image has the value.
         """
         of_column = [part for part in self.all if part["column"] == column]
         named = [part for part in of_column if value in (None, part["value"])]
-        if not named and column != NEW:
+        if not named:
             values = ", ".join(part["value"] for part in of_column)
             raise ValueError(
                 f"gate: no test image has {column}={value}; there are the values {values}."
@@ -104,8 +63,9 @@ class Slices:
 
     def contains(self, part: Slice) -> NDArray[np.bool_]:
         """Bool (images of the test split,): whether each is in a slice."""
-        equal = pc.equal(self.divided.column(part["column"]), part["value"])
-        mask: NDArray[np.bool_] = equal.fill_null(False).to_numpy()
+        assert self.divided
+        column = pq.read_table(self.divided.folder / FILE, columns=[part["column"]]).column(0)
+        mask: NDArray[np.bool_] = pc.equal(column, part["value"]).to_numpy()
         return mask
 
 

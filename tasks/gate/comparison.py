@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from retrain.step import REPORT, Facts, Step, Workspace, current_run, digest_of, step
-from retrain.store import Artifact
+from retrain.store import Artifact, Store
 from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Scored
 from tasks.data.metrics import split_name
 from tasks.data.predictions import LEARNT, learnt_images
-from tasks.data.slices import NEW, NO_SLICES, Slice, Slices, metric_of, parse
+from tasks.data.slices import NO_SLICES, Slice, Slices, metric_of, parse
 from tasks.gate import paired
 from tasks.gate.pairs import Comparable, Pairs, pair
 
@@ -26,7 +26,7 @@ class Terms:
         learnt: The file with the images that the opponent was trained or validated on; None if
             they are not known.
         training: The digest of that training; None if the images are not known.
-        slices: The slices of the test split; only that of new images if `gate.no_worse` names none.
+        slices: The slices of the test split; none if `gate.no_worse` names none.
     """
 
     step = "terms"  # its name as an input
@@ -55,7 +55,7 @@ def compare_with(
         reference: The best model so far; None when there is none, or it is the champion.
     """
     if not any(parse(name) for name in current_run().workload.gate.no_worse):
-        slices = slices.new
+        slices = NO_SLICES
     return Opponents(
         _opponent(compare, scores, champion, slices) if champion else None,
         _opponent(compare_reference, scores, reference, slices) if reference else None,
@@ -84,8 +84,7 @@ def compare(
         probability of an error; and `metrics`, for each metric in `gate.metric` and `gate.no_worse`
         the values of both models and what `paired.compare` gives. Without images to compare,
         `metrics` is empty. A slice, or a class, with fewer than `gate.min_compared` images is left
-        out, and if nothing is left of a rule, `not_compared` names it. `new` is the same for the
-        accuracy of the images that are new, and None if they are fewer.
+        out, and if nothing is left of a rule, `not_compared` names it.
     """
     challenger, opponent = predictions.read(scores.folder), predictions.read(opponent_scores.folder)
     # The challenger has learnt a test image only if the model that it started from did.
@@ -95,7 +94,6 @@ def compare(
     enough = comparable.pairs.rows >= rules.min_compared
     names = dict.fromkeys((rules.metric, *rules.no_worse)) if enough else ()
     by_name = {name: _by_name(rules, name, terms.slices, comparable) for name in names}
-    new = _by_slice(rules, terms.slices.named(NEW, None), terms.slices, comparable)
     return {
         "images": comparable.pairs.rows,
         "learnt": comparable.learnt,
@@ -106,7 +104,6 @@ def compare(
         "level": rules.level,
         "metrics": {name: facts for metrics in by_name.values() for name, facts in metrics.items()},
         "not_compared": [name for name, compared in by_name.items() if not compared],
-        "new": next(iter(new.values()), None),
     }
 
 
@@ -157,7 +154,8 @@ def _opponent(comparison_step: Step, scores: Artifact, scored: Scored, slices: S
     if not is_same_package and version.train_digest != scores.facts["train"]:
         project = current_run().project
         learnt = learnt_images(project, version)
-        slices.divided.fetch(project)
+        if slices.divided:
+            Store.of(project).fetch(slices.divided)
         terms = Terms(learnt, version.train_digest if learnt else None, slices)
         comparison = dict(comparison_step(scores, scored.evaluation, terms).facts)
     return Opponent(

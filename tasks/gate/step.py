@@ -16,9 +16,9 @@ from retrain.store import Artifact, Store
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.metrics import METRICS, SELECTIVE, split_name
-from tasks.data.slices import NEW, WEEK, Slice, Slices, metric_of, parse
+from tasks.data.slices import Slice, Slices, metric_of, parse
 from tasks.gate.paired import COMPARABLE
-from tasks.gate.wording import about_classes, about_new, new_classes, sentences
+from tasks.gate.wording import about_classes, new_classes, sentences
 
 # The same network gives slightly different probabilities in batches of another size. A metric that
 # counts rows never changes by so little.
@@ -56,7 +56,6 @@ def gate(
         `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
         `slices`, as the step `slice` gives them, and whether each was `judged`;
         `says`, the same for a person; `new_classes`, those that the champion does not know;
-        `new_images`, how many test images the champion's data did not have, None if not known;
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
@@ -67,7 +66,6 @@ def gate(
     against = _compared_opponents(opponents)
     verdict, compared, becomes = _verdict(rules, scores, opponents)
     passed = within and verdict in (*PASSES, *rules.promotes)
-    new = sum(part["images"] for part in slices.named(NEW, None)) if slices.new.scores else None
     says = []
     if verdict != ALREADY:
         for role, opponent in against.items():
@@ -82,11 +80,10 @@ def gate(
             role: {"version": opponent.version, **(opponent.comparison or {})}
             for role, opponent in against.items()
         },
-        "says": says + about_new(new, scores, opponents) + about_classes(table, opponents),
+        "says": says + about_classes(table, opponents),
         "test_images": scores.facts["test_images"],
         "reference": becomes,
         "new_classes": new_classes(table, opponents),
-        "new_images": new,
         "slices": [part | {"judged": is_judged(rules, part)} for part in slices.all],
     }
 
@@ -147,7 +144,7 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     """Finds rules of the gate about metrics that do not exist, or about slices not asked for."""
     rules = workload.gate
     for name in (*rules.min, *rules.no_worse):
-        if (parsed := parse(name)) and parsed[0] not in (NEW, WEEK, *rules.slices):
+        if (parsed := parse(name)) and parsed[0] not in rules.slices:
             yield f"{name}: add {parsed[0]!r} to gate.slices."
     bounded = {
         **{f"gate.min.{name}": name for name in rules.min if not parse(name)},
@@ -189,11 +186,7 @@ def bounds(
     Raises:
         ValueError: A bound is on a class or a slice that the test split lacks.
     """
-    bounded = [
-        (name, ">=", bound)
-        for name, bound in rules.min.items()
-        if not (column := parse(name)) or slices.named(*column)  # none may be new
-    ]
+    bounded = [(name, ">=", bound) for name, bound in rules.min.items()]
     bounded += [(name, "<=", bound) for name, bound in rules.max.items()]
     bound_rules = []
     for name, relation, bound in bounded:

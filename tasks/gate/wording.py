@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data.champion import Opponent, Opponents
 from tasks.gate.paired import fewest_images, images_needed
@@ -129,31 +128,6 @@ def about_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> l
         f"images, and its recall is {row['recall']:.4f}."
         for row in new_classes(table, opponents)
     ]
-
-
-def about_new(images: int | None, scores: Artifact, opponents: Opponents) -> list[str]:
-    """Says how many test images are new, and how the model does on them against the champion.
-
-    Args:
-        images: The test images that the data of the champion did not have; None if not known.
-        scores: The challenger's evaluation.
-        opponents: The models that the challenger was compared with.
-    """
-    champion = opponents.champion
-    if not images or champion is None:
-        return []
-    rows = scores.facts["metrics"]["rows"]
-    verb, them = ("is", "it") if images == 1 else ("are", "them")
-    sentence = (
-        f"{images:,} of {rows:,} test images ({100 * images / rows:.0f} %) {verb} new: the data of "
-        f"the champion, version {champion.version}, did not have {them}."
-    )
-    if facts := champion.comparison and champion.comparison["new"]:
-        sentence += (
-            f" On them accuracy is {facts['challenger']:.4f} against {facts['opponent']:.4f}: "
-            f"{OUTCOMES[facts['outcome']]}."
-        )
-    return [sentence]
 
 
 def new_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> list[dict[str, Any]]:

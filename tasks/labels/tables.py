@@ -14,7 +14,7 @@ from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from tasks.data import listings
 from tasks.data.listed_images import Images
-from tasks.data.listings import LABEL, PATH, USUAL, _Finder
+from tasks.data.listings import LABEL, PATH, Finder
 from tasks.labels.corrections import Correction
 
 BOM = "\ufeff"
@@ -59,8 +59,8 @@ def plan(data: Images, corrections: Sequence[Correction], labels: Mapping[str, s
             raise UsageError(f"{correction.path} has changed since it was listed: list it again.")
     wanted = {correction.file: labels[correction.label] for correction in corrections}
     names = [name for name, _ in data.files]
-    find, edits = _Finder(data.root, names), []
-    for name in listings.candidates(names, "table"):
+    find, edits = Finder(data.root, names), []
+    for name in listings.candidates(names):
         corrector = _Corrector(partial(find, listing=name), wanted)
         text = (data.root / name).read_bytes().decode("utf-8")
         rewrite = _json_lines if name.lower().endswith(".jsonl") else _csv
@@ -98,10 +98,10 @@ def _csv(text: str, data: Images, corrector: _Corrector) -> str:
     body = text.removeprefix(BOM)
     delimiter = max(",;\t", key=body.partition("\n")[0].count)
     rows = [*csv.reader(io.StringIO(body, newline=""), delimiter=delimiter)]
-    columns = _columns(rows[0], data) if rows else None
+    columns = listings.columns_of(rows[0], data.image_column, data.label_column) if rows else None
     if columns is None:
         return text
-    path, label = map(rows[0].index, columns)
+    path, label = (rows[0].index(columns[key]) for key in (PATH, LABEL))
     for row in filter(None, rows[1:]):
         row[label] = corrector(row[path], row[label])
     written = io.StringIO(newline="")
@@ -115,25 +115,12 @@ def _json_lines(text: str, data: Images, corrector: _Corrector) -> str:
     lines = []
     for line in text.splitlines(keepends=True):
         row = json.loads(line) if line.strip() else {}
-        if columns := _columns([*row], data):
-            path, label = columns
+        if columns := listings.columns_of(row, data.image_column, data.label_column):
+            label = columns[LABEL]
             before = row[label]
-            row[label] = corrector(row[path], before)
+            row[label] = corrector(row[columns[PATH]], before)
             if row[label] != before:
                 end = line[len(line.rstrip()) :]
                 line = json.dumps(row, ensure_ascii=False) + end
         lines.append(line)
     return "".join(lines)
-
-
-def _columns(names: Sequence[str], data: Images) -> tuple[str, str] | None:
-    """The columns with the paths and with the labels, if there are both."""
-    by_name = {name.lower(): name for name in reversed(names)}
-    found = [
-        own or next((by_name[usual] for usual in USUAL[key] if usual in by_name), None)
-        for key, own in ((PATH, data.image_column), (LABEL, data.label_column))
-    ]
-    path, label = found
-    if path not in names or label not in names:
-        return None
-    return str(path), str(label)

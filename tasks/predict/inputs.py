@@ -1,4 +1,4 @@
-"""Reads the images to classify: folders at any depth, Parquet files, or tar files of WebDataset.
+"""Reads the images to classify: folders at any depth, or Parquet files.
 
 The images need no classes, and the names of files and folders do not define splits. Only a
 comparison of two models needs the classes, and then such names do define splits.
@@ -117,7 +117,7 @@ def open_labelled(
         ValueError: A file cannot be read, or only some belong to a split.
     """
     names = [name for name, _ in list_files(root)]
-    name = listings.recognise(root, names) or _recognise(root, f"--data {place}")
+    name = "table" if listings.are_there(root, names) else _recognise(root, f"--data {place}")
     if name == "parquet" and not (label_column or _has_labels(root)):
         reader = open_format(name, root, image_column, labelled=False)
         return Source(name, reader, state=state_of(root))
@@ -134,9 +134,9 @@ def read(source: Source, unit: Unit) -> Iterator[Image]:
     """The images of a unit, in order; a few are in memory at a time.
 
     Raises:
-        ValueError: A Parquet or tar file is broken.
+        ValueError: A Parquet file is broken.
     """
-    if source.format in ("parquet", "webdataset"):
+    if source.format == "parquet":
         yield from map(_image, source.reader.read(unit))
         return
     for piece in unit.pieces:
@@ -155,12 +155,10 @@ def _recognise(root: Path, named: str) -> str:
         if has_images:
             raise UsageError(f"{named} holds Parquet files and images: name one of them.")
         return "parquet"
-    if ".tar" in suffixes and not has_images:
-        return "webdataset"
     if all(map(is_no_image, names)):
         raise UsageError(
-            f"{named} holds no images: name a folder with images, Parquet or tar files, or "
-            "one such file."
+            f"{named} holds no images: name a folder with images or Parquet files, or one such "
+            "file."
         )
     return "folders"
 

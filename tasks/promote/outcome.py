@@ -63,26 +63,13 @@ def _failed(judged: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def verdict(document: Mapping[str, Any]) -> Verdict:
-    """The decision, what is worse on new images, and the classes that the champion lacks."""
+    """The decision, and the classes that the champion lacks."""
     state, sentence = _verdict(document)
-    sentence += _worse_on_new(document["decision"])
     new = document["decision"].get("new_classes", ())  # not in the records of older versions
     classes = ", ".join(
         f"{row['label']} ({row['rows']} test images, recall {row['recall']:.2f})" for row in new
     )
     return Verdict(state, sentence + (f" New classes: {classes}." if new else ""))
-
-
-def _worse_on_new(decision: Mapping[str, Any]) -> str:
-    """A sentence if a model is surely worse than the champion on new images; else empty."""
-    # Not in the records of older versions.
-    found = decision["comparisons"].get("champion", {}).get("new") or {}
-    if found.get("outcome") != "worse":
-        return ""
-    return (
-        f" On the {decision['new_images']:,} test images that are new it is worse: accuracy "
-        f"{found['challenger']:.4f} against {found['opponent']:.4f}."
-    )
 
 
 def _verdict(document: Mapping[str, Any]) -> tuple[str, str]:

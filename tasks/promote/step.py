@@ -22,9 +22,8 @@ from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
-from tasks.data import image_table, package
+from tasks.data import package
 from tasks.data.champion import Registered
-from tasks.data.predictions import keep_known_images
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.data.reference import keep_reference, make_reference
 from tasks.promote import card, latency
@@ -283,8 +282,6 @@ def _register(
         images = sample(open_raw_dataset(data, pulled), validated.folder)
         keep(project, run_id, facts["package"], example_of(package_folder, images, scores.folder))
         card.keep(project, run_id, facts["package"], text)
-        known = image_table.identities(validated.folder)
-        keep_known_images(project, run_id, facts["package"], known)
         history = lineage_of(data, version, pulled, validated, trained, scores, run_id, workspace)
         candidate = Candidate(
             name=workspace.workload,

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -18,7 +17,7 @@ from retrain.servers import ray_cluster
 from retrain.step import Workspace
 from tasks.compute import spread
 from tasks.data.listing import link_file, list_files
-from tasks.data.listings import SUFFIXES, candidates
+from tasks.data.listings import candidates
 from tasks.pull import dvc_objects
 from tasks.pull.dvc_cache import (
     NO_REMOTE,
@@ -76,25 +75,6 @@ class DvcSource:
         return (
             "data/ differs from data.dvc, and the run uses the version of data.dvc: "
             "dvc add data to use what is there."
-        )
-
-    def overdue(self, days: int) -> str | None:
-        """A sentence if the newest version is older than some days; None if not.
-
-        A version that is not committed is new; so is one that the user has named.
-        """
-        git, place = self.project.git, ("--", "data.dvc")
-        if self.revision is not None or git("status", "--porcelain", *place):
-            return None
-        time = datetime.fromtimestamp(
-            int(git("log", "-1", "--first-parent", "--format=%ct", *place)), UTC
-        )
-        age = datetime.now(UTC) - time
-        if age <= timedelta(days=days):
-            return None
-        return (
-            f"The newest version of the data is {age.days:,} days old (of {time:%Y-%m-%d}), and a "
-            f"new one was expected within {days:,} (data.expect_new)."
         )
 
     def warnings(self) -> Iterator[str]:
@@ -231,23 +211,12 @@ class DvcSource:
         folder = workspace.folder / "data"
         for name in files:
             inside(folder, name)
-        for name in {name for form in SUFFIXES for name in candidates(files, form)}:
+        for name in candidates(files):
             objects.get(name, files.pop(name), inside(folder, name))
         size = self._pinned().get("size", 0) / len(md5s)
         records = workspace.scratch / "sent"
         workspace.sent.extend(dvc_objects.send(objects, files, size, Remote(remote), records))
         return True
-
-    def listings(self, digests: Sequence[str]) -> list[dict[str, str]]:
-        """The MD5 (hex) of each file of `data/` in some versions of it; no file itself is fetched.
-
-        Raises:
-            OSError: DVC's remote does not give a listing that the cache lacks, or it is damaged.
-            UsageError: There is no remote to fetch it from.
-        """
-        with self._repo() as repo:
-            cache, objects = cache_of(repo), remote_of(repo)
-        return [listing_of(cache, objects, digest) for digest in digests]
 
     def below(self, md5s: Mapping[str, str], digest: str) -> dict[str, str]:
         """The files of the part, by their names below it; or the one file that the part names.

@@ -70,8 +70,7 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
     source: Any = find_source(data, project, revision)
     tracked = _is_under_dvc(data, project)
     warning = source.warning() if tracked else None
-    overdue = source.overdue(data.expect_new) if data.expect_new else None
-    return DataVersion(source.digest(), tracked, revision, warning, overdue)
+    return DataVersion(source.digest(), tracked, revision, warning)
 
 
 @step(
@@ -101,8 +100,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     try:
         if not (version.tracked and source.send(version.digest, workspace)):
             source.fetch(version.digest, folder, workspace.scratch)
-            if data.format != "webdataset":  # of which one tar file may be all
-                unpack(folder, workspace.scratch)
+            unpack(folder, workspace.scratch)
         sent = (file["path"].removeprefix("data/") for file in workspace.sent)
         here = (name for name, _ in list_files(folder))
         names = sorted([*here, *(name for name in sent if not is_hidden(name))])
@@ -180,10 +178,8 @@ def _warnings(workload: Workload, project: Project, version: DataVersion) -> Ite
 
 @pull.checks
 def check(workload: Workload, project: Project) -> Iterator[str]:
-    """Finds a `data.path` that contains the project itself; and data whose age nobody knows."""
+    """Finds a `data.path` that contains the project itself."""
     data = workload.data
-    if data.expect_new and not (_is_under_dvc(data, project) and project.is_in_git()):
-        yield "data.expect_new: how old data is, is known under DVC in a git repository alone."
     url = urlsplit(data.path)
     if data.format == "hub" or url.scheme not in ("", "file", "local"):
         return

@@ -3,13 +3,12 @@
 A slice is the images with the same value in a column, which is one of the image table, of the image
 itself, or of the user's own (`tasks/data/own_columns.py`). Numbers of which there are many are cut
 into thirds: `lowest`, `middle`, `highest`. A slice with few images is shown, but not judged by the
-gate. The images that the data of the champion did not have are a slice without being asked for.
+gate.
 """
 
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,16 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from retrain.atomic import write_json
-from retrain.digests import sha256_of
-from retrain.step import Chosen, Facts, Input, Workspace, current_run, step
+from retrain.step import Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Workload
 from tasks.compute import spread
 from tasks.compute.prefetch import prefetch
 from tasks.data import image_facts, image_table, own_columns, predictions
-from tasks.data.champion import Scored
 from tasks.data.image_table import AcceptedImage, read_images
 from tasks.data.metrics import wilson
-from tasks.data.predictions import image_id, known_images
 from tasks.data.raw_dataset import READERS, RawDataset, open_raw_dataset
-from tasks.data.slices import FILE, NEW, NO_SLICES, WEEK, Divided, Slice, Slices
+from tasks.data.slices import FILE, Slice
 
 UNKNOWN = "unknown"  # the value where there is none
 OTHERS = "others"  # the value of all that come after the most frequent ones
@@ -45,73 +41,8 @@ _MAKE, _MODEL = 271, 272  # tags of EXIF
 
 
 def has_slices(workload: Workload) -> bool:
-    """Whether a workload asks for slices of the test split by what is known of an image."""
-    return bool({*workload.gate.slices} - {NEW, WEEK})
-
-
-def slice_test_split(pulled: Artifact, checked: Artifact) -> list[Artifact]:
-    """Divides the test split, if a workload asks for it."""
-    return [slice_(pulled, checked)] if has_slices(current_run().workload) else []
-
-
-def score_slices(
-    divided: Sequence[Artifact], checked: Artifact, scores: Artifact, champion: Scored | None
-) -> Slices:
-    """The model's accuracy in the slices that there are, and in what is new to the champion.
-
-    Args:
-        divided: The test split, divided by what the workload asks for.
-        checked: The images.
-        scores: The model's evaluation.
-        champion: The model in production; None when there is none.
-    """
-    parts = [*divided, *_slice_new(checked, scores, champion)]
-    return Slices(Divided((*parts,)), score(scores, Divided((*parts,)))) if parts else NO_SLICES
-
-
-def _slice_new(checked: Artifact, scores: Artifact, champion: Scored | None) -> Iterator[Artifact]:
-    """The test split, divided by what is new to a champion that is not the model itself."""
-    if champion is None or champion.registered.version.package_digest == scores.facts["package"]:
-        return
-    if file := known_images(current_run().project, champion.registered.version):
-        yield slice_new(KnownImages(file), checked)
-
-
-@dataclass(frozen=True)
-class KnownImages:
-    """The images that the data of the champion had.
-
-    Attributes:
-        file: As `tasks.data.predictions.known_images` gives it.
-    """
-
-    step = "known_images"  # its name as an input
-    file: Path
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of the file."""
-        return sha256_of(self.file)
-
-
-@step(
-    inputs=("known_images", "validate"),
-    libraries=("numpy", "pyarrow"),
-    hours=1,
-    has_stage=False,
-)
-def slice_new(known: KnownImages, validated: Artifact, workspace: Workspace) -> Facts:
-    """Divides the test images that are new off; writes `slices.parquet`, as `slice_` does.
-
-    Returns:
-        `limits`: none.
-    """
-    table = _read_table(validated.folder, ["sha256", "pixels"])
-    images = np.array([*map(image_id, table["pixels"].to_pylist())], np.uint64)
-    is_known = np.isin(images, np.load(known.file, allow_pickle=False))
-    named = pa.array([None if has else "yes" for has in is_known.tolist()], pa.string())
-    pq.write_table(table.select(["sha256"]).append_column(NEW, named), workspace.folder / FILE)
-    return {"limits": {}}
+    """Whether a workload asks for slices of the test split."""
+    return bool(workload.gate.slices)
 
 
 @step(
@@ -141,8 +72,7 @@ def slice_(
     """
     source = open_raw_dataset(data, pulled)
     table, limits = _read_table(validated.folder, ["sha256"]), {}
-    names = [name for name in rules.slices if name not in (NEW, WEEK)]
-    for name, values in _read_columns(source, validated.folder, names).items():
+    for name, values in _read_columns(source, validated.folder, rules.slices).items():
         named, of_thirds = _name(values)
         table = table.append_column(name, pa.array(named, pa.string()))
         if of_thirds:
@@ -153,12 +83,13 @@ def slice_(
 
 @step(
     name="score_slices",
-    inputs=("evaluate", "divided"),
+    inputs=("evaluate", "slice"),
     libraries=("pyarrow", "scipy"),
     hours=2,
+    needed=has_slices,
     has_stage=False,
 )
-def score(scores: Artifact, divided: Divided, workspace: Workspace) -> Facts:
+def score(scores: Artifact, divided: Artifact, workspace: Workspace) -> Facts:
     """Measures the accuracy in each slice; writes `report/slices.json`.
 
     Returns:
@@ -170,31 +101,29 @@ def score(scores: Artifact, divided: Divided, workspace: Workspace) -> Facts:
         column.to_pylist() for column in pq.read_table(file, columns=names)
     )
     correct = [label == answer for label, answer in zip(labels, predicted, strict=True)]
-    divided.fetch(workspace.project)
+    table = pq.read_table(divided.folder / FILE)
+    assert table["sha256"].to_pylist() == images
     slices: list[Slice] = []
-    for part in divided.parts:
-        table = pq.read_table(part.folder / FILE)
-        assert table["sha256"].to_pylist() == images
-        for column in table.column_names[1:]:
-            limits = part.facts["limits"].get(column, {})
-            slices += _slices_of(column, table[column].to_pylist(), correct, limits)
+    for column in table.column_names[1:]:
+        limits = divided.facts["limits"].get(column, {})
+        slices += _slices_of(column, table[column].to_pylist(), correct, limits)
     write_json(workspace.report / "slices.json", slices)
     return {"slices": slices}
 
 
 def _slices_of(
     column: str,
-    values: Sequence[str | None],
+    values: Sequence[str],
     correct: Sequence[bool],
     limits: Mapping[str, tuple[float, float]],
 ) -> Iterator[Slice]:
-    """The slices of a column, without the images that are in none."""
-    for value in (*THIRDS, UNKNOWN) if limits else sorted({*values} - {None}, key=str):
+    """The slices of a column."""
+    for value in (*THIRDS, UNKNOWN) if limits else sorted({*values}):
         inside = [
             hit for hit, image_value in zip(correct, values, strict=True) if image_value == value
         ]
         if inside:
-            yield _slice(column, str(value), inside, limits.get(str(value)))
+            yield _slice(column, value, inside, limits.get(value))
 
 
 def _read_table(validated: Path, columns: Sequence[str]) -> pa.Table:

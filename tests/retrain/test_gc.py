@@ -236,7 +236,7 @@ def test_old_files_of_runs_go_but_for_those_of_the_last_runs(project):
     keep_run(project, 1)
     old = [
         *("logs/20261101-120000-train-vit.log", "searches/vit/1/trials", "drift/vit/run-0.json"),
-        *("production/vit/answers/a.parquet", "champions/package/model", "known_pixels/vit/a.npy"),
+        *("production/vit/answers/a.parquet", "champions/package/model", "learnt_pixels/a.npy"),
         *("../reports/vit/run-0.html", "../reports/vit/run-1.html", "../reports/vit/latest.html"),
         "logs/prefect.log",
     ]

@@ -3,7 +3,6 @@
 import os
 import socket
 import subprocess
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from retrain.runs.state import RunState
 from retrain.step import DataVersion, Forecast
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Gate, Model, Scale, Train, Workload
-from tasks.pull.step import data_version, pull
 from tasks.train import checks as train_checks
 
 ROOT = Path(__file__).parents[2]
@@ -150,35 +148,6 @@ def told(root, warning=None, forecasts=(STEP,)):
     context = RunContext("run", Project(root))
     run = RunState("train", workload(), version, Store(root / "store"), context)
     return preflight.warnings((), run, forecasts)
-
-
-def test_data_that_is_older_than_expected_is_told_of(tmp_path):
-    data = Data(path="data/digits", expect_new=14)
-    with pytest.raises(
-        UsageError, match=r"data\.expect_new: how old data is, is known under DVC in"
-    ):
-        preflight.check([pull], workload(data=data), Project(tmp_path))
-    git(tmp_path, "init", "-q")
-    preflight.check([pull], workload(data=data), Project(tmp_path))
-    pinned = f"outs:\n- md5: {'0' * 32}.dir\n  path: data\n"
-    (tmp_path / "data.dvc").write_text(pinned)
-    assert overdue(tmp_path, 14) is None  # nothing is committed
-    old = datetime.now(UTC) - timedelta(days=20, hours=1)
-    git(tmp_path, "add", "data.dvc")
-    git(tmp_path, "commit", "-qm", "data", GIT_COMMITTER_DATE=old.isoformat())
-    assert overdue(tmp_path, 14) == (
-        f"The newest version of the data is 20 days old (of {old:%Y-%m-%d}), and a new one was "
-        "expected within 14 (data.expect_new)."
-    )
-    commit(tmp_path, "a.py")  # no data
-    assert [overdue(tmp_path, days) is None for days in (20, 21, None)] == [False, True, True]
-    assert overdue(tmp_path, 14, "HEAD") is None  # which a person has named
-    (tmp_path / "data.dvc").write_text(pinned.replace("0", "1"))
-    assert overdue(tmp_path, 14) is None
-
-
-def overdue(root, days, revision=None):
-    return data_version(Data(path="data/digits", expect_new=days), Project(root), revision).overdue
 
 
 def test_files_that_differ_from_the_commit_are_named_up_to_three(tmp_path):

@@ -71,7 +71,6 @@ EDITS = {
     "tasks/train/dataloader_ingest.py": [],
     "tasks/train/stream_ingest.py": [],
     "tasks/data/source_images.py": [],
-    "tasks/data/tar_files.py": [],
     "tasks/train/loops/mine.py": [],
     "tasks/train/estimate.py": [],
     "tasks/train/loops/torch.py": ["train"],
@@ -239,7 +238,7 @@ def test_dvc_knows_the_modules_of_each_stage():
     stages = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stages"]
     data = [
         {"format": kind, "storage": storage}
-        for kind in ("parquet", "folders", "webdataset")
+        for kind in ("parquet", "folders", "table")
         for storage in ("pixels", "source")
     ]
     for name in (*CACHED, "embed"):

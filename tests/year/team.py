@@ -31,8 +31,6 @@ workloads:
     gate:
       min: {{accuracy: 0.7}}
       margin: 0.05
-      slices: [week]
-      no_worse: ["accuracy[new]"]
 """
 VACUUM = "[server.services.db_vacuum]"
 CODE = "tasks/preprocess/step.py"  # that the newer version changes

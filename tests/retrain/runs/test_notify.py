@@ -9,7 +9,7 @@ from prefect import Flow
 
 from retrain.runs import notify as notify_module
 from retrain.runs.flow_runs import ending_in_a_state
-from retrain.runs.notify import notify, notify_of_end, notify_of_overdue_data
+from retrain.runs.notify import notify, notify_of_end
 
 OUTCOME = "toy version 3 is what it is."
 
@@ -22,10 +22,7 @@ def ends(workload, how):
             raise ValueError("no such data:\n  a\n  b")
         if how == "is interrupted":
             raise KeyboardInterrupt
-        document = {"state": how, "outcome": OUTCOME}
-        if how == "Skipped":
-            notify_of_overdue_data(workload, "The data is old.")
-        return document
+        return {"state": how, "outcome": OUTCOME}
 
     hooks = {f"on_{end}": [notify_of_end] for end in ("completion", "failure", "crashed")}
     with suppress(ValueError, KeyboardInterrupt):
@@ -41,7 +38,6 @@ def ends(workload, how):
         ("Waiting", "waiting", f"toy: {OUTCOME}\nrun: "),
         ("Promoted", "promoted", f"toy: {OUTCOME}\nrun: "),
         ("Drifted", "drift", f"toy: {OUTCOME}\nrun: "),
-        ("Skipped", "overdue", "toy: The data is old.\nrun: "),
     ],
 )
 def test_people_are_notified_of_news(webhook, prefect_session, how, event, text):

@@ -1,4 +1,4 @@
-"""Files that list images with their classes, from `pull` on."""
+"""Tables that list images with their classes, from `pull` on."""
 
 import json
 
@@ -23,63 +23,14 @@ def table(head, rows, separator=","):
     return "\n".join([head, *(separator.join(row) for row in rows)]).encode()
 
 
-def coco():
-    names = [*LABELS]
-    return {
-        "images": [{"id": n, "file_name": name[7:]} for n, name in enumerate(names)],
-        "annotations": [
-            # Two boxes of a class are one class.
-            {"image_id": n, "category_id": 10 + n % 2, "bbox": [box, 0, 1, 1]}
-            for n in range(len(names))
-            for box in range(2)
-        ],
-        "categories": [{"id": 10, "name": "cat"}, {"id": 11, "name": "dog"}],
-    }
-
-
-def label_studio():
-    places = {0: "/data/upload/3/{}.png", 1: "/data/local-files/?d=photos%2F{}.png"}
-    return [
-        {
-            "data": {"image": places[n % 2].format(n), "site": "north"},
-            "annotations": [
-                {"was_cancelled": True, "result": [choice("bird")]},
-                {"result": [choice(label)]},
-            ],
-        }
-        for n, label in enumerate(LABELS.values())
-    ]
-
-
-def choice(label):
-    return {"from_name": "kind", "type": "choices", "value": {"choices": [label]}}
-
-
-def cvat(tags=lambda label: f'<tag label="{label}" source="manual"></tag>'):
-    images = "".join(
-        f'<image id="{n}" name="{name}" subset="default">{tags(label)}</image>'
-        for n, (name, label) in enumerate(LABELS.items())
-    )
-    return f"<annotations><version>1.1</version>{images}</annotations>".encode()
-
-
-LISTED = {
-    "table": [
-        ("labels.csv", table("path,label", LABELS.items())),
-        ("photos/a.csv", table('"Filename";"Class"', LABELS.items(), ";").replace(b"photos/", b"")),
-        ("labels.tsv", b"\xef\xbb\xbf" + table("image\tcategory", LABELS.items(), "\t")),
-        (
-            "all.jsonl",
-            "\n".join(
-                json.dumps({"file_name": name, "label": label}) for name, label in LABELS.items()
-            ).encode(),
-        ),
-    ],
-    "coco": [("annotations/instances.json", json.dumps(coco()).encode())],
-    "label_studio": [("project-1.json", json.dumps(label_studio()).encode())],
-    "cvat": [("annotations.xml", cvat())],
+CASES = {
+    "labels.csv": table("path,label", LABELS.items()),
+    "photos/a.csv": table('"Filename";"Class"', LABELS.items(), ";").replace(b"photos/", b""),
+    "labels.tsv": b"\xef\xbb\xbf" + table("image\tcategory", LABELS.items(), "\t"),
+    "all.jsonl": "\n".join(
+        json.dumps({"file_name": name, "label": label}) for name, label in LABELS.items()
+    ).encode(),
 }
-CASES = [(form, *case) for form, cases in LISTED.items() for case in cases]
 
 
 def pulled(tmp_path, files, **data):
@@ -101,11 +52,11 @@ def validated(tmp_path, files, checks=CHECKS, **data):
     return artifact.facts["format"], pd.read_parquet(space.folder / "images.parquet")
 
 
-@pytest.mark.parametrize(("form", "name", "content"), CASES, ids=[case[1] for case in CASES])
-def test_listed_images_are_recognised_and_have_their_classes(tmp_path, form, name, content):
-    files = IMAGES | {name: content, "photos/not listed.png": png(99), "notes.json": b"[1, 2]"}
+@pytest.mark.parametrize("name", CASES)
+def test_listed_images_are_recognised_and_have_their_classes(tmp_path, name):
+    files = IMAGES | {name: CASES[name], "photos/not listed.png": png(99), "notes.json": b"[1, 2]"}
     found, images = validated(tmp_path, files)
-    assert found == form
+    assert found == "table"
     assert dict(zip(images["path"], images["label"], strict=True)) == LABELS
     assert {*images["split"]} == {"train", "val", "test"}
 
@@ -166,17 +117,16 @@ def test_a_list_of_other_files_beside_class_folders_is_asked_about(tmp_path):
     assert pulled(tmp_path / "set", files, format="folders")[1].facts == {"format": "folders"}
 
 
-@pytest.mark.parametrize("notes", [{"notes.json": b"{"}, {f"{n}.json": b"{}" for n in range(101)}])
+@pytest.mark.parametrize("notes", [{"notes.jsonl": b"{"}, {f"{n}.csv": b"a" for n in range(101)}])
 def test_files_beside_class_folders_that_list_nothing_mean_nothing(tmp_path, notes):
     images = {f"{label}/{name[7:]}": IMAGES[name] for name, label in LABELS.items()}
     assert pulled(tmp_path, images | notes)[1].facts == {"format": "folders"}
 
 
 def test_an_image_without_a_class_is_a_bad_one(tmp_path):
-    listed = coco()
-    listed["annotations"] = listed["annotations"][2:]
+    rows = [(name, label if number else "") for number, (name, label) in enumerate(LABELS.items())]
     tolerant = Checks(min_images_per_class=3, max_bad_fraction=0.5)
-    _, images = validated(tmp_path, IMAGES | {"all.json": json.dumps(listed).encode()}, tolerant)
+    _, images = validated(tmp_path, IMAGES | {"all.csv": table("path,label", rows)}, tolerant)
     assert {*LABELS} - {*images["path"]} == {"photos/0.png"}
 
 
@@ -214,47 +164,12 @@ BROKEN = {
         table("path,label", [*LABELS.items(), ("photos/1.png", "cat")]),
         "all.csv lists photos/1.png with two values of label, dog and cat: an image has one",
     ),
-    "two categories": (
-        "all.json",
-        json.dumps(
-            {**coco(), "annotations": [*coco()["annotations"], {"image_id": 0, "category_id": 11}]}
-        ).encode(),
-        "all.json lists photos/0.png with two values of label, cat and dog",
-    ),
-    "two choices": (
-        "all.json",
-        json.dumps(
-            [
-                {
-                    "data": {"image": "photos/0.png"},
-                    "annotations": [{"result": [choice("cat"), choice("dog")]}],
-                }
-            ]
-        ).encode(),
-        "two values of label",
-    ),
-    "two tags": (
-        "all.xml",
-        cvat(lambda label: '<tag label="cat"/><tag label="dog"/>'),
-        "two values of label",
-    ),
-    "an unknown category": (
-        "all.json",
-        json.dumps({**coco(), "categories": [{"id": 10, "name": "cat"}]}).encode(),
-        "all.json cannot be read as coco: no 11",
-    ),
     "an unknown split": (
         "all.csv",
         table("path,label,split", [(*pair, "holdout") for pair in LABELS.items()]),
         "is in a split 'holdout': name train, val or test",
     ),
-    "no image of its own": (
-        "all.json",
-        json.dumps([{"data": {"text": "a"}, "annotations": []}]).encode(),
-        "all.json cannot be read as label_studio: no 'image'",
-    ),
-    "no JSON": ("all.json", b"{", "all.json cannot be read as coco"),
-    "no XML": ("all.xml", b"<annotations><image>", "all.xml cannot be read as cvat"),
+    "no JSON": ("all.jsonl", b"{", "all.jsonl cannot be read as a table"),
     "an ambiguous name": (
         "all.csv",
         table("path,label", [("1.png", "cat")]),
@@ -269,14 +184,6 @@ def test_a_broken_list_is_named_with_what_is_wrong(tmp_path, fault):
     images = IMAGES | ({"photos/a/1.png": png(1)} if fault == "an ambiguous name" else {})
     with pytest.raises(ValueError, match=message):
         pulled(tmp_path, images | {name: content})
-
-
-def test_a_column_with_values_of_several_types_is_named(tmp_path):
-    listed = coco()
-    for number, image in enumerate(listed["images"]):
-        image["site"] = "north" if number % 2 else 7
-    with pytest.raises(ValueError, match="The list of the images: "):
-        validated(tmp_path, IMAGES | {"all.json": json.dumps(listed).encode()}, group="site")
 
 
 def test_a_list_is_compared_with_its_classes(tmp_path):

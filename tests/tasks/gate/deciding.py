@@ -45,7 +45,7 @@ def found(outcome: str, metric="accuracy", **others) -> dict:
     }  # fmt: skip
     facts = {
         "images": 360, "learnt": 0, "recorded": True, "other_classes": 0, "level": 0.05,
-        "absent": [], "new_classes": [], "not_compared": [], "new": None,
+        "absent": [], "new_classes": [], "not_compared": [],
     }  # fmt: skip
     return facts | {"metrics": {metric: of}} | others
 

@@ -15,7 +15,7 @@ from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions as stored
 from tasks.data.predictions import LEARNT, image_id
-from tasks.data.slices import FILE, NO_SLICES, Divided, Slices
+from tasks.data.slices import FILE, NO_SLICES, Slices
 from tasks.evaluate import predictions
 from tasks.gate import comparison
 from tasks.gate.comparison import Terms, compare, compare_with
@@ -137,7 +137,7 @@ def divided(tmp_path, sites) -> Slices:
     pq.write_table(pa.table({"site": sites}), tmp_path / "slice" / FILE)
     counts = [{"column": "site", "value": value} for value in sorted({*sites})]
     scores = Artifact("score_slices", "k", "s", tmp_path, {"slices": counts})
-    divided = Divided((Artifact("slice", "k", "d", tmp_path / "slice", {}),))
+    divided = Artifact("slice", "k", "d", tmp_path / "slice", {})
     return Slices(divided, scores)
 
 
@@ -163,33 +163,6 @@ def test_of_many_slices_one_has_to_be_surer_to_be_worse(tmp_path):
         rules = Gate(slices=("site",), no_worse=(name,))
         metrics = compared(tmp_path / name, 5, 0, rules, terms)["metrics"]
         assert metrics["accuracy[site=0]"]["outcome"] == outcome
-
-
-def new_images(tmp_path, rows) -> Slices:
-    """The slice of new images, which are those in some rows."""
-    (tmp_path / "new").mkdir(parents=True)
-    table = pa.table({"new": ["yes" if row in rows else None for row in range(200)]})
-    pq.write_table(table, tmp_path / "new" / FILE)
-    counts = [{"column": "new", "value": "yes"}] if rows else []
-    scores = Artifact("score_slices", "k", "s", tmp_path, {"slices": counts})
-    return Slices(Divided((Artifact("slice_new", "k", "d", tmp_path / "new", {}),)), scores)
-
-
-def test_new_images_are_compared_also_without_a_rule(tmp_path):
-    """The challenger is worse on the first images, and the champion on the last."""
-    terms = Terms(None, None, new_images(tmp_path / "a", range(40)))
-    found = compared(tmp_path / "a", 20, 3, terms=terms)
-    assert found["new"]["outcome"] == "worse"
-    assert (found["new"]["challenger"], found["new"]["lost"]) == (0.5, 17)
-    assert list(found["metrics"]) == ["accuracy"]  # of which rules are made
-    rules = Gate(no_worse=("accuracy[new]",))
-    found = compared(tmp_path / "rule", 20, 3, rules, terms)
-    assert found["metrics"]["accuracy[new=yes]"] == found["new"]
-    for count in (0, 29):
-        terms = Terms(None, None, new_images(tmp_path / str(count), range(count)))
-        found = compared(tmp_path / str(count), 20, 3, rules, terms)
-        assert (found["new"], found["not_compared"]) == (None, ["accuracy[new]"])
-    assert compared(tmp_path / "first", 20, 3, rules)["not_compared"] == ["accuracy[new]"]
 
 
 def scored(number: int) -> SimpleNamespace:

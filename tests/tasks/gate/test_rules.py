@@ -7,7 +7,7 @@ import pytest
 
 from retrain.store import Artifact
 from retrain.workload import Data, Evaluate, Gate, Model, Workload
-from tasks.data.slices import Divided, Slices
+from tasks.data.slices import Slices
 from tasks.gate.step import gate
 from tests.tasks.gate.deciding import NEW, NONE, TABLE, against, decide, found, scores
 
@@ -112,7 +112,7 @@ def slices(*parts: tuple[str, int, float]) -> Slices:
         for value, images, accuracy in parts
     ]
     output = Artifact("slice", "k", "d", Path(), {})
-    return Slices(Divided((output,)), replace(output, facts={"slices": facts}))
+    return Slices(output, replace(output, facts={"slices": facts}))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,8 @@
 """What a person is told of a decision."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
-from retrain.store import Artifact
 from retrain.workload import Gate
-from tasks.data.slices import Divided, Slices
 from tasks.gate.wording import too_few_images
 from tests.tasks.gate.deciding import NEW, NONE, TABLE, against, decide, found, scores
 
@@ -28,33 +23,6 @@ def test_a_class_that_is_never_predicted_is_named():
     for opponents in (NONE, against(found("better"))):
         says = decide(Gate(), scores(table), opponents)["says"]
         assert says[-1] == "Class 'new' is never predicted; it has 40 test images."
-
-
-def test_the_share_of_new_images_is_said_and_how_it_does_on_them():
-    worse = {"challenger": 0.5, "opponent": 0.625, "outcome": "worse"}
-    opponents, counted = against(found("better", new=worse)), new_images(90)
-    decision = decide(Gate(), scores(), opponents, counted)
-    assert decision["new_images"] == 90
-    assert decision["says"][-1] == (
-        "90 of 360 test images (25 %) are new: the data of the champion, version 3, did not have "
-        "them. On them accuracy is 0.5000 against 0.6250: worse."
-    )
-    few = decide(Gate(), scores(), against(found("better")), new_images(1))
-    assert few["says"][-1].endswith("is new: the data of the champion, version 3, did not have it.")
-    none = decide(
-        Gate(min={"accuracy[new]": 0.9}), scores(), against(found("better")), new_images()
-    )
-    assert none["new_images"] == 0
-    assert len(none["rules"]) == 1  # the comparison
-    assert not any("new" in sentence for sentence in none["says"])
-    assert decide(Gate(), scores(), against(found("better")))["new_images"] is None
-
-
-def new_images(*counts: int) -> Slices:
-    """The slice of so many new images, or none."""
-    facts = [{"column": "new", "value": "yes", "images": count} for count in counts]
-    output = Artifact("slice_new", "k", "d", Path(), {})
-    return Slices(Divided((output,)), replace(output, facts={"slices": facts}))
 
 
 def test_what_was_found_is_said():

@@ -267,10 +267,6 @@ def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project):
             flow.plan(project, "photos", file)
         return str(error.value)
 
-    coco = {"images": [{"id": 1, "file_name": "1.png"}], "annotations": [], "categories": []}
-    files = {"1.png": png(1), "coco.json": json.dumps(coco).encode()}
-    write_files(project.root / "images", files)
-    assert "export it again" in refusal("images")
     assert "dvc pull data.dvc" in refusal("data/photos")
     assert "correct them where it is" in refusal("s3://bucket/images")
     assert "is no folder" in refusal("corrected.csv")

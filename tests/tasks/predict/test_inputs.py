@@ -1,4 +1,4 @@
-"""What is read of a folder, of Parquet files and of tar files."""
+"""What is read of a folder and of Parquet files."""
 
 import hashlib
 import os
@@ -11,7 +11,6 @@ from retrain.errors import UsageError
 from tasks.data import raw_dataset
 from tasks.predict import inputs
 from tasks.predict.inputs import open_labelled, open_source
-from tests.tasks.data.test_tar_files import write_tar
 from tests.tasks.toy_data import png, write_files, write_parquet
 
 
@@ -113,10 +112,3 @@ def test_parquet_has_labels_if_it_has_their_column(tmp_path):
     assert read_labelled(tmp_path / "b", None, "kind") == (None, [("x.parquet#0", "ant")])
     with pytest.raises(ValueError, match="set --label-column to one of them"):
         read_labelled(tmp_path / "b", None, "sort")
-
-
-def test_tar_files_have_labels_and_splits(tmp_path):
-    write_tar(tmp_path / "train.tar", {"1.png": png(1), "1.cls": b"ant"})
-    write_tar(tmp_path / "test.tar", {"2.png": png(2), "2.cls": b"bee", "3.png": png(3)})
-    found = [("test.tar/2.png", "bee"), ("test.tar/3.png", None)]
-    assert read_labelled(tmp_path) == ("test", found)

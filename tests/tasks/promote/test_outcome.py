@@ -94,19 +94,6 @@ def test_classes_that_the_champion_does_not_know_are_named_with_it():
     )
 
 
-def test_a_model_that_is_worse_on_new_images_has_that_in_its_verdict():
-    found = {"challenger": 0.5, "opponent": 0.625, "outcome": "worse"}
-    run = document("not worse")
-    run["decision"]["comparisons"] = {"champion": FOUND | {"new": found}}
-    run["decision"]["new_images"] = 1200
-    assert outcome.verdict(run).sentence.endswith(
-        "+0.0280). On the 1,200 test images that are new it is worse: accuracy 0.5000 against "
-        "0.6250."
-    )
-    found["outcome"] = "cannot tell"
-    assert outcome.verdict(run).sentence.endswith("+0.0280).")
-
-
 @pytest.mark.parametrize(
     ("passed", "mark"), [(True, "✓"), (False, "✗"), (None, "? (too few images)")]
 )

@@ -23,7 +23,6 @@ from tasks.data.raw_dataset import open_raw_dataset
 from tasks.pull import dvc_source
 from tasks.pull.step import data_version, pull
 from tests.tasks import test_cluster_steps as cluster_steps
-from tests.tasks.data.test_tar_files import write_tar
 from tests.tasks.pull.pulling import dvc
 from tests.tasks.toy_data import png, write_files, write_parquet
 
@@ -60,9 +59,6 @@ def template(tmp_path_factory, s3):
     for number in range(3):
         images = [png(100 * number + row) for row in range(7)]
         write_parquet(root / f"data/parquet/{number}.parquet", images, [*"abcabca"])
-    for number in range(2):
-        files = {"0.png": png(number), "0.cls": b"cat", "1.png": png(number + 2), "1.cls": b"dog"}
-        write_tar(root / f"data/tars/{number}.tar", files)
     shutil.make_archive(str(root / "data/packed/all"), "zip", root / "data/folders")
     dvc(root, "init", "-q", "--no-scm")
     dvc(root, "remote", "add", "-q", "-d", "team", f"s3://{s3}/data")
@@ -121,7 +117,6 @@ def key_of(content):
         ("data/folders", "folders", set()),
         ("data/digits", "table", {"labels.csv"}),
         ("data/parquet", "parquet", set()),
-        ("data/tars", "webdataset", set()),
         ("data", "parquet", {"digits/labels.csv"}),
     ],
 )
@@ -146,7 +141,7 @@ def test_the_output_is_that_of_one_machine_and_only_listings_are_here(
     } == here(expected)
 
 
-@pytest.mark.parametrize("path", ["data/folders", "data/digits", "data/parquet", "data/tars"])
+@pytest.mark.parametrize("path", ["data/folders", "data/digits", "data/parquet"])
 def test_units_are_those_of_files_that_are_here(project, monkeypatch, path):
     config = Data(path=path)
     source = open_raw_dataset(config, made(project, path))

@@ -141,7 +141,6 @@ def test_a_path_that_holds_the_project_is_refused_before_anything_is_read(tmp_pa
     [
         (["README.md", "data/train.parquet"], "parquet"),
         (["train.parquet"], "parquet"),
-        (["0.tar", "1.tar"], "webdataset"),
     ],
 )
 def test_the_format_is_recognised_by_the_names(project, tmp_path, names, format):

@@ -15,10 +15,9 @@ from scipy.stats import norm
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.data import image_table
-from tasks.data.predictions import image_id
-from tasks.data.slices import FILE, Divided, Slices
+from tasks.data.slices import FILE, Slices
 from tasks.slice import step
-from tasks.slice.step import KnownImages, score, slice_, slice_new
+from tasks.slice.step import score, slice_
 from tests.tasks.toy_data import encoded, workspace, write_files
 
 ROWS = 24
@@ -127,35 +126,6 @@ def test_or_from_a_file_beside_the_images(tmp_path, folders, monkeypatch):
     assert divided.facts["limits"]["age"]["lowest"] == (0.0, 3.5)
 
 
-def test_what_the_data_of_the_champion_did_not_have_is_new(tmp_path, folders):
-    table = pa.Table.from_pylist(
-        [{"unit": 0, "split": "test", "sha256": str(row), "pixels": f"{row:064x}"[::-1]}
-         for row in range(8)],
-        image_table.schema(),
-    )  # fmt: skip
-    pq.write_table(table, folders[1].folder / image_table.FILE_NAME)
-    known = np.unique(np.array([image_id(f"{row:064x}"[::-1]) for row in (5, 1, 99)], np.uint64))
-    np.save(tmp_path / "known.npy", known)
-    space = workspace(tmp_path, "slice_new")
-    facts = slice_new(KnownImages(tmp_path / "known.npy"), folders[1], space)
-    divided = Artifact("slice_new", "k", "d", space.folder, facts)
-    new = ["yes", None, "yes", "yes", "yes", None, "yes", "yes"]
-    assert values(divided, "new") == new
-    answers = {"sha256": [str(row) for row in range(8)], "label": ["ant"] * 8}
-    right = pa.table(answers | {"prediction": ["ant"] * 6 + ["bee"] * 2})
-    (tmp_path / "scores").mkdir()
-    pq.write_table(right, tmp_path / "scores" / "predictions.parquet")
-    scores, space = (
-        Artifact("evaluate", "k", "d", tmp_path / "scores", {}),
-        workspace(tmp_path, "s"),
-    )
-    [counted] = score(scores, Divided((divided,)), space)["slices"]
-    assert (counted["column"], counted["value"]) == ("new", "yes")
-    assert (counted["images"], counted["correct"]) == (6, 4)
-    slices = Slices(Divided((divided,)), Artifact("s", "k", "d", Path(), {"slices": [counted]}))
-    assert slices.contains(counted).tolist() == [value == "yes" for value in new]
-
-
 def test_the_accuracy_of_each_slice_has_the_interval_of_wilson(tmp_path, rows):
     divided = divide(tmp_path, rows, "site", "brightness")
     labels = [path.split("/")[1] for path in PATHS]
@@ -168,7 +138,7 @@ def test_the_accuracy_of_each_slice_has_the_interval_of_wilson(tmp_path, rows):
     pq.write_table(pa.table(table), tmp_path / "scores" / "predictions.parquet")
     scores = Artifact("evaluate", "k", "d", tmp_path / "scores", {})
     space = workspace(tmp_path, "score_slices")
-    facts = score(scores, Divided((divided,)), space)
+    facts = score(scores, divided, space)
     counted = {(each["column"], each["value"]): each for each in facts["slices"]}
     assert list(counted) == [
         *(("site", name) for name in ("Lyon", "Oslo", "unknown")),
@@ -182,7 +152,7 @@ def test_the_accuracy_of_each_slice_has_the_interval_of_wilson(tmp_path, rows):
         assert abs(7 / 8 - limit) == pytest.approx(reach)
     assert counted["brightness", "lowest"]["from"] == pytest.approx(0.0, abs=0.01)
     assert json.loads((space.report / "slices.json").read_text()) == facts["slices"]
-    slices = Slices(Divided((divided,)), Artifact("score_slices", "k", "s", space.folder, facts))
+    slices = Slices(divided, Artifact("score_slices", "k", "s", space.folder, facts))
     assert slices.contains(oslo).tolist() == [number % 3 == 1 for number in range(ROWS)]
     with pytest.raises(ValueError, match="site=Rome; there are the values Lyon, Oslo, unknown"):
         slices.named("site", "Rome")

@@ -1,0 +1,78 @@
+"""The lines of the docs that make a table, or Parquet files, of exports of other programs."""
+
+import io
+import json
+import re
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tasks.data.survey import survey
+from tests.tasks.toy_data import png, write_files
+
+PAGE = Path("docs/add-a-workload.md").read_text(encoding="utf-8")
+SCRIPTS = re.findall(r"```python\n(.*?)```", PAGE.partition("### From COCO")[2], re.DOTALL)
+LABELS = {f"{number}.png": ("cat", "dog")[number % 2] for number in range(6)}
+NAMES = {10: "cat", 11: "dog"}
+
+
+def choices(cancelled, *names):
+    result = {"from_name": "kind", "type": "choices", "value": {"choices": names}}
+    return {"was_cancelled": cancelled, "result": [result]}
+
+
+def coco():
+    images = [{"id": n, "file_name": name} for n, name in enumerate(LABELS)]
+    boxes = [
+        {"image_id": n, "category_id": 10 + n % 2, "bbox": [box, 0, 1, 1]}
+        for n in range(len(LABELS))
+        for box in range(2)  # two boxes of a class are one class
+    ]
+    categories = [{"id": number, "name": name} for number, name in NAMES.items()]
+    tree = {"images": images, "annotations": boxes, "categories": categories}
+    return {"instances.json": json.dumps(tree).encode()}
+
+
+def cvat():
+    images = "".join(
+        f'<image id="{n}" name="{name}"><tag label="{label}" source="manual"></tag></image>'
+        for n, (name, label) in enumerate(LABELS.items())
+    )
+    return {"annotations.xml": f"<annotations>{images}</annotations>".encode()}
+
+
+def label_studio():
+    places = ("/data/upload/3/{}", "/data/local-files/?d=photos%2F{}")
+    tasks = [
+        {
+            "data": {"image": places[n % 2].format(name)},
+            "annotations": [choices(True, "bird"), choices(False, label)],
+        }
+        for n, (name, label) in enumerate(LABELS.items())
+    ]
+    return {"export.json": json.dumps(tasks).encode()}
+
+
+def webdataset():
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for number, (name, label) in enumerate(LABELS.items()):
+            for member, content in ((name, png(number)), (f"{number}.cls", label.encode())):
+                info = tarfile.TarInfo(member)
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return {"train-0.tar": file.getvalue()}
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_lines_make_what_is_read(tmp_path, monkeypatch, number):
+    export = (coco, cvat, label_studio, webdataset)[number]
+    images = {f"photos/{name}": png(n) for n, name in enumerate(LABELS)}
+    write_files(tmp_path, export() | (images if export is not webdataset else {}))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(SCRIPTS[number], "docs", "exec"), {})
+    seen = survey(tmp_path)
+    assert seen.format == ("parquet" if export is webdataset else "table")
+    assert seen.classes == Counter(LABELS.values())
