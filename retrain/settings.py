@@ -1,37 +1,32 @@
-"""The settings of a project that are of no workload: `store`, `retention` and `schedule`."""
+"""The setting of a project that is of no workload: `store.remote`."""
 
 import os
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from retrain.errors import UsageError
 from retrain.logins import has_login
-from retrain.workload.section import Section
 
 REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the files; if empty, there is none
 SCHEMES = ("s3", "gs", "file")
 
-S = TypeVar("S", bound=Section)
 
-
-def store_remote(*files: Path) -> str | None:
+def store_remote(file: Path) -> str | None:
     """The URL of the object store behind the store; see `Project.store_remote`.
 
     Args:
-        files: The files with parameters; the first that names one wins.
+        file: The file with the parameters.
 
     Raises:
         UsageError: It is no such URL, has a login, or the section `store` has another key.
     """
     place, url = REMOTE, os.environ.get(REMOTE)
-    for file in files if url is None else ():
-        tree = _section("store", file)
+    if url is None:
+        tree = _store(file)
         if not isinstance(tree, dict) or tree.keys() - {"remote"}:
             raise UsageError(f"{file.name}: store: it has one key, remote.")
-        if url := tree.get("remote"):
-            place = f"{file.name}: store.remote"
-            break
+        place, url = f"{file.name}: store.remote", tree.get("remote")
     if not url:
         return None
     scheme, _, rest = str(url).partition("://")
@@ -43,11 +38,11 @@ def store_remote(*files: Path) -> str | None:
     return str(url).rstrip("/")
 
 
-def _section(name: str, file: Path) -> Any:
-    """A section of a file as it is written; without one, an empty mapping."""
+def _store(file: Path) -> Any:
+    """The section `store` as it is written; without one, an empty mapping."""
     from ruamel.yaml import YAML
 
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     # Only this section is parsed: it is asked for often, and the workloads are many lines.
-    section = re.search(rf"^{name}:.*(?:\n(?:[ \t#].*)?)*", text, re.MULTILINE)
-    return (YAML(typ="safe", pure=True).load(section[0])[name] or {}) if section else {}
+    section = re.search(r"^store:.*(?:\n(?:[ \t#].*)?)*", text, re.MULTILINE)
+    return (YAML(typ="safe", pure=True).load(section[0])["store"] or {}) if section else {}

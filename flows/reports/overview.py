@@ -27,14 +27,13 @@ def state_of(project: Project, name: str) -> dict[str, Any]:
         name: The name of the workload.
     """
     champion = versions.champion(project, name)
-    fault = decisions.fault(project, name)
+    ledger = decisions.read(project, name)
     last_run = records.last_run(project, name)
-    ledger = Ledger(name) if fault else decisions.read(project, name)
     return {
         "workload": name,
         "champion": champion and champion.public(),
         "since": ledger.appointment and ledger.appointment.time,
-        "fault": fault,
+        "fault": decisions.fault(ledger),
         "waiting": ledger.waiting and _waiting(name, ledger.waiting, champion),
         "last_run": last_run,
         "data": _data_version(project, last_run),

@@ -28,7 +28,6 @@ import psutil
 from retrain.atomic import write_text
 from retrain.errors import UsageError
 from retrain.locks import locked
-from retrain.logins import without_login
 from retrain.project import Project
 from retrain.servers.program import MARK, POOL, end_processes
 from retrain.servers.reachable import request
@@ -124,13 +123,6 @@ def running(project: Project) -> list[Service]:
     states = _states(project)
     alive = {name for name, info in states.items() if info["statename"] in ALIVE}
     return [service for service in services_of(project) if service.name in alive] if alive else []
-
-
-def mlflow_address(project: Project) -> str | None:
-    """The address of the MLflow server that the project uses; None if there is none."""
-    if project.tracking_uri.startswith("http"):
-        return without_login(project.tracking_uri).rstrip("/")
-    return next((service.url for service in running(project) if service.name == "mlflow"), None)
 
 
 def server_api(project: Project) -> str:

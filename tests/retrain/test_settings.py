@@ -8,16 +8,13 @@ from retrain.settings import REMOTE
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     monkeypatch.delenv(REMOTE, raising=False)
-    (tmp_path / "team").mkdir()
     return Project(tmp_path)
 
 
-def test_the_environment_wins_over_the_team_and_the_team_over_the_shipped(project, monkeypatch):
+def test_the_environment_wins_over_the_file(project, monkeypatch):
     assert project.store_remote is None
     project.params.write_text("workloads: {}\n# x\nstore:\n\n  # ours\n  remote: s3://a/b/\nz: 1\n")
     assert project.store_remote == "s3://a/b"
-    (project.root / "team" / "params.yaml").write_text("store: {remote: gs://c}\n")
-    assert project.store_remote == "gs://c"
     monkeypatch.setenv(REMOTE, "file:///mnt/store")
     assert project.store_remote == "file:///mnt/store"
     monkeypatch.setenv(REMOTE, "")
