@@ -33,7 +33,7 @@ upgrade:  ## Merge a newer version of this project (REF=upstream/main), and show
 	git fetch upstream
 	git merge --no-edit $(REF)
 	@$(MAKE) --no-print-directory setup
-	@$(BIN)/retrain plan
+	@$(BIN)/retrain train --dry-run
 
 lock:  ## Lock the newest versions that pyproject.toml allows (UPGRADE=NAME for one package).
 	$(BIN)/uv pip compile --quiet $(UPGRADE_OPTION) pyproject.toml --extra s3 --extra servers \
@@ -81,7 +81,7 @@ soak: setup  ## End runs at random moments, and check that the next run mends al
 year: setup  ## Play a year of a project week by week, with what goes wrong in one (WEEKS=52).
 	$(BIN)/python -m pytest -m slow tests/flows/test_year.py
 
-up: setup  ## Start the Prefect server, a worker with the deployments, the MLflow UI, and Ray.
+up: setup  ## Start the Prefect server, a worker with the deployments, and the MLflow UI.
 	@$(BIN)/retrain up
 
 down: setup  ## Stop what `make up` started.
