@@ -112,7 +112,7 @@ def test_weeks_lead_to_what_was_played(tmp_path, prefect_api, digits):
         assert answered["model"]["version"] == champion
         drifted += [week] if answered["drift"]["drifted"] else []
         assert None not in pq.read_table(output)["label"].to_pylist()
-        clone.retrain("gc", "--yes")
+        clone.retrain("gc", "--keep", "1", "--yes")
         store = clone.root / ".retrain" / "store"
         sizes.append(sum(path.lstat().st_size for path in store.rglob("*")))
     history = found(clone, "history")
