@@ -9,8 +9,6 @@ image to the last probability, the model's loading included; the first round is 
 warm-up. `auto` is `tasks.compute.inference` in the precision that the project chooses.
 
 The figures are images/s, medians of the rounds, and their ratios to the loop.
-
-Result of 2026-11-21: see `README.md` beside this file.
 """
 
 import argparse
@@ -29,9 +27,8 @@ from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
 from retrain.params import load_workload
 from retrain.project import find_project
-from retrain.store import Artifact
 from tasks.compute.inference import PredictionJob, probabilities
-from tasks.data.shards import fetchable_shards, open_prepared
+from tasks.data.shards import open_prepared
 from tasks.evaluate.step import MAX_ROWS
 
 SETTINGS = {
@@ -61,8 +58,7 @@ def main() -> None:
                 labels=data.labels, images=data.images,
             )  # fmt: skip
             auto = workload.evaluate.precision
-            artifact = Artifact("preprocess", "key", "digest", images, {"storage": "pixels"})
-            stored = fetchable_shards(artifact, "train")
+            stored = data.split("train").images
             jobs = {
                 way: PredictionJob(model, stored, batch, precision)
                 for way, precision in (("step", "fp32"), ("auto", auto))
@@ -78,7 +74,6 @@ def main() -> None:
                             pass
                     found[way].append(rows / (monotonic() - began))
         speeds = {way: statistics.median(each[1:]) for way, each in found.items()}
-        print(f"{name}, {rounds} rounds; auto is {auto}")
         for way, precision in (("step", "fp32"), ("auto", f"auto ({auto})")):
             report(
                 Row(

@@ -38,7 +38,7 @@ def content(project: Project, name: str) -> dict[str, Any]:
     rows = [*(_row(entry, known.get(entry.version)) for entry in entries), *map(_failure, failures)]
     rows = sorted(rows, key=lambda row: row["at"], reverse=True)[:MAX_ROWS]
     pages = {file.stem for file in folder_of(project, name).glob("*.html")}
-    counts = Counter(entry.action for entry in entries)
+    counts: Counter[str] = Counter(entry.action for entry in entries)
     counts.update(failed_verdict(document)["name"].lower() for document in failures)
     facts: dict[str, Any] = {"Versions": len(known), "Decisions": len(entries)}
     if champion:

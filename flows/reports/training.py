@@ -1,19 +1,17 @@
 """What the flows `validate` and `train` tell of their runs: documents, verdicts, places."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rich.markup import escape
 
 from flows.pages import page
 from retrain.project import Project
-from retrain.registry import trust
 from retrain.runs import console, records
 from retrain.runs.records import Document
 from retrain.runs.state import RunState
 from retrain.step import REPORT
-from retrain.workload import Workload
 from tasks.promote import outcome
 from tasks.validate.step import say_near_duplicates
 
@@ -103,14 +101,6 @@ class TrainingReport(DataReport):
             console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
         say_near_duplicates(document)
         console.say_places(document)
-
-
-def signing_faults(workload: Workload, project: Project) -> Iterable[str]:
-    """Finds why a run could not sign its decision at the end."""
-    try:
-        trust.check_signing(project)
-    except ValueError as error:
-        yield str(error)
 
 
 def _in_training(facts: Mapping[str, Any]) -> str:

@@ -23,27 +23,22 @@ def training_nodes() -> list[dict[str, Any]]:
     ]
 
 
-def machines_without(file: Path) -> list[str]:
-    """The machines of the cluster on which a file of this machine is not to be seen: their names.
+@cache
+def blind_machines() -> tuple[str, ...]:
+    """The machines of the cluster that do not see the store of the project: their names.
 
     Only machines count on which workers may start.
     """
-    nodes = training_nodes()
-    answers = on_each(nodes, lambda: file.exists())
-    return [
+    store, nodes = find_project().store, training_nodes()
+    store.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=store) as file:
+        place = Path(file.name)
+        answers = on_each(nodes, lambda: place.exists())
+    return tuple(
         f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         for node, is_seen in zip(nodes, answers, strict=True)
         if not is_seen
-    ]
-
-
-@cache
-def machines_share_the_store() -> bool:
-    """Whether all machines of the cluster see the store, so that their tasks can write there."""
-    store = find_project().store
-    store.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=store) as file:
-        return not machines_without(Path(file.name))
+    )
 
 
 def this_node() -> dict[str, Any]:

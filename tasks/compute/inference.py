@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 import models
 from retrain.servers import ray_cluster
-from tasks.compute import ray_data, spread
-from tasks.data.shards import FetchableShards
+from tasks.compute import ray_data
+from tasks.data.shards import StoredImages
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PredictionJob:
     """
 
     model: Path
-    images: FetchableShards
+    images: StoredImages
     batch_size: int
     precision: str
     sampled: tuple[int, ...] = ()
@@ -44,11 +44,6 @@ class PredictionJob:
         """The rows of a batch, by its number from 0."""
         start = number * self.batch_size
         return np.arange(start, min(start + self.batch_size, len(self.images)))
-
-    def files_of(self, number: int) -> list[Path]:
-        """The files that are read for a batch."""
-        model = (path for path in self.model.rglob("*") if path.is_file())
-        return [*model, *self.images.files_of(self.rows(number))]
 
 
 # The probabilities, float32 (rows, classes), and the features, float32 (sampled rows, D); None if
@@ -103,12 +98,9 @@ def probabilities(
         float32 (chunk, classes of the model), in the order of the split; the last has the rest.
     """
     numbers, make = range(-(-len(job.images) // job.batch_size)), partial(_Predictor, job)
-    if ray_cluster.is_remote() and ray_data.cpus(is_free=True) > 0:
-        in_order = ray_data.in_actors(make, numbers, job.files_of)
-    else:
-        spread.bring(numbers, job.files_of)
-        in_order = ray_data.in_threads(make, numbers)
-    with closing(in_order) as answers:
+    in_actors = ray_cluster.is_remote() and ray_data.cpus() > 0
+    run = ray_data.in_actors if in_actors else ray_data.in_threads
+    with closing(run(make, numbers)) as answers:
         rows = chain.from_iterable(_probabilities(answers, features, done))
         while chunk_rows := list(islice(rows, chunk)):
             yield np.stack(chunk_rows)

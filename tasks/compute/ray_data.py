@@ -12,14 +12,16 @@ import pickle
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from functools import cached_property, partial
+from functools import cache, cached_property
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich.markup import escape
+
+from retrain.project import find_project
+from retrain.runs import console
 from retrain.servers import machines, ray_cluster
-from tasks.compute import machine, spread
 from tasks.compute.prefetch import prefetch
-from tasks.compute.spread import Paths
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -61,8 +63,6 @@ def map_units(
     *,
     seconds: float,
     done: Callable[[T], None],
-    reads: Paths[T] | None = None,
-    writes: Paths[T] = lambda unit: (),
 ) -> list[R]:
     """Runs a function on every unit: in threads of this process, or as a plan of Ray Data.
 
@@ -75,9 +75,6 @@ def map_units(
         units: The arguments of the calls.
         seconds: How long one core would be busy with all of them, roughly.
         done: Called in this process with each finished unit, in order.
-        reads: The files of artifacts and of the scratch that a unit reads. Machines that do not
-            see the store fetch them. Without it, the work stays where the store is.
-        writes: The files of the scratch that a unit writes, for `spread.made` and `spread.add`.
 
     Returns:
         What the function returned, in the order of the units.
@@ -86,18 +83,12 @@ def map_units(
         Exception: The error of the first unit that fails; units that have not begun are not
             started.
     """
-    if not _is_worth_a_plan(seconds, reads is not None):
+    if _is_worth_a_plan(seconds):
+        mapped = _results(_plan(function, units, seconds))
+    else:
         from joblib import cpu_count
 
-        spread.bring(units, reads)
         mapped = prefetch(function, units, 2 * cpu_count(), cpu_count())
-    elif reads and spread.is_apart():
-        errands = spread.errands(units, reads, writes)
-        plan = _plan(machine.Errands(*spread.packed(function)), errands, seconds, True)
-        mapped = spread.recorded(_results(plan), units, writes)
-    else:
-        spread.bring(units, reads)
-        mapped = _results(_plan(function, units, seconds, reads is not None))
     return _finish(mapped, units, done)
 
 
@@ -107,8 +98,6 @@ def map_with_workers(
     *,
     seconds: float,
     done: Callable[[T], None],
-    reads: Paths[T] | None = None,
-    writes: Paths[T] = lambda unit: (),
 ) -> list[R]:
     """Does the work on every unit with a network, by actors of Ray Data or in this process.
 
@@ -120,8 +109,6 @@ def map_with_workers(
         units: The arguments of the calls.
         seconds: How long one core would be busy with all of them, roughly.
         done: Called in this process with each finished unit, in order.
-        reads: As in `map_units`; what `make` reads is among it.
-        writes: As in `map_units`.
 
     Returns:
         What the function returned, in the order of the units.
@@ -129,12 +116,8 @@ def map_with_workers(
     Raises:
         Exception: The error of the first unit that fails.
     """
-    if _is_worth_a_plan(seconds - ACTOR, reads is not None):
-        mapped = in_actors(make, units, reads, writes)
-    else:
-        spread.bring(units, reads)
-        mapped = in_threads(make, units)
-    return _finish(mapped, units, done)
+    worker = in_actors if _is_worth_a_plan(seconds - ACTOR) else in_threads
+    return _finish(worker(make, units), units, done)
 
 
 def _finish(mapped: Generator[R], units: Sequence[T], done: Callable[[T], None]) -> list[R]:
@@ -147,19 +130,12 @@ def _finish(mapped: Generator[R], units: Sequence[T], done: Callable[[T], None])
     return results
 
 
-def in_actors(
-    make: Make[T, R],
-    units: Sequence[T],
-    reads: Paths[T] | None = None,
-    writes: Paths[T] = lambda unit: (),
-) -> Generator[R]:
+def in_actors(make: Make[T, R], units: Sequence[T]) -> Generator[R]:
     """Runs units as a plan, with an actor on each GPU, or on each CPU if there are none.
 
     Args:
         make: Loads a network, once in each actor.
         units: The arguments of the calls. One may be called again whose worker was lost.
-        reads: As in `map_with_workers`.
-        writes: As in `map_units`.
 
     Yields:
         The results, in order.
@@ -167,13 +143,7 @@ def in_actors(
     Raises:
         Exception: The error of the first unit that fails.
     """
-    if reads and spread.is_apart():
-        errands = spread.errands(units, reads, writes)
-        plan = _plan_of_actors(partial(machine.Errands, *spread.packed(make)), errands, True)
-        yield from spread.recorded(_results(plan), units, writes)
-    else:
-        spread.bring(units, reads)
-        yield from _results(_plan_of_actors(make, units, reads is not None))
+    yield from _results(_plan_of_actors(make, units))
 
 
 def in_threads(make: Make[T, R], units: Iterable[T], most: int | None = None) -> Generator[R]:
@@ -226,9 +196,9 @@ def connect() -> None:
             handler.setLevel(logging.CRITICAL)  # errors of tasks are raised
 
 
-def _is_worth_a_plan(seconds: float, is_free: bool) -> bool:
+def _is_worth_a_plan(seconds: float) -> bool:
     if ray_cluster.is_remote():  # its cores are not counted here
-        return seconds > START and cpus(is_free) > 0
+        return seconds > START and cpus() > 0
     from joblib import cpu_count
 
     return bool(seconds - seconds / cpu_count() > START)
@@ -245,9 +215,7 @@ def _results(plan: "Dataset") -> Generator[Any]:
     logger.info("%s", plan.stats())
 
 
-def _plan(
-    function: Callable[[T], R], units: Sequence[T], seconds: float, is_free: bool
-) -> "Dataset":
+def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Dataset":
     """The plan that calls the function on each unit."""
 
     def call(row: dict[str, Any]) -> dict[str, Any]:
@@ -256,32 +224,53 @@ def _plan(
     connect()
     from ray.data import TaskPoolStrategy
 
-    per_cpu = BLOCKS_PER_CPU * cpus(is_free)
+    per_cpu = BLOCKS_PER_CPU * cpus()
     blocks = min(len(units), max(per_cpu, math.ceil(seconds / BLOCK_SECONDS)))
     tasks = TaskPoolStrategy(size=min(blocks, AT_ONCE))
-    return _source(units, blocks).map(call, compute=tasks, **spread.place(is_free))
+    return _source(units, blocks).map(call, compute=tasks, **_place())
 
 
-def _resources(is_free: bool) -> dict[str, float]:
+def _place() -> dict[str, Any]:
+    """Where the work of a plan runs: anywhere, or here where others do not see the store."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if not (ray_cluster.is_remote() and machines.blind_machines()):
+        return {}
+    _say_that_it_stays()
+    here = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
+
+
+@cache
+def _say_that_it_stays() -> None:
+    console.say(
+        "Only this machine of the cluster does the work before and after a training: the others do "
+        f"not see the store in {escape(str(find_project().store))}. Set RETRAIN_STORE to a folder "
+        "that all machines see."
+    )
+
+
+def _resources() -> dict[str, float]:
     """The resources of Ray where the work of a plan runs."""
     connect()
     import ray
 
     resources: dict[str, float] = ray.cluster_resources()
-    return machines.this_node()["Resources"] if spread.place(is_free) else resources
+    return machines.this_node()["Resources"] if _place() else resources
 
 
-def cpus(is_free: bool) -> int:
+def cpus() -> int:
     """The CPUs of Ray where the work of a plan runs; it may have still to grow."""
-    return math.ceil(_resources(is_free).get("CPU", 0 if spread.place(is_free) else 1))
+    return math.ceil(_resources().get("CPU", 0 if _place() else 1))
 
 
-def _plan_of_actors(make: Make[T, R], units: Sequence[T], is_free: bool) -> "Dataset":
+def _plan_of_actors(make: Make[T, R], units: Sequence[T]) -> "Dataset":
     """The plan that has actors call what they make on each unit."""
     from joblib import cpu_count
     from ray.data import ActorPoolStrategy
 
-    resources = _resources(is_free)
+    resources = _resources()
     gpus = int(resources.get("GPU", 0))
     # A Ray of this machine counts more CPUs than there are cores.
     cpus = int(resources["CPU"]) if ray_cluster.is_remote() else int(cpu_count())
@@ -294,7 +283,7 @@ def _plan_of_actors(make: Make[T, R], units: Sequence[T], is_free: bool) -> "Dat
         num_gpus=1 if gpus else None,
         # Where others have CPUs, it starts with as many actors as it can have.
         compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
-        **spread.place(is_free),
+        **_place(),
     )
 
 

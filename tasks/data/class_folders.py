@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cached_property
 
-from tasks.data.listing import is_no_image, split_of_folder
+from tasks.data.listing import has_split_folders, is_no_image, split_of_folder
 from tasks.data.raw_dataset import Piece, RawDataset, RawImage, Unit, group
 
 
@@ -12,7 +12,7 @@ class Images(RawDataset):
 
     @cached_property
     def _has_splits(self) -> bool:
-        return self.labelled and self.files.have_split_folders()
+        return self.labelled and has_split_folders(self.root)
 
     def holds_images(self, name: str) -> bool:
         """Whether a file is an image, by its name."""
@@ -38,7 +38,6 @@ class Images(RawDataset):
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
-        self.files.fetch(self.files_of(unit))
         return (self._image(piece.file, self._content(piece.file)) for piece in unit.pieces)
 
     def unread(self, unit: Unit) -> Iterator[RawImage]:
@@ -49,9 +48,5 @@ class Images(RawDataset):
         return RawImage(name, 0, name, self.label_of(name), self.split_of(name), content)
 
     def _content(self, name: str) -> bytes:
-        path = f"{self.files.root}/{name}"
-        try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123  half the time
-                return file.read()
-        except FileNotFoundError:  # to make room on this machine
-            return self.files.path(name).read_bytes()
+        with open(f"{self.root}/{name}", "rb", buffering=0) as file:  # noqa: PTH123  half the time
+            return file.read()

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 
 import pyarrow as pa
 
 from tasks.data import class_folders, listings
-from tasks.data.files import Files
-from tasks.data.raw_dataset import Unit
+from tasks.data.listing import list_files
 
 
 class Images(class_folders.Images):
@@ -38,19 +38,13 @@ class Images(class_folders.Images):
         except pa.ArrowException as error:
             raise ValueError(f"The list of the images: {error}") from None
 
-    def files_of(self, unit: Unit) -> list[str]:
-        """The image files of a unit, and what may list them."""
-        names = (name for name, _ in self.files)
-        return [*super().files_of(unit), *listings.candidates(names)]
-
     def _rows(self) -> Mapping[str, listings.Row]:
-        return _read(self.files, self.image_column, self.label_column)
+        return _read(self.root, self.image_column, self.label_column)
 
 
 @lru_cache(maxsize=2)
 def _read(
-    files: Files, image_column: str | None, label_column: str | None
+    root: Path, image_column: str | None, label_column: str | None
 ) -> Mapping[str, listings.Row]:
-    names = [name for name, _ in files]
-    files.fetch(listings.candidates(names))
-    return listings.read(files.root, names, image_column, label_column)
+    names = [name for name, _ in list_files(root)]
+    return listings.read(root, names, image_column, label_column)

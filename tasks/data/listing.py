@@ -75,18 +75,13 @@ def _is_file(entry: "os.DirEntry[str]") -> bool:
 
 
 def has_split_folders(root: Path) -> bool:
-    """Whether a file in a folder `is_below_a_split`; that takes a look at two levels alone."""
+    """Whether a file is in a class folder, and that in a folder that is named as a split."""
     return any(
         below.is_dir() and not is_hidden(below.name) and any(list_files(below))
         for folder in root.iterdir()
         if folder.name.lower() in ALIASES and folder.is_dir()
         for below in folder.iterdir()
     )
-
-
-def is_below_a_split(name: str) -> bool:
-    """Whether a file is in a class folder, and that in a folder that is named as a split."""
-    return name.count("/") > 1 and split_of_folder(name) is not None
 
 
 def is_hidden(name: str) -> bool:

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from tasks.data.files import Files
-from tasks.data.listing import METADATA
+from tasks.data.listing import METADATA, list_files
 from tasks.data.raw_dataset import RawDataset
 
 NAME = "file_name"  # the column of a metadata file
@@ -41,38 +40,37 @@ def read_columns(
     if source.format != "parquet":
         listed = source.listed()
         if listed is None:
-            listed = _metadata(source.files, columns, setting, otherwise)
+            listed = _metadata(source.root, columns, setting, otherwise)
         _check(names, listed.column_names, "the list of the images", setting)
         places = pc.index_in(images["path"], value_set=listed[NAME].combine_chunks())
         return {name: listed[name].take(places).to_pylist() for name in names}
     values: dict[str, list[Any]] = {name: [] for name in names}
     for file in images["file"].unique().to_pylist():
         rows = images.filter(pc.equal(images["file"], file))["row"]
-        table = _of_rows(source.files, file, columns, setting).take(rows)
+        table = _of_rows(source.root, file, columns, setting).take(rows)
         for name in names:
             values[name] += table[name].to_pylist()
     return values
 
 
 @lru_cache(maxsize=1)  # successive images are in one file
-def _of_rows(files: Files, file: str, names: tuple[str, ...], setting: str) -> pa.Table:
+def _of_rows(root: Path, file: str, names: tuple[str, ...], setting: str) -> pa.Table:
     """Columns of a Parquet file with images."""
-    path = files.path(file)
+    path = root / file
     _check(names, pq.read_schema(path).names, file, setting)
     return pq.read_table(path, columns=list(names))
 
 
 @cache
-def _metadata(files: Files, names: tuple[str, ...], setting: str, otherwise: str) -> pa.Table:
+def _metadata(root: Path, names: tuple[str, ...], setting: str, otherwise: str) -> pa.Table:
     """The rows of all metadata files, with the images' names from the root of the data."""
-    found = [name for name, _ in files if name.rpartition("/")[2] in METADATA]
+    found = [name for name, _ in list_files(root) if name.rpartition("/")[2] in METADATA]
     if not found:
         raise ValueError(
             f"{setting}: {', '.join(names)} is {otherwise}, and data.path holds no "
             f"{' or '.join(METADATA)} with columns of your own."
         )
-    files.fetch(found)
-    tables = [_of_metadata(files.root, file, (NAME, *names), setting) for file in found]
+    tables = [_of_metadata(root, file, (NAME, *names), setting) for file in found]
     return pa.concat_tables(tables, promote_options="permissive")
 
 

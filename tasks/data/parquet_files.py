@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as is_type
 
-from retrain.errors import RemoteError
 from tasks.data import raw_dataset
 from tasks.data.listing import split_of_parquet
 from tasks.data.raw_dataset import Piece, RawDataset, RawImage, Unit
@@ -66,13 +65,10 @@ class Images(RawDataset):
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
-        self.files.fetch(self.files_of(unit))
         for name, pieces in groupby(unit.pieces, key=attrgetter("file")):
             ranges = (range(piece.first, piece.first + piece.rows) for piece in pieces)
             try:
                 yield from self._read_file(name, [row for rows in ranges for row in rows])
-            except RemoteError:  # of a file that had to be fetched again
-                raise
             except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
                 raise _fault(f"{name} is broken", error) from None
 
@@ -91,7 +87,7 @@ class Images(RawDataset):
                     yield RawImage(name, row, path or f"{name}:{row}", label, split, data or b"")
 
     def _open(self, name: str) -> pq.ParquetFile:
-        path = self.files.path(name)
+        path = self.root / name
         try:
             # Mapped, because a row group may be larger than the memory.
             return pq.ParquetFile(path, memory_map=True)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from retrain.store import Artifact
 from retrain.workload import Data
-from tasks.data.files import Files
+from tasks.data.listing import list_files
 
 # The module of each format, whose class `Images` reads it. One is imported, by its name, so that
 # the code of the others does not belong to a step's.
@@ -139,14 +139,14 @@ class RawDataset(Reader, ABC):
 
     Attributes:
         format: A key of `READERS`.
-        files: The files.
+        root: The folder.
         image_column: The column with the images or their paths; None if it has a usual name.
         label_column: The column with their classes; None if it has a usual name.
         labelled: Whether the images have classes, and the names mean splits.
     """
 
     format: str
-    files: Files
+    root: Path
     image_column: str | None = None
     label_column: str | None = None
     labelled: bool = True
@@ -159,11 +159,6 @@ class RawDataset(Reader, ABC):
     def split_of(self, name: str) -> str | None:
         """The split that a file's name stands for; None where it stands for none."""
 
-    @property
-    def root(self) -> Path:
-        """The folder that the files' names are relative to."""
-        return self.files.root
-
     def image_files(self) -> Iterator[tuple[str, int]]:
         """The files with images, and their sizes in bytes, in order of the names.
 
@@ -171,7 +166,7 @@ class RawDataset(Reader, ABC):
             ValueError: Only some of them belong to a split; raised at the end.
         """
         with_split, without = 0, ""
-        for name, size in self.files:
+        for name, size in list_files(self.root):
             if self.holds_images(name):
                 if self.split_of(name):
                     with_split += 1
@@ -184,17 +179,9 @@ class RawDataset(Reader, ABC):
                 "name it for one (train, val, test), or none."
             )
 
-    def files_of(self, unit: Unit) -> list[str]:
-        """The files that are opened to read a unit."""
-        return list(dict.fromkeys(piece.file for piece in unit.pieces))
-
     def unread(self, unit: Unit) -> Iterator[RawImage] | None:
         """The images of a unit without their content; None where a file has several."""
         return None
-
-    def paths_of(self, unit: Unit) -> list[Path]:
-        """What another machine needs of the pulled data, to fetch the files of a unit itself."""
-        return [self.files.manifest]
 
     def labels(self) -> Iterator[tuple[str | None, str | None]]:
         """The class and the split of each image, in order."""
@@ -221,18 +208,14 @@ class RawDataset(Reader, ABC):
 
 def open_raw_dataset(data: Data, pulled: Artifact) -> RawDataset:
     """The images in the output of `pull`."""
-    source = open_pulled(pulled, data.image_column, data.label_column)
-    if data.label_names:
-        source.files.fetch([data.label_names])
-    return source
+    return open_pulled(pulled, data.image_column, data.label_column)
 
 
 def open_pulled(
     pulled: Artifact, image_column: str | None = None, label_column: str | None = None
 ) -> RawDataset:
     """The images in the output of `pull`, with certain columns; see `RawDataset`."""
-    files = Files(pulled.folder / "data", pulled if pulled.remote else None)
-    return _open(pulled.facts["format"], files, image_column, label_column)
+    return open_format(pulled.facts["format"], pulled.folder / "data", image_column, label_column)
 
 
 def open_format(
@@ -243,12 +226,8 @@ def open_format(
     labelled: bool = True,
 ) -> RawDataset:
     """The images in a folder, in a known format; see `RawDataset`."""
-    return _open(name, Files(root), image_column, label_column, labelled)
-
-
-def _open(name: str, *options: Any) -> RawDataset:
-    module = import_module(READERS[name])
-    opened: RawDataset = module.Images(name, *options)
+    module: Any = import_module(READERS[name])
+    opened: RawDataset = module.Images(name, root, image_column, label_column, labelled)
     return opened
 
 

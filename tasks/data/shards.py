@@ -32,7 +32,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrain.step import REPORT
-from retrain.store import Artifact
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,6 +94,11 @@ class Shards:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many rows each shard has."""
+        return [int(rows) for rows in np.diff(self._ends, prepend=0)]
+
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Reads images into memory; fastest for rows that follow each other on disk.
 
@@ -121,80 +125,12 @@ class Shards:
         return images
 
 
-class FetchableShards:
-    """The shards of a split that are read one at a time, where not all of them need be here."""
-
-    def __init__(self, paths: Sequence[Path], ends: Sequence[int]) -> None:
-        """Opens nothing yet.
-
-        Args:
-            paths: As in `Shards`.
-            ends: The rows of the split up to the end of each.
-        """
-        self._paths, self._ends = paths, np.array(ends)
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    @property
-    def sizes(self) -> list[int]:
-        """How many rows each shard has."""
-        return [int(rows) for rows in np.diff(self._ends, prepend=0)]
-
-    def files_of(self, rows: NDArray[np.int64]) -> list[Path]:
-        """The files that have some rows of the split."""
-        return [self._paths[shard] for shard in np.unique(self._owners(rows)).tolist()]
-
-    def file_of(self, rows: NDArray[np.int64]) -> Path | None:
-        """The file that has exactly some rows, at least one, in their order; None without one."""
-        shard = int(self._owners(rows[:1])[0])
-        first = self._ends[shard - 1] if shard else 0
-        is_whole = np.array_equal(rows, np.arange(first, self._ends[shard]))
-        return self._paths[shard] if is_whole else None
-
-    def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.searchsorted(self._ends, rows, side="right")
-
-    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Reads images into memory, as `Shards` does; of no rows it does not know the shape."""
-        if not len(rows):
-            return np.empty(0)
-        owners, parts = self._owners(rows), []
-        for shard in np.unique(owners).tolist():
-            first = self._ends[shard - 1] if shard else 0
-            parts.append(Shards([self._paths[shard]])[rows[owners == shard] - first])
-        places = np.argsort(np.argsort(owners, kind="stable"), kind="stable")
-        return np.concatenate(parts)[places]
-
-
-def fetchable_shards(prepared: Artifact, split: str, *, pixels: bool = False) -> FetchableShards:
-    """The shards of a split; if the remote store has them, only `*/rows.parquet` has to be here.
-
-    Args:
-        prepared: The output of `preprocess` or `embed`.
-        split: `train`, `val` or `test`.
-        pixels: Whether the images are wanted, even if the split itself holds embeddings.
-    """
-    import pyarrow.parquet as pq
-
-    has_embeddings = prepared.facts["storage"] == "embeddings"
-    folder = prepared.folder / (REPORT if pixels and has_embeddings else "") / split
-    if prepared.remote is None:
-        paths = sorted(folder.glob("images-*.npy"))
-        rows = [len(np.load(path, mmap_mode="r")) for path in paths]
-    else:  # there is a row group for each shard
-        metadata = pq.read_metadata(prepared.folder / split / ROWS)
-        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    shards = [folder / shard_name(number) for number in range(len(rows))]
-    return FetchableShards(shards, np.cumsum(rows).tolist())
-
-
 @dataclass(frozen=True)
 class PreparedSplit:
     """One split; index i is the same image in all its attributes.
 
     Attributes:
-        open_images: Opens the images, which may need files that are not here.
+        open_images: Opens the images.
         labels: int64 (rows,), class indices.
         folder: The folder with its files.
     """
@@ -239,11 +175,9 @@ class Prepared:
     def shape(self) -> tuple[int, ...]:
         """The shape of a network's input: height, width, channels; or the length of an embedding.
 
-        The images of the training split may have a margin around it. Embeddings have to be here.
+        The images of the training split may have a margin around it.
         """
-        if (self.folder / "val" / shard_name(0)).exists():
-            return self.split("val").images.shape
-        return self.image_shape
+        return self.split("val").images.shape
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

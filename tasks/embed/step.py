@@ -24,8 +24,7 @@ from retrain.atomic import write_json
 from retrain.hardware import gpu_capabilities
 from retrain.outputs import read_digests
 from retrain.runs import console
-from retrain.step import REPORT, step
-from tasks.compute import spread
+from retrain.step import step
 from tasks.compute.ray_data import THREADS, map_with_workers
 from tasks.data.embeddings import has_embeddings
 from tasks.data.image_table import SPLITS
@@ -34,9 +33,7 @@ from tasks.data.shards import (
     IMAGES,
     LABELS,
     ROWS,
-    FetchableShards,
     Shards,
-    fetchable_shards,
     open_prepared,
     shard_name,
 )
@@ -86,16 +83,6 @@ class Part:
     inputs=("preprocess",),
     reads=("model.pretrained", "model.pretrained_version", "evaluate"),
     libraries=("numpy", "safetensors", "torch", "transformers"),
-    opens=lambda workload: (
-        {
-            "preprocess": (
-                *(LABELS, IMAGES),
-                *(f"{split}/{name}" for split in SPLITS for name in (ROWS, "labels.npy")),
-            )
-        }
-        if spread.is_lazy()
-        else {}
-    ),
     by_difference=True,
     needed=has_embeddings,
     imports=("torch", "transformers.modeling_utils"),
@@ -121,17 +108,16 @@ def embed(
         ValueError: There is no such network, or it gives no embedding of such images.
         OSError: The hub cannot be reached.
     """
-    shards = {split: fetchable_shards(images, split) for split in SPLITS}
+    shards = {
+        split: Shards(sorted((images.folder / split).glob("images-*.npy"))) for split in SPLITS
+    }
     parts = list(_plan(shards, workspace.scratch))
     if workspace.earlier:
         _take_known(parts, images.folder, workspace.earlier)
-    done = spread.made([part.file for part in parts])
-    missing = [part for part in parts if part.file not in done]
+    missing = [part for part in parts if not part.file.exists()]
     if missing:
         shape = open_prepared(images.folder).image_shape
-        network = _network(model, workspace)
-        own = [*network.iterdir()] if isinstance(network, Path) else []
-        load = partial(_load, model, network, evaluation, shards, shape)
+        load = partial(_load, model, _network(model, workspace), evaluation, shards, shape)
         rows = sum(part.rows for part in missing)
         with console.counted("embed", rows) as show:
             map_with_workers(
@@ -139,11 +125,8 @@ def embed(
                 missing,
                 seconds=_seconds(shape, rows),
                 done=lambda part: show(part.rows),
-                reads=lambda part: [*own, *shards[part.split].files_of(part.numbers)],
-                writes=lambda part: [part.file],
             )
     _write(images, parts, workspace)
-    spread.receive([parts[0].file], workspace.scratch)
     return {
         "rows": {split: len(shards[split]) for split in SPLITS},
         "classes": list(open_prepared(workspace.folder).labels),
@@ -152,7 +135,7 @@ def embed(
     }
 
 
-def _plan(shards: "Mapping[str, FetchableShards]", folder: Path) -> Iterator[Part]:
+def _plan(shards: "Mapping[str, Shards]", folder: Path) -> Iterator[Part]:
     """The shards of all splits; makes the folders of the files for their embeddings."""
     for split, images in shards.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
@@ -181,27 +164,18 @@ def _seconds(shape: tuple[int, int, int], rows: int) -> float:
 
 
 def _network(model: "Model", workspace: "Workspace") -> Path | str:
-    """The network's name on the hub, or its folder; if others are to have that, a copy of it."""
-    from models.pretrained import READ, find_folder
+    """The network's folder, or its name on the hub."""
+    from models.pretrained import find_folder
 
     name: str = model.model_dump()["pretrained"]
-    folder = find_folder(name, workspace.project.root)
-    if folder is None or not spread.is_lazy():
-        return folder or name
-    copy = workspace.scratch / "network"
-    if not copy.exists():
-        with atomic.replacing(copy) as aside:
-            aside.mkdir()
-            for file in (file for pattern in READ for file in folder.glob(pattern)):
-                shutil.copyfile(file, aside / file.name)
-    return copy
+    return find_folder(name, workspace.project.root) or name
 
 
 def _load(
     model: "Model",
     network_name: Path | str,
     evaluation: "Evaluate",
-    images: Mapping[str, FetchableShards],
+    images: Mapping[str, Shards],
     shape: tuple[int, int, int],
     device: str,
 ) -> Callable[[Part], None]:
@@ -221,7 +195,7 @@ def _embed_part(
     network: "EmbeddingNetwork",
     device: Any,
     evaluation: "Evaluate",
-    images: Mapping[str, FetchableShards],
+    images: Mapping[str, Shards],
     part: Part,
 ) -> None:
     """Embeds the images of a part, a batch at a time, and writes its file."""
@@ -245,12 +219,13 @@ def _write(images: "Artifact", parts: Sequence[Part], workspace: "Workspace") ->
         for name in ("labels.npy", ROWS):
             shutil.copyfile(images.folder / split / name, workspace.folder / split / name)
     for part in parts:
-        spread.add(part.file, workspace, part.name)
+        link_file(part.file, workspace.folder / part.name)
     contents = read_digests(images.folder)
     write_json(workspace.folder / PREPARED, {part.name: contents[part.name] for part in parts})
     for name in (LABELS, IMAGES):
         shutil.copyfile(images.folder / name, workspace.folder / name)
-    spread.pass_on(images, f"{SHOWN}/images-", workspace, f"{REPORT}/")
+    for shard in (images.folder / SHOWN).glob("images-*.npy"):
+        link_file(shard, workspace.report / SHOWN / shard.name)
 
 
 @embed.checks

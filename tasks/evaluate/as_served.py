@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from retrain import atomic
 from retrain.runs import console
 from retrain.step import Workspace
-from tasks.compute import served, spread
+from tasks.compute import served
 from tasks.compute.ray_data import map_with_workers
 from tasks.data import image_table, package
 from tasks.data.image_table import AcceptedImage, read_images
@@ -56,12 +56,6 @@ class Job:
     package: Path
     source: RawDataset
     validated: Path
-
-    def files_of(self, part: Part) -> list[Path]:
-        """The files that are read for a part."""
-        files = (path for path in self.package.rglob("*") if path.is_file())
-        accepted = self.validated / image_table.FILE_NAME
-        return [accepted, *self.source.paths_of(part.unit), *files]
 
 
 class Worker:
@@ -118,8 +112,7 @@ def classify(
     """
     job = Job(served.where_all_see_it(folder, workspace.scratch), source, validated)
     parts = list(_parts(validated, workspace.scratch))
-    done = spread.made([part.file for part in parts])
-    missing = [part for part in parts if part.file not in done]
+    missing = [part for part in parts if not part.file.exists()]
     per_image = served.seconds_per_image(folder)
     with console.counted(name, sum(part.unit.rows for part in missing)) as show:
         map_with_workers(
@@ -127,11 +120,8 @@ def classify(
             missing,
             seconds=sum(part.unit.seconds + part.unit.rows * per_image for part in missing),
             done=lambda part: show(part.unit.rows),
-            reads=job.files_of,
-            writes=lambda part: [part.file],
         )
     files = [part.file for part in parts]
-    spread.receive(files, workspace.scratch)
     predictions.join(files, list(package.classes_of(folder)), workspace.folder)
 
 

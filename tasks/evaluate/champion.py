@@ -25,7 +25,6 @@ from retrain.step import Chosen, Facts, Step, Workspace, current_run, step
 from retrain.store import Artifact, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Gate, Workload
-from tasks.compute import spread
 from tasks.compute.served import other_versions
 from tasks.data import image_table, package as packaged
 from tasks.data.champion import Registered, Scored, TestSplit
@@ -169,8 +168,7 @@ def score_opponents(
     except ValueError as error:
         raise ValueError(
             f"{error}\nThat is the champion, and a model is promoted only after a comparison with "
-            "it. If its files are damaged: retrain verify --repair. Else make an earlier version "
-            f"champion: retrain rollback {name} --reason '...'"
+            f"it. Make an earlier version champion: retrain rollback {name} --reason '...'"
         ) from error
     if reference is None or reference.broken or reference.version == champion.version.version:
         return of_champion, None
@@ -215,7 +213,6 @@ def _set_aside(project: Project, reference: ModelVersion, champion: int, why: st
     inputs=("registry", "test_split", "pull", "validate"),
     reads=("data.image_column", "data.label_column"),
     looked_up=("pull", "validate"),
-    opens=spread.fetching("pull"),
     # The champion runs with those installed here, whatever it was registered with.
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
     has_stage=False,

@@ -18,7 +18,6 @@ from retrain.runs import console
 from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload
-from tasks.compute import spread
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.compute.served import start_ahead
 from tasks.data import package
@@ -33,7 +32,7 @@ from tasks.data.predictions import (
     learnt_images,
     read,
 )
-from tasks.data.shards import IMAGES, LABELS, ROWS, PreparedSplit, fetchable_shards, open_prepared
+from tasks.data.shards import ROWS, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions, threshold
 from tasks.evaluate.predictions import Answers
 
@@ -43,21 +42,9 @@ LEARNT_FROM = ("train", "val")
 MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 
 
-def _predicted(evaluation: Evaluate) -> tuple[str, ...]:
-    """The splits that the model predicts."""
-    return (SPLIT,) if evaluation.min_precision is None else (SPLIT, threshold.SPLIT)
-
-
 @step(
     inputs=lambda workload: ("train", prepared_by(workload)),
     reads=("evaluate",),
-    opens=lambda workload: {
-        prepared_by(workload): (
-            *(LABELS, IMAGES, *(f"{split}/labels.npy" for split in _predicted(workload.evaluate))),
-            *(() if spread.is_lazy() else (*_predicted(workload.evaluate), f"{REPORT}/{SPLIT}")),
-            *(f"{split}/{ROWS}" for split in (SPLIT, *LEARNT_FROM)),
-        )
-    },
     libraries=("numpy", "pyarrow", "torch", "transformers"),
     reports_with=("tasks.compute.served", "tasks.evaluate.plots"),
     imports=("matplotlib.figure",),
@@ -94,9 +81,7 @@ def evaluate(
     _write_pairs(named, workspace.folder)
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
-    pixels = fetchable_shards(images, SPLIT, pixels=True)
-    spread.bring([plots.worst_mistakes(tally)], pixels.files_of)
-    plots.draw(tally, pixels, workspace.report)
+    plots.draw(tally, prepared.pixels(SPLIT), workspace.report)
     _track(trained.folder / REPORT, metrics, workspace)
     return {
         "metrics": metrics,
@@ -130,7 +115,7 @@ def _predict(evaluation: Evaluate, model: Path, images: Artifact, folder: Path) 
     sampled = _sampled(split)
     job = PredictionJob(
         model,
-        fetchable_shards(images, SPLIT),
+        split.images,
         evaluation.batch_size,
         evaluation.precision,
         tuple(sampled),

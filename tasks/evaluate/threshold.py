@@ -16,7 +16,7 @@ from retrain.store import Artifact
 from retrain.workload import Evaluate
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data.metrics import ACCEPTS_NOTHING, wilson
-from tasks.data.shards import fetchable_shards, open_prepared
+from tasks.data.shards import open_prepared
 
 SPLIT = "val"
 STEPS = 10_000  # a threshold has four decimals, so that rounding elsewhere does not change it
@@ -32,14 +32,13 @@ def chosen(evaluation: Evaluate, model: Path, images: Artifact) -> float | None:
     """
     if (wanted := evaluation.min_precision) is None:
         return None
-    shards = fetchable_shards(images, SPLIT)
-    job = PredictionJob(model, shards, evaluation.batch_size, evaluation.precision)
+    split = open_prepared(images.folder).split(SPLIT)
+    job = PredictionJob(model, split.images, evaluation.batch_size, evaluation.precision)
     answers = [
         (rows.max(axis=1), rows.argmax(axis=1)) for rows in probabilities(job, job.batch_size)
     ]
     confidence, predicted = map(np.concatenate, zip(*answers, strict=True))
-    labels = open_prepared(images.folder).split(SPLIT).labels
-    return threshold(confidence, predicted == labels, wanted)
+    return threshold(confidence, predicted == split.labels, wanted)
 
 
 def threshold(confidence: NDArray[np.float32], correct: NDArray[np.bool_], wanted: float) -> float:

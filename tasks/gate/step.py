@@ -36,7 +36,6 @@ PASSES = ("first", "repackaged", ALREADY)  # within the bounds, beside what `pro
 @step(
     inputs=("evaluate", "opponents", "slices"),
     reads=("gate",),
-    opens=lambda workload: {"evaluate": (PER_CLASS,)},
     cached=False,
     hours=1,
 )

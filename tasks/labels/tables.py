@@ -14,6 +14,7 @@ from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from tasks.data import listings
 from tasks.data.listed_images import Images
+from tasks.data.listing import list_files
 from tasks.data.listings import LABEL, PATH, Finder
 from tasks.labels.corrections import Correction
 
@@ -58,7 +59,7 @@ def plan(data: Images, corrections: Sequence[Correction], labels: Mapping[str, s
         if sha256_of(data.root / correction.file) != correction.sha256:
             raise UsageError(f"{correction.path} has changed since it was listed: list it again.")
     wanted = {correction.file: labels[correction.label] for correction in corrections}
-    names = [name for name, _ in data.files]
+    names = [name for name, _ in list_files(data.root)]
     find, edits = Finder(data.root, names), []
     for name in listings.candidates(names):
         corrector = _Corrector(partial(find, listing=name), wanted)

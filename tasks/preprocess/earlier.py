@@ -1,8 +1,9 @@
 """Looks up which images an earlier output of `preprocess` has."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,44 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.data.digest_index import DigestIndex
-from tasks.data.shards import ROWS, FetchableShards, shard_name
+from tasks.data.shards import ROWS, Shards, shard_name
+
+
+class FetchableShards:
+    """The shards of a split, which are opened when they are read."""
+
+    def __init__(self, paths: Sequence[Path], ends: Sequence[int]) -> None:
+        """Opens nothing yet.
+
+        Args:
+            paths: As in `Shards`.
+            ends: The rows of the split up to the end of each.
+        """
+        self._paths, self._ends = paths, np.array(ends)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def file_of(self, rows: NDArray[np.int64]) -> Path | None:
+        """The file that has exactly some rows, at least one, in their order; None without one."""
+        shard = int(self._owners(rows[:1])[0])
+        first = self._ends[shard - 1] if shard else 0
+        is_whole = np.array_equal(rows, np.arange(first, self._ends[shard]))
+        return self._paths[shard] if is_whole else None
+
+    def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self._ends, rows, side="right")
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Reads images into memory, as `Shards` does; of no rows it does not know the shape."""
+        if not len(rows):
+            return np.empty(0)
+        owners, parts = self._owners(rows), []
+        for shard in np.unique(owners).tolist():
+            first = self._ends[shard - 1] if shard else 0
+            parts.append(Shards([self._paths[shard]])[rows[owners == shard] - first])
+        places = np.argsort(np.argsort(owners, kind="stable"), kind="stable")
+        return np.concatenate(parts)[places]
 
 
 @dataclass(frozen=True)

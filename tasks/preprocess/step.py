@@ -19,13 +19,12 @@ from retrain import atomic
 from retrain.atomic import write_json
 from retrain.runs import console
 from retrain.step import Chosen, step
-from tasks.compute import spread
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.image_table import SPLITS
 from tasks.data.listing import link_file
 from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset, unit_of
-from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, FetchableShards, shard_name
+from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, shard_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
     from retrain.workload import Data, Images, Workload
-    from tasks.preprocess.earlier import EarlierSplit
+    from tasks.preprocess.earlier import EarlierSplit, FetchableShards
 
 WRITE_BYTES = 2**20  # a system call per image would take as long as decoding it
 AT_ONCE = 64  # images that are copied
@@ -63,7 +62,6 @@ class ShardTask:
 @step(
     inputs=("pull", "validate"),
     reads=("data.image_column", "data.label_column", "images"),
-    opens=spread.fetching("pull"),
     libraries=("numpy", "pillow", "pyarrow"),
     by_difference=True,
     imports=("numpy", "pyarrow.parquet"),
@@ -101,7 +99,8 @@ def preprocess(
         _make_shards(source, images, validated.folder, prepared, missing)
     for task in tasks:
         for split, shard in task.shards.items():
-            spread.add(shard, workspace, f"{split}/{shard.name}")
+            # Should this run be killed before the output is published, the next finds it.
+            link_file(shard, workspace.folder / split / shard.name)
     _write_rows(validated.folder, rows, labels, workspace.folder)
     if images.storage == "source":
         _describe_source(data, pulled, validated.folder, workspace.folder)
@@ -179,10 +178,10 @@ def _take_known(
 
 def _unfinished(tasks: Sequence[ShardTask]) -> list[ShardTask]:
     """The parts of tasks that are left: their missing shards."""
-    done = spread.made([shard for task in tasks for shard in task.shards.values()])
     parts = (
         replace(
-            task, shards={split: shard for split, shard in task.shards.items() if shard not in done}
+            task,
+            shards={split: shard for split, shard in task.shards.items() if not shard.exists()},
         )
         for task in tasks
     )
@@ -193,7 +192,7 @@ def _make_shards(
     source: RawDataset,
     images: "Images",
     validated: Path,
-    prepared: Mapping[str, FetchableShards],
+    prepared: Mapping[str, "FetchableShards"],
     tasks: Sequence[ShardTask],
 ) -> None:
     """Makes the shards of tasks, here or on other machines.
@@ -205,18 +204,12 @@ def _make_shards(
         prepared: The shards of the earlier output, by split.
         tasks: The work.
     """
-    accepted = validated / image_table.FILE_NAME
     with console.counted("preprocess", sum(task.unit.rows for task in tasks)) as show:
         map_units(
             partial(_write_shards, source, images, validated, prepared),
             tasks,
             seconds=sum(task.unit.seconds for task in tasks),
             done=lambda task: show(task.unit.rows),
-            reads=lambda task: [
-                *(accepted, *source.paths_of(task.unit)),
-                *(file for split in task.shards for file in _copied_from(task, split, prepared)),
-            ],
-            writes=lambda task: task.shards.values(),
         )
 
 
@@ -224,7 +217,7 @@ def _write_shards(
     source: RawDataset,
     images: "Images",
     validated: Path,
-    prepared: Mapping[str, FetchableShards],
+    prepared: Mapping[str, "FetchableShards"],
     task: ShardTask,
 ) -> None:
     """Prepares the images of a task, a few at a time, and writes its shards."""
@@ -254,18 +247,8 @@ def _write_shards(
             files[split].write(pixels.data)
 
 
-def _copied_from(
-    task: ShardTask, split: str, prepared: Mapping[str, FetchableShards]
-) -> Sequence[Path]:
-    """The earlier shards that have images of one of a task's."""
-    if not task.known:
-        return ()
-    rows = task.known[split]
-    return prepared[split].files_of(rows[rows >= 0])
-
-
 def _read_known(
-    task: ShardTask, split: str, prepared: Mapping[str, FetchableShards]
+    task: ShardTask, split: str, prepared: Mapping[str, "FetchableShards"]
 ) -> Iterator["NDArray[np.uint8]"]:
     """The known images of one of a task's shards, of which a few are in memory at a time."""
     rows = task.known[split][task.known[split] >= 0]

@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from retrain.atomic import replacing
-from retrain.errors import UsageError
-from retrain.logins import without_login
 from retrain.runs import console
-from tasks.pull.dvc_objects import Objects
 from tasks.pull.transfer import map_in_threads
 
 NO_REMOTE = (
@@ -25,34 +21,6 @@ def cache_of(repo: Any) -> Path:
     """The folder of the objects in DVC's cache, as `dvc cache dir` and DVC's manual have it."""
     root = repo.config["cache"].get("dir") or Path(repo.root_dir, ".dvc", "cache")
     return Path(root, "files", "md5")
-
-
-def remote_of(repo: Any) -> Objects | None:
-    """The objects in DVC's default remote; None if there is no such remote."""
-    name = repo.config["core"].get("remote")
-    if name is None:
-        return None
-    place = f"{name!r} ({without_login(repo.config['remote'][name]['url'])})"
-    return Objects(repo.cloud.get_remote_odb(name), place)
-
-
-def listing_of(cache: Path, objects: Objects | None, digest: str) -> dict[str, str]:
-    """The files of a version of `data/`, as `read_listing` gives them.
-
-    Raises:
-        ConnectionError: The remote does not answer, or has no such version.
-        OSError: The listing is damaged.
-        UsageError: It is not in the cache, and there is no remote.
-    """
-    listing = object_path(cache, digest)
-    if not listing.exists():
-        if objects is None:
-            raise UsageError(NO_REMOTE)
-        listing.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(listing) as aside:
-            objects.get(f"version {digest[:8]} of data/", digest, aside)
-    check_objects([listing], [digest])
-    return read_listing(listing)
 
 
 def object_path(cache: Path, md5: str) -> Path:

@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ from retrain.project import Project
 from retrain.step import Chosen, DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
 from tasks.data.formats import recognise
-from tasks.data.listing import is_hidden, list_files
+from tasks.data.listing import list_files
 from tasks.pull.archives import unpack
 
 # The module of each kind of source. One is imported, by its name, so that the code of the others
@@ -76,7 +75,6 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
 @step(
     inputs=("data",),
     reads=("data.path", "data.format"),
-    by_difference=True,
     hours=12,
     imports=("dvc.repo",),
 )
@@ -84,7 +82,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace.
 
     A single archive (zip, or tar in any compression) is unpacked, and folders that only wrap all
-    of it are removed. On a cluster the files of data under DVC may go to the remote store alone.
+    of it are removed.
 
     Returns:
         `{"format": …}`, a key of `tasks.data.raw_dataset.READERS`.
@@ -95,15 +93,11 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """
     folder = workspace.folder / "data"
     folder.mkdir()
-    found: Any = find_source(data, workspace.project, version.revision)
-    source = replace(found, earlier=workspace.earlier)
+    source: Any = find_source(data, workspace.project, version.revision)
     try:
-        if not (version.tracked and source.send(version.digest, workspace)):
-            source.fetch(version.digest, folder, workspace.scratch)
-            unpack(folder, workspace.scratch)
-        sent = (file["path"].removeprefix("data/") for file in workspace.sent)
-        here = (name for name, _ in list_files(folder))
-        names = sorted([*here, *(name for name in sent if not is_hidden(name))])
+        source.fetch(version.digest, folder, workspace.scratch)
+        unpack(folder, workspace.scratch)
+        names = [name for name, _ in list_files(folder)]
         form = recognise(folder, names) if data.format in ("auto", "hub") else data.format
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)

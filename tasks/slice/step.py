@@ -21,7 +21,6 @@ from retrain.atomic import write_json
 from retrain.step import Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Workload
-from tasks.compute import spread
 from tasks.compute.prefetch import prefetch
 from tasks.data import image_facts, image_table, own_columns, predictions
 from tasks.data.image_table import AcceptedImage, read_images
@@ -49,7 +48,6 @@ def has_slices(workload: Workload) -> bool:
     name="slice",
     inputs=("pull", "validate"),
     reads=("gate.slices", "data.image_column", "data.label_column"),
-    opens=spread.fetching("pull"),
     libraries=("numpy", "pillow", "pyarrow"),
     hours=2,
     needed=has_slices,

@@ -9,7 +9,6 @@ from retrain.runs import console
 from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Data, Workload
-from tasks.compute import spread
 from tasks.compute.observed import embeddings_of, observe as ask
 from tasks.data.champion import Registered
 from tasks.data.fingerprint import fingerprints, shrink
@@ -23,7 +22,6 @@ PRINTS, THUMBNAILS = "prints.npy", "thumbnails.npy"  # as `tasks.data.fingerprin
 @step(
     inputs=("registry", "pull", "validate"),
     reads=("data.image_column", "data.label_column"),
-    opens=spread.fetching("pull"),
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
     has_stage=False,
 )

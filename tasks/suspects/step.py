@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Data, Workload
-from tasks.compute import spread
 from tasks.data.fingerprint import look_alikes
 from tasks.data.image_table import SPLITS, natural_order, read_split
 from tasks.data.listed import CONTRADICTION, OUTLIER, WRONG_LABEL, with_images, write
@@ -32,7 +31,6 @@ COUNTS = {
 @step(
     inputs=("pull", "validate", "observe"),
     reads=("data.image_column", "data.label_column"),
-    opens=spread.fetching("pull"),
     libraries=("numpy", "pyarrow", "scipy"),
     has_stage=False,
 )

@@ -44,16 +44,21 @@ def save(scratch: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     return path
 
 
-def report(path: Path | None) -> None:
-    """Has Ray Train copy a checkpoint of the first worker to its storage; all workers call this."""
+def report(path: Path | None, metrics: dict[str, Any]) -> None:
+    """Has Ray Train copy a checkpoint of the first worker to its storage; all workers call this.
+
+    Args:
+        path: The file; None if there is no new one.
+        metrics: What the callbacks of Ray Train get.
+    """
     import ray.train
 
     if path is None:
-        ray.train.report({})
+        ray.train.report(metrics)
         return
     with TemporaryDirectory(dir=path.parent) as folder:
         os.link(path, Path(folder) / path.name)
-        ray.train.report({}, checkpoint=ray.train.Checkpoint.from_directory(folder))
+        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
 
 def fetch(scratch: Path, storage: str) -> None:

@@ -1,65 +1,36 @@
-"""Trains on machines of a cluster, which need not see the folders of the one that starts it.
+"""Trains on machines of a cluster that do not see the store of the one that starts it.
 
-With `store.remote`, each machine takes the images from there into a store of its own, once for all
-its workers. What they make goes through the training's own place in the remote,
-`scratch/train/<key>`, which remains after a kill:
+Each machine takes the images whole from `store.remote` into a store of its own, once for all its
+workers. What they make goes through the training's own place in the remote, `training/<key>`,
+which remains after a kill:
 
 - `ray/`: the storage of Ray Train, with the checkpoints
 - `start/`: the network whose weights it starts from
 - `reports.json` and `best/`: the reports of a function of the user's
 - `model/`: the trained network
-
-The small files that show the progress go through an actor of Ray.
 """
 
-import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
-from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
-from retrain import atomic
-from retrain.errors import UsageError
-from retrain.locks import AGAIN_SECONDS
+from ray.train import UserCallback, get_context
+
+from retrain.atomic import replacing, write_text
+from retrain.errors import RemoteError, UsageError
 from retrain.project import CODE, Project
 from retrain.remote import Remote
-from retrain.runs import console
 from retrain.servers import machines
-from retrain.store import Store
-from retrain.workload import Scale
-from tasks.compute import machine, spread
-from tasks.data.shards import ROWS
+from retrain.store import Artifact, Store
 from tasks.train.job import TrainingJob
+from tasks.train.progress import FILE
 
 START, MODEL = "start", "model"
-BEGUN = "begun"  # a file in the scratch: what is in the remote is not of another try
-TICK_SECONDS = 0.25
-
-
-def is_elsewhere(scale: Scale) -> bool:
-    """Whether a training takes its images from the remote store, on machines of a cluster."""
-    return bool(scale.workers) and spread.is_lazy()
-
-
-def begin(job: TrainingJob, anew: bool) -> None:
-    """Removes what a training has in the remote, if that is of another try.
-
-    A remote that does not answer is waited for: what remains of a killed run is there.
-
-    Args:
-        job: The training.
-        anew: Whether this is the first of several tries that has to begin at the first epoch.
-    """
-    waited_for_the_remote(job)
-    if job.remote and not (job.scratch / BEGUN).exists():
-        if anew:
-            forget(job)
-        (job.scratch / BEGUN).touch()
+TOKEN = "token-"  # of the file in the scratch by which a machine knows that it sees it
 
 
 def prepare(job: TrainingJob) -> TrainingJob:
@@ -72,24 +43,34 @@ def prepare(job: TrainingJob) -> TrainingJob:
         RemoteError: The remote does not answer.
         UsageError: A machine does not see the store, and there is no remote.
     """
-    token = job.scratch / uuid4().hex
-    token.touch()
-    if not job.remote:
-        blind = machines.machines_without(token)
-        token.unlink()
-        if blind:
-            raise UsageError(
-                f"The machine {' and '.join(blind)} of the cluster of RAY_ADDRESS does not see the "
-                f"store in {Project(job.root).store}. Set store.remote to an object store, such "
-                "as s3://bucket/prefix, or RETRAIN_STORE to a folder that all machines see."
-            )
+    if not (blind := machines.blind_machines()):
         return job
-    store = Store.of(Project(job.root))
+    project = Project(job.root)
+    if project.store_remote is None:
+        raise UsageError(
+            f"The machine {' and '.join(blind)} of the cluster of RAY_ADDRESS does not see the "
+            f"store in {project.store}. Set RETRAIN_STORE to a folder that all machines see, or "
+            "store.remote to an object store, such as s3://bucket/prefix."
+        )
+    store = Store.of(project)
     for folder in [job.images, job.pulled] if job.ingest == "stream" else [job.images]:
-        spread.send(store, *folder.parts[-2:])
+        _send(store, *folder.parts[-2:])
+    job = replace(job, remote=project.store_remote)
+    tokens = [*job.scratch.glob(f"{TOKEN}*")]
+    if not tokens:  # what is in the remote is of another try
+        forget(job)
+        tokens = [job.scratch / f"{TOKEN}{uuid4().hex}"]
+        tokens[0].touch()
     if job.start:
         _copy(job.start, f"{job.storage}/{START}")
-    return replace(job, token=token.name, board=_start_board())
+    return replace(job, token=tokens[0].name)
+
+
+def _send(store: Store, step: str, key: str) -> None:
+    with store.lock(step, key):
+        store.push(step, key)
+        if not store.can_fetch(store.inspect(step, key)[0]):
+            raise RemoteError(f"The output of {step} could not be sent to the remote store.")
 
 
 @contextmanager
@@ -98,61 +79,36 @@ def on_this_machine(job: TrainingJob) -> Iterator[TrainingJob]:
 
     What is raised in the block leaves the folders there, for the next try.
     """
-    import ray.train
-
     here = located(job)
-    if here is job:
-        yield here
-        return
-    is_first, store = ray.train.get_context().get_local_rank() == 0, Store(machines.node_root())
-    with store.runs.holding(job.scratch.name):
-        if is_first:
-            machine.forget_unused(store)
-        yield here
-    if is_first:
+    yield here
+    if here is not job and get_context().get_local_rank() == 0:
         shutil.rmtree(here.scratch)
 
 
 def located(job: TrainingJob) -> TrainingJob:
     """A training with folders of this machine; those of the step, if they are to be seen here."""
-    if not job.remote:
+    if not job.remote or (job.scratch / job.token).exists():
         return job
-    is_seen, streams = (job.scratch / job.token).exists(), job.ingest == "stream"
-    root = job.images.parents[1] if is_seen else machines.node_root()
-    store = Store(root, Remote(job.remote))
-    images = _fetched(store, job.images, streams)
-    pulled = _fetched(store, job.pulled, streams) if streams else job.pulled
-    if is_seen:
-        return job
+    store = Store(machines.node_root(), Remote(job.remote))
     scratch = store.scratch("train", job.scratch.name)
-    here = replace(
+    start = scratch / START
+    if job.start and not start.exists():
+        with store.lock("train", f"{job.scratch.name}-{START}"), replacing(start) as aside:
+            _copy(f"{job.storage}/{START}", aside)
+    return replace(
         job,
-        start=job.start and scratch / START,
+        start=start if job.start else None,
         root=CODE.parent,
         scratch=scratch,
         output=scratch / MODEL,
-        images=images,
-        pulled=pulled,
+        images=_fetched(store, job.images),
+        pulled=_fetched(store, job.pulled) if job.ingest == "stream" else job.pulled,
     )
-    if here.start and not here.start.exists():
-        with atomic.replacing(here.start) as aside:
-            _copy(f"{job.storage}/{START}", aside)
-    return here
 
 
-def _fetched(store: Store, folder: Path, with_rows: bool) -> Path:
-    """The folder of an artifact on this machine, with the files that a training opens.
-
-    Raises:
-        DamagedArtifactError: The remote does not have it as it was made.
-    """
-
-    def is_opened(path: str) -> bool:
-        is_other = path.startswith(("test/", "report/"))
-        return not is_other and (with_rows or not path.endswith(ROWS))
-
+def _fetched(store: Store, folder: Path) -> Path:
     step, key = folder.parts[-2:]
-    return machine.fetch(store, step, key, is_opened)
+    return store.fetch(Artifact(step, key, "", store.folder(step, key), {}))
 
 
 def upload(job: TrainingJob) -> None:
@@ -185,67 +141,16 @@ def forget(job: TrainingJob) -> None:
             files.delete_dir(path)
 
 
-def waited_for_the_remote(job: TrainingJob) -> bool:
-    """Waits until the remote answers, which is told; returns whether it was away."""
-    from pyarrow.fs import FileSystem
+class ShowProgress(UserCallback):  # type: ignore[misc]  # Ray is not typed
+    """Writes the progress that the first worker reports, on the machine of the step."""
 
-    told = -math.inf
-    while job.remote:
-        try:
-            files, path = FileSystem.from_uri(job.storage)
-            files.get_file_info(path)
-            break
-        except OSError:
-            if monotonic() - told > AGAIN_SECONDS:
-                told = monotonic()
-                console.say(
-                    f"train waits for the remote store {job.remote}, which does not answer."
-                )
-            sleep(TICK_SECONDS)
-    return told > 0
+    def __init__(self, scratch: Path) -> None:
+        """Takes the scratch folder of the training on that machine."""
+        self._scratch = scratch
 
-
-class Board:
-    """The newest texts of small files, by name."""
-
-    def __init__(self) -> None:
-        """Starts without any."""
-        self._texts: dict[str, str] = {}
-
-    def put(self, name: str, text: str) -> None:
-        """Takes a text."""
-        self._texts[name] = text
-
-    def take(self) -> dict[str, str]:
-        """Gives the texts that have come since the last call."""
-        texts, self._texts = self._texts, {}
-        return texts
-
-
-def _start_board() -> Any:
-    """Starts a board on this machine."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
-
-
-@contextmanager
-def writing_what_workers_tell(job: TrainingJob) -> Iterator[None]:
-    """Writes the files that workers put on the board to the scratch, during the block."""
-    if job.board is None:
-        yield
-    else:
-        with console.telling_meanwhile(_write, job.board, job.scratch):
-            yield
-
-
-def _write(board: Any, scratch: Path, over: Event) -> None:
-    import ray
-
-    ends = False
-    while not ends:
-        ends = over.wait(TICK_SECONDS)
-        for name, text in ray.get(board.take.remote()).items():
-            atomic.write_text(scratch / name, text)
+    def after_report(
+        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any
+    ) -> None:
+        """Writes the text of a report; Ray Train's controller calls it."""
+        if text := metrics[0][FILE]:
+            write_text(self._scratch / FILE, text)

@@ -42,7 +42,6 @@ class TrainingJob:
         remote: The URL of the store through which the machines of a cluster exchange files; None if
             they see the same folders.
         token: A file in the scratch, by which a machine knows that it sees the same folders.
-        board: The actor that takes what workers tell.
     """
 
     model: Model
@@ -58,7 +57,6 @@ class TrainingJob:
     bounds: Mapping[int, float]
     remote: str | None = None
     token: str = ""
-    board: Any = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -76,7 +74,7 @@ class TrainingJob:
         """Where Ray Train and the loops keep what remains after a kill: a folder, or a URL."""
         if not self.remote:
             return str(self.scratch)
-        return f"{self.remote.rstrip('/')}/scratch/train/{self.scratch.name}"
+        return f"{self.remote.rstrip('/')}/training/{self.scratch.name}"
 
     @property
     def checkpoints(self) -> str | None:
@@ -84,11 +82,8 @@ class TrainingJob:
         return f"{self.storage}/{RAY}" if self.remote else None
 
     def tell(self, name: str, text: str) -> None:
-        """Writes a file of the scratch on the machine of the step."""
-        if self.board is None:
-            write_text(self.scratch / name, text)
-        else:
-            self.board.put.remote(name, text)
+        """Writes a file of the scratch."""
+        write_text(self.scratch / name, text)
 
     def pruned_at(self, history: Sequence[Epoch]) -> int | None:
         """The epoch at which the training, as a trial of a search, ends before its last one."""

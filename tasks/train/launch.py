@@ -24,11 +24,10 @@ from ray.train import (
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from retrain import patches
-from retrain.errors import DamagedArtifactError, UsageError, is_verdict
+from retrain.errors import UsageError, is_verdict
 from retrain.project import Project
 from retrain.runs import console
 from retrain.servers import machines, ray_cluster
-from retrain.store import Store
 from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, waits
 from tasks.train import checkpoint, elsewhere
@@ -63,28 +62,23 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         job = elsewhere.prepare(job)
     loop, on_gpus = loop_of(job.hyperparameters), _on_gpus(scale)
     try:
-        with elsewhere.writing_what_workers_tell(job):
-            returned = _fit_on_what_is_there(job, loop, on_gpus)
+        returned = _fit_on_what_is_there(job, loop, on_gpus)
     except KeyboardInterrupt:
         if step := checkpoint.newest(job.scratch, job.checkpoints):
             console.say(f"train ended at step {step}. The same command goes on from there.")
         raise
     except ControllerError as error:
         failure = error.controller_failure
-        if not _is_final(failure):
+        if not is_verdict(failure):
             raise
-        if isinstance(failure, DamagedArtifactError):  # in the remote: it is made and sent again
-            store = Store(Project(job.root).store)
-            with store.lock(failure.step, failure.key):
-                store.discard(failure.step, failure.key)
         raise failure from error  # as `StopAtVerdict` has raised it
-    elsewhere.waited_for_the_remote(job)  # which has the network
     result: dict[str, Any] = loop.finish(job, returned)
+    elsewhere.forget(job)
     return result
 
 
 def _fit_on_what_is_there(job: TrainingJob, loop: Any, on_gpus: bool) -> Any:
-    """Trains; starts again on the machines that are left, and after the remote was away.
+    """Trains; starts again on the machines that are left.
 
     Returns:
         What the first worker returned.
@@ -99,11 +93,10 @@ def _fit_on_what_is_there(job: TrainingJob, loop: Any, on_gpus: bool) -> Any:
             reason = patches.why_not_started(failure)
             if reason == "no place":
                 console.say(waits(scaling.num_workers, scaling.resources_per_worker))
-            elif _is_final(failure) or not elsewhere.waited_for_the_remote(job):
-                lost += 1
-                is_lost = reason == "lost" or (job.remote and isinstance(failure, OSError))
-                if not is_lost or lost > job.scale.max_failures:
-                    raise
+                continue
+            lost += 1
+            if reason != "lost" or lost > job.scale.max_failures:
+                raise
 
 
 def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTrainer:
@@ -198,11 +191,6 @@ def _scaling(scale: Scale, on_gpus: bool) -> ScalingConfig:
     )
 
 
-def _is_final(error: BaseException) -> bool:
-    """Whether the training cannot go on after an error, however often it is tried."""
-    return is_verdict(error) or isinstance(error, DamagedArtifactError)
-
-
 class StopAtVerdict(UserCallback):  # type: ignore[misc]  # Ray is not typed
     """Fails the training when a worker raises an error that a retry cannot fix.
 
@@ -213,5 +201,5 @@ class StopAtVerdict(UserCallback):  # type: ignore[misc]  # Ray is not typed
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raises the error of the first worker with such an error; else other workers start."""
         for error in worker_exceptions.values():
-            if _is_final(error):
+            if is_verdict(error):
                 raise error

@@ -1,7 +1,7 @@
 """Reports the progress of a training: the first worker writes a file, the step's process reads it.
 
-A file works for all ways of training: in the process of the step, on workers beside it, and on
-those of other machines, which have it written there.
+A file works in the process of the step and on workers beside it; those of machines that do not see
+it report its text to Ray Train.
 """
 
 import json

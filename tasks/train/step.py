@@ -1,6 +1,6 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
-- `checks.py` finds faults before a run, and `estimate.py` predicts its memory and time
+- `checks.py` finds faults before a run, and tries a network of the user's
 - `launch.py` starts the workers; `loops/` has the training loops, of which one is imported, and
   `job.py` their arguments
 - `sampler.py` and `ingest.py` bring the images; `augment.py` changes them
@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,10 +30,8 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
 from tasks.data.raw_dataset import READERS
-from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, SOURCE_MODULE
-from tasks.train import elsewhere
-from tasks.train.checks import check, check_slowly, notices
-from tasks.train.estimate import forecast
+from tasks.data.shards import SOURCE_MODULE
+from tasks.train.checks import check, check_slowly, notices, try_network
 from tasks.train.ingest import CROPPING, DATALOADER, STREAM
 from tasks.train.job import TrainingJob
 from tasks.train.loops import module_name, modules_of_the_user, used_by
@@ -61,27 +59,11 @@ SCALE = (
     inputs=lambda workload: (prepared_by(workload), "pull", "start"),
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
     looked_up=("pull",),
-    opens=lambda workload: (
-        {
-            prepared_by(workload): (
-                *(LABELS, IMAGES, "train/labels.npy", "val/labels.npy"),
-                *(f"train/{name}" for name in (ROWS, SOURCE)),  # of images that are streamed
-            ),
-            "pull": (),
-        }
-        if elsewhere.is_elsewhere(workload.scale)
-        else {
-            prepared_by(workload): (LABELS, IMAGES, "train", "val"),
-            **({} if workload.images.storage == "source" else {"pull": ()}),
-        }
-    ),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     reports_with=(
-        "models.processing",
         "tasks.compute.placement",
         "tasks.train.checks",
         "tasks.train.elsewhere",
-        "tasks.train.estimate",
         "tasks.train.progress",
     ),
     hours=7 * 24,
@@ -122,6 +104,8 @@ def train(
     job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
     for line in notices(job, start):
         console.say(line)
+    if model.family == "custom":
+        try_network(job)
     with _tracked(workspace, _parameters(job), images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
         try:
@@ -133,8 +117,6 @@ def train(
             log(pruned.history)
             raise
         _write_report(workspace, run, result)
-    with suppress(OSError):  # the remote is away: `retrain gc --remote` removes it
-        elsewhere.forget(job)
     return _facts(job, start, result)
 
 
@@ -148,23 +130,19 @@ def _job(
     workspace: Workspace,
 ) -> TrainingJob:
     """Describes the training to its loop."""
-    project = workspace.project
-    job = TrainingJob(
+    return TrainingJob(
         model=model,
         hyperparameters=hyperparameters,
         scale=scale,
         images=images.folder,
         pulled=pulled.folder,
         start=start.model,
-        root=project.root,
+        root=workspace.project.root,
         scratch=workspace.scratch,
         output=workspace.folder / MODEL,
         ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
         bounds=workspace.trial.bounds if workspace.trial else {},
-        remote=project.store_remote if elsewhere.is_elsewhere(scale) else None,
     )
-    elsewhere.begin(job, workspace.anew)
-    return job
 
 
 def _write_report(
@@ -266,4 +244,3 @@ def _dependencies(workload: Workload, images: Artifact, pulled: Artifact, start:
 
 train.checks(check)
 train.checks_slowly(check_slowly)
-train.forecasts(forecast)

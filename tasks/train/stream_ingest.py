@@ -14,7 +14,6 @@ import math
 import pickle
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
 from itertools import islice, pairwise
@@ -178,7 +177,7 @@ def _dataset(
     cpus_per_task = min(1.0, math.floor(waited_for / tasks * CPU_DIGITS) / CPU_DIGITS)
     store_bytes = min(job.scale.memory_gb * 1e9 / 2, resources["object_store_memory"] / 2 / workers)
 
-    described = pickle.dumps((replace(job, board=None), rank, workers))
+    described = pickle.dumps((job, rank, workers))
     items = [
         dict(zip(ITEM, item, strict=True))
         for item in _items(

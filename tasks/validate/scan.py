@@ -19,8 +19,8 @@ from PIL import Image
 
 from models.image import inspect
 from retrain import atomic
+from retrain.outputs import read_digests
 from retrain.runs import console
-from tasks.compute import spread
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.fingerprint import fingerprints, shrink
@@ -31,7 +31,6 @@ from tasks.validate.label_names import LabelNames
 
 _DATE_TIME, _EXIF, _DATE_TIME_ORIGINAL = 306, 0x8769, 36867  # tags of EXIF
 _TIME = re.compile(r"[1-9]\d{3}:\d\d:\d\d \d\d:\d\d:\d\d")  # a camera without a clock writes zeros
-LOOKED_UP = 16  # units whose digests are in memory at a time: those of a million files take 240 MB
 BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a tenth as large
 
 
@@ -72,7 +71,6 @@ def scan_units(
 
     Raises:
         ValueError: The data cannot be read.
-        RemoteError: The remote store has lost what another machine has found.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tasks = [
@@ -80,8 +78,7 @@ def scan_units(
         for number, unit in enumerate(source.units())
     ]
     files = [task.path for task in tasks]
-    done = spread.made(files)
-    missing = [task for task in tasks if task.path not in done]
+    missing = [task for task in tasks if not task.path.exists()]
     images = sum(task.unit.rows for task in missing)
     known = None
     if earlier:
@@ -90,19 +87,13 @@ def scan_units(
     new = 0
     if missing:
         inspect_unit = partial(_inspect, source, names, with_times, known)
-        reads = [*known.paths] if known else []
-        new = _inspect_units(inspect_unit, missing, lambda unit: [*source.paths_of(unit), *reads])
+        new = _inspect_units(inspect_unit, missing)
     if known and images:
         console.say(f"validate: {images - new:,} of {images:,} images were known")
-    spread.receive(files, folder)
     return files
 
 
-def _inspect_units(
-    inspect_unit: Callable[[ScanTask], int],
-    tasks: Sequence[ScanTask],
-    reads: Callable[[Unit], Sequence[Path]],
-) -> int:
+def _inspect_units(inspect_unit: Callable[[ScanTask], int], tasks: Sequence[ScanTask]) -> int:
     """Inspects units; returns how many of their images are new."""
     images = sum(task.unit.rows for task in tasks)
     with console.counted("validate", images) as show:
@@ -111,8 +102,6 @@ def _inspect_units(
             tasks,
             seconds=sum(task.unit.seconds for task in tasks),
             done=lambda task: show(task.unit.rows),
-            reads=lambda task: reads(task.unit),
-            writes=lambda task: [task.path],
         )
     return images - sum(known)
 
@@ -127,14 +116,15 @@ def _take_known(
         units.
     """
     left, taken = [], set()
-    for first in range(0, len(tasks), LOOKED_UP):
-        some = tasks[first : first + LOOKED_UP]
-        digests = source.files.digests(piece.file for task in some for piece in task.unit.pieces)
-        for task in some:
-            if file := _take(source, names, earlier, digests, task):
-                taken.add(file)
-            else:
-                left.append(task)
+    digests = {
+        path.removeprefix(f"{source.root.name}/"): sha256
+        for path, sha256 in read_digests(source.root.parent).items()
+    }
+    for task in tasks:
+        if file := _take(source, names, earlier, digests, task):
+            taken.add(file)
+        else:
+            left.append(task)
     return left, [file for file in files_of(earlier) if file not in taken]
 
 

@@ -23,7 +23,6 @@ from retrain.runs import console
 from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Workload
-from tasks.compute import spread
 from tasks.data import image_table
 from tasks.data.image_table import SET_ASIDE, SPLITS
 from tasks.data.raw_dataset import READERS, open_raw_dataset
@@ -52,7 +51,6 @@ EXAMPLES = 5
         *("data.split", "data.group", "data.time"),
         "checks",
     ),
-    opens=spread.fetching("pull"),
     libraries=("great-expectations", "pillow", "pyarrow"),
     by_difference=True,
     imports=("great_expectations",),

@@ -139,6 +139,7 @@ def place_of_images(clone: Clone) -> Path:
 
 
 def test_without_a_champion_a_line_says_what_to_do(clone, tmp_path):
+    clone.retrain("init", "--example", "mnist")
     refused = clone.retrain("suspects", "mnist", code=2).stderr
     assert "mnist has no champion yet" in refused
     refused = clone.retrain("select", "vit", "--input", str(tmp_path), "--count", "0", code=2)

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from tasks.compute.inference import PredictionJob, probabilities
-from tasks.data.shards import fetchable_shards
+from tasks.data.shards import open_prepared
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, write_model, write_prepared
 
 
@@ -15,7 +15,8 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared")
-    return fetchable_shards(write_prepared(folder / "images", rows=50), "test")
+    prepared = open_prepared(write_prepared(folder / "images", rows=50).folder)
+    return prepared.split("test").images
 
 
 @pytest.fixture(params=["this machine", "a cluster"])

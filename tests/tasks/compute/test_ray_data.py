@@ -163,4 +163,4 @@ def test_a_plan_is_worth_a_start_that_takes_less_than_it_saves(
     if address:
         monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setattr(joblib, "cpu_count", lambda: cores)
-    assert ray_data._is_worth_a_plan(seconds, is_free=True) == is_worth_it
+    assert ray_data._is_worth_a_plan(seconds) == is_worth_it
