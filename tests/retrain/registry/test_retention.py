@@ -9,7 +9,7 @@ import pytest
 
 from retrain import gc, tracking
 from retrain.project import Project
-from retrain.registry import decisions, ledger, packages, retention, versions
+from retrain.registry import decisions, packages, retention, versions
 from retrain.remote_gc import Garbage
 from tests.retrain.registry.helpers import WEIGHTS, decision, register
 
@@ -134,14 +134,6 @@ def test_a_package_that_another_model_has_too_stays(project, name, tmp_path):
     assert packages.download(project, twin).is_dir()
     assert len(remove(project, [made, twin])) == 2
     assert kept_files(project, made) == []
-
-
-def test_nothing_goes_that_a_changed_ledger_names(project, name, tmp_path):
-    made = make(project, name, tmp_path, "ab")
-    decisions.apply(project, made[1], decision(1))
-    tracking.client(project).set_registered_model_tag(name, ledger.DONE, "1 0123")
-    with pytest.raises(ValueError, match="entry 1 was changed since it was carried out"):
-        retention.beyond(project, name, 1)
 
 
 def test_a_package_is_put_back_from_where_it_was_made_again(project, name, tmp_path):
