@@ -26,6 +26,7 @@ from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.servers import machines
 from retrain.store import Artifact, Store
+from tasks.train import checkpoint
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE
 
@@ -139,6 +140,23 @@ def forget(job: TrainingJob) -> None:
         files, path = FileSystem.from_uri(job.storage)
         with suppress(FileNotFoundError):
             files.delete_dir(path)
+
+
+def report(job: TrainingJob, path: Path | None = None) -> None:
+    """Brings a new checkpoint and the progress to the remote and to the machine of the step.
+
+    All workers call it; the first has them.
+    """
+    if job.remote:
+        file = job.scratch / FILE
+        is_first = get_context().get_world_rank() == 0
+        text = file.read_text(encoding="utf-8") if is_first and file.exists() else ""
+        checkpoint.report(path, {FILE: text})
+
+
+def callbacks(job: TrainingJob) -> list[UserCallback]:
+    """The callbacks for Ray Train's controller, which is on the machine of the step."""
+    return [ShowProgress(job.scratch)] if job.remote else []
 
 
 class ShowProgress(UserCallback):  # type: ignore[misc]  # Ray is not typed
