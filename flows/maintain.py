@@ -18,11 +18,11 @@ from typing import Any
 from flows.pages.page import FOLDER, INDEX, LATEST
 from retrain import gc, old_runs, tracking
 from retrain.flow import flow
+from retrain.gc import DAY, Finding, Garbage
 from retrain.messages import message_of
 from retrain.project import Project, find_project
 from retrain.registry import retention, versions
 from retrain.registry.versions import ModelVersion
-from retrain.remote_gc import DAY, Finding, Garbage
 from retrain.runs import records
 from retrain.runs.records import Document
 
@@ -128,8 +128,7 @@ def clean(project: Project, *, dry_run: bool = False) -> Cleaned:
         take(old_runs.files(project, "report", _reports(project), since))
         take(old_runs.files(project, "copy", _copies(project, names), since))
     with part("store"):
-        has_remote = project.store_remote is not None
-        take(gc.findings(project, dry_run=dry_run, remote=has_remote, without=old))
+        take(gc.findings(project, without=old))
     return Cleaned(dry_run, garbage, failures)
 
 

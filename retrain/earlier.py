@@ -29,7 +29,7 @@ def find(
     if last is None or last.definition != plan.definition or last.key == plan.key:
         return None
     artifact = store.find(step, last.key)
-    if artifact is None or (artifact.remote and store.missing(step, last.key)):
+    if artifact is None:
         return None
     with store.lock(step, last.key):
         store.use(step, last.key)  # so that no clean-up removes it meanwhile

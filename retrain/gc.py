@@ -2,82 +2,86 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from time import time
 from typing import Any
 
-from retrain import remote_gc, roots
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import lineage, snapshot, versions
 from retrain.registry.versions import ModelVersion
-from retrain.remote_gc import DAY, Finding, Garbage
-from retrain.roots import Roots
 from retrain.runs.records import LATEST
 from retrain.store import Store
 
+DAY = 86400.0  # seconds
 KEEP = 5  # runs of each flow and workload
 LOG_DAYS = 30
 
 
-def collect(
-    project: Project, keep: int = KEEP, *, dry_run: bool = False, remote: bool = False
-) -> list[Garbage]:
+@dataclass(frozen=True)
+class Garbage:
+    """Something that nothing needs.
+
+    Attributes:
+        kind: `artifact`; `scratch` or `leftover`, of a run that was killed; `run`, the document of
+            a run; or `log`. For `retrain maintain` also `version`, a package and its example;
+            `trial`, a run in MLflow; `search`, `drift`, `report`; or `copy`, of what MLflow has.
+        name: The step and the key; the flow, the workload and the run; the version; or the path.
+        bytes: The size of its files.
+    """
+
+    kind: str
+    name: str
+    bytes: int
+
+
+# Something that can go, and what removes it; it is removed before the next one is looked for,
+# while its lock is held.
+Finding = tuple[Garbage, Callable[[], object]]
+
+
+def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> list[Garbage]:
     """Removes what nothing needs; takes the arguments of `findings`, and raises its errors.
 
     Returns:
         What was removed, or would be.
     """
-    return list(take(findings(project, keep, dry_run=dry_run, remote=remote), dry_run=dry_run))
+    return list(take(findings(project, keep), dry_run=dry_run))
 
 
 def findings(
-    project: Project,
-    keep: int = KEEP,
-    *,
-    dry_run: bool = False,
-    remote: bool = False,
-    without: Collection[ModelVersion] = (),
+    project: Project, keep: int = KEEP, *, without: Collection[ModelVersion] = ()
 ) -> Iterator[Finding]:
     """What nothing needs.
 
     An artifact is needed if one of the last runs made or used it, if a registered version of a
-    model was trained by it, if the champion or the reference came from it, if another project that
-    uses the store needs it, or if a run of now or of the last day has used or made it.
+    model was trained by it, if the champion or the reference came from it, or if a run of now or of
+    the last day has used or made it.
 
     Args:
         project: The clone with the store and the runs.
         keep: How many runs of each flow and workload are kept. The runs under names that are not
             in `params.yaml` count together, and such a name goes with its last run.
-        dry_run: Nothing is to be removed, so that the roots of the project stay, too.
-        remote: Also what no project needs in the remote store; see `retrain.remote_gc`.
         without: Versions that need their training no more.
 
     Raises:
-        UsageError: `keep` is less than one, there is no remote store, or the section `retention` of
-            the parameters is wrong.
-        RemoteError: The remote store does not answer.
+        UsageError: `keep` is less than one, or the section `retention` of the parameters is wrong.
         mlflow.exceptions.MlflowException: The registry does not answer. Nothing was removed.
     """
     if keep < 1:
         raise UsageError("--keep: at least the last run is kept.")
-    store = Store.of(project)
-    if remote and store.remote is None:
-        raise UsageError("--remote: there is no remote store here; store.remote names one.")
-    own_roots = Roots(_taken(project, keep), _registered_outputs(project, keep, without))
-    needed, since = own_roots | roots.of_others(project), store.runs.oldest() - DAY
-    if not dry_run:
-        roots.replace(project, lambda: Roots(_taken(project, keep), own_roots.digests))
+    store = Store(project.store)
+    taken, registered = _taken(project, keep), _registered_outputs(project, keep, without)
+    since = store.runs.oldest() - DAY
     yield from _old_documents(project, keep)
     yield from _old_logs(project)
-    yield from _artifacts(store, needed, since)
+    yield from _artifacts(store, taken, registered, since)
     yield from _leftovers(store, since)
-    if remote and store.remote:
-        yield from remote_gc.findings(store.remote, own_roots)
 
 
 def take(found: Iterable[Finding], *, dry_run: bool) -> Iterator[Garbage]:
@@ -88,12 +92,18 @@ def take(found: Iterable[Finding], *, dry_run: bool) -> Iterator[Garbage]:
         yield garbage
 
 
-def _artifacts(store: Store, needed: Roots, since: float) -> Iterator[Finding]:
+def _artifacts(
+    store: Store,
+    taken: Collection[tuple[str, str]],
+    registered: Collection[str],
+    since: float,
+) -> Iterator[Finding]:
+    """The artifacts that no run has taken, and that are not of what is registered."""
     from filelock import Timeout
 
     for step, key in store.entries():
         digest = store.inspect(step, key)[0].get("digest")
-        if (step, key) in needed.outputs or digest in needed.digests:
+        if (step, key) in taken or digest in registered:
             continue
         with suppress(Timeout), store.lock(step, key, wait=False):
             # A run takes an artifact under this lock.

@@ -7,11 +7,10 @@ from pathlib import Path
 from shutil import rmtree
 
 from retrain import artifacts, tracking
-from retrain.gc import size_of
+from retrain.gc import Finding, Garbage, size_of
 from retrain.locks import locked
 from retrain.project import Project
 from retrain.registry.snapshot import all_pages
-from retrain.remote_gc import Finding, Garbage
 from retrain.search import LOCK
 
 

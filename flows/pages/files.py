@@ -2,18 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrain.errors import DamagedArtifactError, RemoteError
 from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.runs.records import Document
-from retrain.store import Artifact, Store
-
-IMAGES = ("pull", "preprocess", "embed")  # the steps whose outputs may be large
+from retrain.store import Store
 
 
 @dataclass(frozen=True)
@@ -46,22 +42,8 @@ class Files:
 
 
 def files_of(project: Project, document: Document) -> Files:
-    """The outputs of a run's steps that are still in the store.
-
-    Those that other machines have made are fetched, but for `IMAGES`.
-    """
+    """The outputs of a run's steps that are still in the store."""
     steps = [step for step in document["steps"] if step["path"]]
     recorded = {step["step"]: Path(step["path"]) for step in steps}
-    store, here = Store.of(project), {}
-    for step in steps:
-        artifact = store.find(step["step"], step["key"])
-        if artifact and _is_here(store, artifact):
-            here[artifact.step] = artifact.folder
-    return Files(recorded, here)
-
-
-def _is_here(store: Store, artifact: Artifact) -> bool:
-    with suppress(DamagedArtifactError, RemoteError):  # a page does without
-        if artifact.step not in IMAGES:
-            store.fetch(artifact)
-    return not store.missing(artifact.step, artifact.key)
+    found = [Store.of(project).find(step["step"], step["key"]) for step in steps]
+    return Files(recorded, {artifact.step: artifact.folder for artifact in found if artifact})

@@ -13,7 +13,7 @@ from retrain.errors import UsageError
 
 if TYPE_CHECKING:
     from flows.verify import Verified
-    from retrain.remote_gc import Garbage
+    from retrain.gc import Garbage
 
 Yes = Annotated[
     bool,
@@ -88,12 +88,11 @@ def gc(
     *,
     keep: int = 5,
     dry_run: bool = False,
-    remote: bool = False,
     yes: Yes = False,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Remove what no recent run, model or other project needs.
+    """Remove what no recent run or model needs.
 
     It lists what would go, and asks first.
 
@@ -102,11 +101,10 @@ def gc(
     Args:
         keep: How many runs of each flow and workload are kept.
         dry_run: List what would be removed, and remove nothing.
-        remote: Also what no project needs in the remote store of all machines.
     """
     from retrain import gc
 
-    collect = partial(gc.collect, project, keep, remote=remote)
+    collect = partial(gc.collect, project, keep)
     if not (dry_run or _is_agreed("gc", lambda: collect(dry_run=True), yes, to_json)):
         return NOTHING
     garbage = collect(dry_run=dry_run)

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from retrain import artifacts, tracking
+from retrain.gc import Finding, Garbage
 from retrain.project import Project
 from retrain.registry import decisions, packages, versions
 from retrain.registry.versions import REMOVED, ModelVersion
-from retrain.remote_gc import Finding, Garbage
 
 YOUNG = timedelta(days=1)  # a run of another machine may be about to promote it
 

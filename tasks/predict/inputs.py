@@ -14,8 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retrain.digests import digest_of
 from retrain.errors import UsageError
-from retrain.outputs import state_of
+from retrain.outputs import stats_of
 from tasks.data import listings
 from tasks.data.listing import IMAGE_SUFFIXES, is_no_image, list_files
 from tasks.data.parquet_files import USUAL
@@ -35,7 +36,7 @@ class Source:
         format: A key of `tasks.data.raw_dataset.READERS`.
         reader: The reader of that format.
         split: The split that is read; None if all images are.
-        state: Another text after a file of the input has changed, as `retrain.outputs.state_of`
+        state: Another text after a file of the input has changed, as `_state_of`
             gives it; empty for images of the store, which do not change.
     """
 
@@ -96,7 +97,9 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
         UsageError: There are no images, or it is not clear which are meant.
     """
     name = _recognise(root, f"--input {place}")
-    return Source(name, open_format(name, root, image_column, labelled=False), state=state_of(root))
+    return Source(
+        name, open_format(name, root, image_column, labelled=False), state=_state_of(root)
+    )
 
 
 def open_labelled(
@@ -120,14 +123,20 @@ def open_labelled(
     name = "table" if listings.are_there(root, names) else _recognise(root, f"--data {place}")
     if name == "parquet" and not (label_column or _has_labels(root)):
         reader = open_format(name, root, image_column, labelled=False)
-        return Source(name, reader, state=state_of(root))
+        return Source(name, reader, state=_state_of(root))
     reader = open_format(name, root, image_column, label_column)
     try:
         splits = {reader.split_of(piece.file) for unit in reader.parts() for piece in unit.pieces}
     except ValueError as error:
         text = re.sub(r"data\.(image|label)_column", r"--\1-column", str(error))
         raise ValueError(text) from error
-    return Source(name, reader, SPLIT if SPLIT in splits else None, state_of(root))
+    return Source(name, reader, SPLIT if SPLIT in splits else None, _state_of(root))
+
+
+def _state_of(root: Path) -> str:
+    """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files of a folder."""
+    stats = stats_of(root).items()
+    return digest_of([[path, file.st_ino, file.st_size, file.st_mtime_ns] for path, file in stats])
 
 
 def read(source: Source, unit: Unit) -> Iterator[Image]:

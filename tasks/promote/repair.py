@@ -93,7 +93,6 @@ def _repair(project: Project, version: ModelVersion, example: Example | None) ->
     with suppress(OSError, ValueError):  # of the images of each class; without them if damaged
         counts = json.loads((folder / package.CLASSES).read_text(encoding="utf-8"))
     try:
-        store.fetch(trained)
         Verifier(store).check([trained])
         with TemporaryDirectory(dir=folder.parent) as place:
             for precision in PRECISIONS:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from retrain import gc, roots, tracking
+from retrain import gc, tracking
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import lineage, versions
@@ -129,7 +129,6 @@ def test_a_dry_run_lists_the_same_and_removes_nothing(project, store):
     would = gc.collect(project, dry_run=True)
     assert made.folder.exists()
     assert [(each.kind, each.bytes) for each in would if each.kind == "scratch"] == [("scratch", 5)]
-    assert not list(store.root.glob("roots/*"))
     size = sum(path.stat().st_size for path in made.folder.rglob("*") if path.is_file())
     assert gc.Garbage("artifact", f"toy {made.key}", size) in would
     assert gc.collect(project) == would
@@ -201,39 +200,6 @@ def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(projec
     assert not used.folder.exists()
 
 
-def test_what_another_project_needs_stays(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    ours, theirs = (make_project(tmp_path / name) for name in ("ours", "theirs"))
-    store = Store(ours.store)
-    made = [made_with(ours, store, lr) for lr in (0.1, 0.2, 0.3)]
-    for project, each in ((ours, made[0]), (theirs, made[1])):
-        keep_run(project, 1, each)
-        roots.add(project, [("toy", each.key)])  # as a run does when it writes its document
-    assert collected(ours, "artifact") == [f"toy {made[2].key}"]
-    assert collected(theirs, "artifact") == []
-    for number in range(2, 8):  # they need something else now, and say so with their own gc
-        keep_run(theirs, number)
-    assert collected(ours, "artifact") == []
-    assert collected(theirs, "artifact") == [f"toy {made[1].key}"]
-    assert [each.folder.exists() for each in made] == [True, False, False]
-
-
-def test_a_project_that_has_vanished_needs_nothing_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
-    ours, theirs = (make_project(tmp_path / name) for name in ("ours", "theirs"))
-    made = made_with(ours, Store(ours.store), 0.1)
-    roots.add(theirs, [("toy", made.key)])
-    folder = Store(ours.store).root / "roots"
-    age(folder, 89 * 24)
-    assert gc.collect(ours) == []
-    roots.add(theirs, ())  # a run that found nothing to do
-    age(folder, 89 * 24)
-    assert gc.collect(ours) == []
-    age(folder, 48)
-    assert collected(ours, "artifact") == [f"toy {made.key}"]
-
-
 def test_a_registered_training_is_kept_until_the_last_run_of_its_name(project, store):
     templates.place_mlflow_database(project.root)
     client = tracking.client(project)
@@ -259,7 +225,7 @@ def test_the_training_of_a_version_goes_with_its_package(project, store):
         client.create_model_version("vit", source="somewhere", tags=tags)
     client.set_model_version_tag("vit", "2", versions.REMOVED, "2026-11-25T00:00:00+00:00")
     without = [SimpleNamespace(name="vit", version=3)]
-    found = [piece.name for piece, _ in gc.findings(project, dry_run=True, without=without)]
+    found = [piece.name for piece, _ in gc.findings(project, without=without)]
     assert sorted(found) == sorted(f"toy {each.key}" for each in made[1:])
     assert collected(project, "artifact") == [f"toy {made[1].key}"]
 

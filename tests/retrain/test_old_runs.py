@@ -6,9 +6,9 @@ from time import time
 import pytest
 
 from retrain import gc, old_runs, tracking
+from retrain.gc import DAY, Garbage
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.remote_gc import DAY, Garbage
 from retrain.search import JOURNAL, LOCK
 from tests import templates
 

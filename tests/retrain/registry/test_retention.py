@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from retrain import gc, tracking
+from retrain.gc import Garbage
 from retrain.project import Project
 from retrain.registry import decisions, ledger, packages, retention, versions
-from retrain.remote_gc import Garbage
 from tests.retrain.registry.helpers import WEIGHTS, decision, register
 
 # Removes a package, and is killed before the first file is deleted.
