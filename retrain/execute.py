@@ -10,13 +10,14 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from retrain import earlier, hardware
+from retrain import hardware
 from retrain.errors import DamagedArtifactError
 from retrain.outputs import (
     MANIFEST,
     Plan,
     digest_of_output,
     list_files,
+    read_plan,
     write_manifest,
 )
 from retrain.step import Input, Step, Workspace
@@ -90,7 +91,7 @@ def _make(
         raise
     scratch = store.scratch(step.name, plan.key)
     use = step.by_difference and not refresh
-    before = earlier.find(store, workload.name, plan, check) if use else None
+    before = _earlier(store, workload.name, plan, check) if use else None
     half.mkdir(parents=True)
     workspace = Workspace(
         half,
@@ -111,6 +112,26 @@ def _make(
     store.replace(step.name, plan.key)
     shutil.rmtree(scratch)
     return Artifact.of(step.name, plan.key, store.folder(step.name, plan.key), manifest)
+
+
+def _earlier(store: Store, workload: str, plan: Plan, check: Check) -> Path | None:
+    """The folder of the output that a workload's last run of a step has made of other inputs.
+
+    None if more than the inputs was different, or it is not here, whole and undamaged.
+    """
+    last = read_plan(store.last_plan(workload, plan.step))
+    if last is None or last.definition != plan.definition or last.key == plan.key:
+        return None
+    artifact = store.find(plan.step, last.key)
+    if artifact is None:
+        return None
+    with store.lock(plan.step, last.key):
+        store.use(plan.step, last.key)  # so that no clean-up removes it meanwhile
+    try:
+        check([artifact])
+    except DamagedArtifactError:
+        return None
+    return artifact.folder
 
 
 def run_uncached(
@@ -155,8 +176,7 @@ def _run(
     """Runs a step in a workspace; its manifest is the last file that is written there."""
     began = monotonic()
     facts = json.loads(json.dumps(step.run(workload, inputs, workspace)))  # as later runs see them
-    folder, before = workspace.folder, workspace.earlier
-    files = earlier.list_shared(folder, before) if before else list_files(folder)
+    files = list_files(workspace.folder)
     manifest = {
         "digest": digest_of_output(facts, files),
         "facts": facts,

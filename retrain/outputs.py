@@ -216,33 +216,14 @@ def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 
 def list_files(folder: Path) -> list[dict[str, Any]]:
     """Every file below a folder: path (relative, `/`), bytes and sha256 (hex), in order."""
-    return describe(folder, stats_of(folder), {})
-
-
-def stats_of(folder: Path) -> dict[str, os.stat_result]:
-    """What `os.stat` gives of every file below a folder, by its path (relative, `/`), in order."""
     paths = (f"{place}/{name}" for place, _, names in os.walk(folder) for name in names)
-    stats = {path: os.stat(path) for path in sorted(paths)}  # noqa: PTH116  millions of them
-    return {path.removeprefix(f"{folder}/"): stat for path, stat in stats.items()}
-
-
-def describe(
-    folder: Path, stats: Mapping[str, os.stat_result], known: Mapping[int, str]
-) -> list[dict[str, Any]]:
-    """Describes files as `list_files` does.
-
-    Args:
-        folder: The folder.
-        stats: Its files, as `stats_of` gives them.
-        known: The sha256 of files by their inodes, which are not read again.
-    """
-    size = sum(stat.st_size for stat in stats.values() if stat.st_ino not in known)
-    with console.counted("hashing", size, "bytes") as show:
+    sizes = {path: os.stat(path).st_size for path in sorted(paths)}  # noqa: PTH116  millions
+    with console.counted("hashing", sum(sizes.values()), "bytes") as show:
         return [
             {
-                "path": path,
-                "bytes": stat.st_size,
-                "sha256": known.get(stat.st_ino) or sha256_of(f"{folder}/{path}", show),
+                "path": path.removeprefix(f"{folder}/"),
+                "bytes": size,
+                "sha256": sha256_of(path, show),
             }
-            for path, stat in stats.items()
+            for path, size in sizes.items()
         ]

@@ -1,6 +1,5 @@
 """Fetches data under DVC: the folder `data/`, whose version is in `data.dvc`."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from typing import Any
 
 from retrain.errors import UsageError
 from retrain.logins import without_login
-from retrain.outputs import MANIFEST
 from retrain.params import parse_yaml
 from retrain.project import Project
 from tasks.data.listing import link_file, list_files
@@ -38,13 +36,11 @@ class DvcSource:
         project: The clone.
         part: Relative to `data/`; `.` for all of it.
         revision: The git revision whose `data.dvc` is used; None is the working tree.
-        earlier: An output of `pull` with an earlier version; None if there is none.
     """
 
     project: Project
     part: PurePath
     revision: str | None
-    earlier: Path | None = None
 
     def digest(self) -> str:
         """DVC's hash of `data/`: the MD5 (hex) of its listing, with the suffix `.dir`."""
@@ -145,10 +141,7 @@ class DvcSource:
             ) from None
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Links to DVC's cache, after `dvc fetch` of what is missing there.
-
-        Files that the earlier version has, too, are links to its: these have been checked.
-        """
+        """Links to DVC's cache, after `dvc fetch` of what is missing there."""
         with self._repo() as repo:
             cache = cache_of(repo)
             listing = object_path(cache, digest)
@@ -156,29 +149,11 @@ class DvcSource:
             self._download(repo, [listing], self._pinned().get("size") if is_whole else None)
             check_objects([listing], [digest])
             files = self.below(read_listing(listing), digest)
-            for name in self._known(files, cache):  # none leads outside, or none had been taken
-                link_file(f"{self.earlier}/data/{name}", f"{folder}/{name}")
-                del files[name]
             targets = [inside(folder, name) for name in files]
             objects = [object_path(cache, md5) for md5 in files.values()]
             self._download(repo, objects)
             check_objects(objects, list(files.values()))
             map_in_threads(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
-
-    def _known(self, files: Mapping[str, str], cache: Path) -> list[str]:
-        """The files with the same name and content in the earlier version."""
-        if self.earlier is None:
-            return []
-        manifest = json.loads((self.earlier / MANIFEST).read_bytes())
-        digest = manifest["plan"]["inputs"]["data"]
-        listing = object_path(cache, digest)
-        if not listing.exists():
-            return []
-        check_objects([listing], [digest])
-        before = self.below(read_listing(listing), digest)
-        if len(before) == 1:  # an archive, of which the earlier output has the content
-            return []
-        return [name for name, md5 in files.items() if before.get(name) == md5]
 
     def below(self, md5s: Mapping[str, str], digest: str) -> dict[str, str]:
         """The files of the part, by their names below it; or the one file that the part names.

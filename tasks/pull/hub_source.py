@@ -1,6 +1,5 @@
 """Downloads data sets from the Hugging Face hub."""
 
-import glob
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,6 @@ from pathlib import Path
 
 from retrain.errors import UsageError
 from tasks.data.listing import link_file, list_files
-from tasks.pull.earlier import read_known
 from tasks.pull.transfer import arriving, reaching
 
 
@@ -22,12 +20,10 @@ class HubSource:
     Attributes:
         name: `owner/name`.
         revision: A branch, a tag or a commit.
-        earlier: An output of `pull` with an earlier version; None if there is none.
     """
 
     name: str
     revision: str
-    earlier: Path | None = None
 
     def digest(self) -> str:
         """The commit that the revision points to; for a full commit hash the hub is not asked."""
@@ -39,30 +35,22 @@ class HubSource:
             return str(HfApi().dataset_info(self.name, revision=self.revision).sha)
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Downloads the files, except those that a killed run or the earlier version has."""
+        """Downloads the files, except those that a killed run has."""
         from huggingface_hub import HfApi, RepoFile, snapshot_download
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
-        downloaded, known = scratch / "hub", read_known(self.earlier)
+        downloaded = scratch / "hub"
         with self._reached():
             listed = HfApi().list_repo_tree(
                 self.name, recursive=True, revision=digest, repo_type="dataset"
             )
-            files = [
-                entry
-                for entry in listed
-                if isinstance(entry, RepoFile) and entry.path.endswith(".parquet")
-            ]
-            same = {
-                file.path: known[file.path][1]
-                for file in files
-                if file.lfs and file.lfs.sha256 == known.get(file.path, ("",))[0]
-            }
             missing = sum(
-                file.size
-                for file in files
-                if file.path not in same and not (downloaded / file.path).exists()
+                entry.size
+                for entry in listed
+                if isinstance(entry, RepoFile)
+                and entry.path.endswith(".parquet")
+                and not (downloaded / entry.path).exists()
             )
             with arriving(downloaded, missing):
                 snapshot_download(
@@ -70,18 +58,16 @@ class HubSource:
                     repo_type="dataset",
                     revision=digest,
                     allow_patterns="*.parquet",
-                    ignore_patterns=[glob.escape(name) for name in same],
                     local_dir=downloaded,
                 )
-        new = {name: f"{downloaded}/{name}" for name, _ in list_files(downloaded)}
-        places = same | new
-        if not places:
+        names = [name for name, _ in list_files(downloaded)]
+        if not names:
             raise UsageError(
                 f"data.path: {self.name} on the Hugging Face hub has no Parquet files. Try "
                 f"{self.name}@refs/convert/parquet, where the hub keeps a copy of many."
             )
-        for name, place in places.items():
-            link_file(place, folder / name)
+        for name in names:
+            link_file(downloaded / name, folder / name)
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

@@ -9,8 +9,7 @@ from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
-from tasks.data.listing import link_file, list_files
-from tasks.pull.earlier import read_known
+from tasks.data.listing import list_files
 from tasks.pull.transfer import map_in_threads
 
 PIECE = 1 << 20  # bytes per read, after each of which the progress is shown
@@ -33,11 +32,9 @@ class LocalSource:
 
     Attributes:
         path: An absolute path.
-        earlier: An output of `pull` with an earlier version; None if there is none.
     """
 
     path: Path
-    earlier: Path | None = None
 
     def digest(self) -> str:
         """SHA-256 (hex) over the names and the bytes of the files."""
@@ -59,20 +56,12 @@ class LocalSource:
         return _digests[state]
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Copies the files, whose bytes are measured on the way.
-
-        Those that the earlier version has, too, are links to its.
-        """
-        files, known = self._files(), read_known(self.earlier)
-
-        def put(name: str, show: Show) -> str:
-            sha256, same = known.get(name, ("", ""))
-            if sha256 and sha256_of(files[name], show) == sha256:
-                link_file(same, folder / name)
-                return sha256
-            return _copy(files[name], folder / name, show)
-
-        if _digest_of_all("copying", files, put) != digest:
+        """Copies the files, whose bytes are measured on the way."""
+        files = self._files()
+        copied = _digest_of_all(
+            "copying", files, lambda name, show: _copy(files[name], folder / name, show)
+        )
+        if copied != digest:
             raise ValueError(f"{self.path} has changed since the run started: run it again.")
 
     def _files(self) -> dict[str, Path]:

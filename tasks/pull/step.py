@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,7 +75,6 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
 @step(
     inputs=("data",),
     reads=("data.path", "data.format"),
-    by_difference=True,
     hours=12,
     imports=("dvc.repo",),
 )
@@ -95,8 +93,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """
     folder = workspace.folder / "data"
     folder.mkdir()
-    found: Any = find_source(data, workspace.project, version.revision)
-    source = replace(found, earlier=workspace.earlier)
+    source: Any = find_source(data, workspace.project, version.revision)
     try:
         source.fetch(version.digest, folder, workspace.scratch)
         unpack(folder, workspace.scratch)

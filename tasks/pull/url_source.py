@@ -1,7 +1,6 @@
 """Downloads data from a URL of any protocol that fsspec knows."""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,13 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrain.atomic import write_json
 from retrain.errors import UsageError
-from retrain.step import REPORT, digest_of
+from retrain.step import digest_of
 from tasks.data.listing import link_file
 from tasks.pull.transfer import arriving, inside, map_in_threads, reaching
 
-MARKS = "marks.json"  # of the files, below `report/`: what `_mark` says of each
 AT_ONCE = 64  # files: small ones mostly wait for an answer
 
 # The names that file systems use for a mark of a file's content, and for the time of its last
@@ -31,31 +28,26 @@ class UrlSource:
 
     Attributes:
         url: `https://…`, `s3://…`, `gs://…`, `file://…`, without a login.
-        earlier: An output of `pull` with an earlier version; None if there is none.
     """
 
     url: str
-    earlier: Path | None = None
 
     def digest(self) -> str:
         """SHA-256 (hex) over a mark of each file from the server: its ETag or hash, else its time.
 
         A file without any of these is read.
         """
-        return digest_of(self._marks())
-
-    def _marks(self) -> dict[str, list[str]]:
         with self._open() as (file_system, files):
-            return {name: _mark(file_system, info) for name, info in sorted(files.items())}
+            marks = {name: _mark(file_system, info) for name, info in sorted(files.items())}
+        return digest_of(marks)
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Downloads the files, except those that a killed run or the earlier version has."""
-        same = self._known()
+        """Downloads the files, except those that a killed run has."""
         downloads = scratch / "url"
         downloads.mkdir(exist_ok=True)
         with self._open() as (file_system, files):
             targets = {name: inside(folder, name) for name in files}
-            downloaded = {name: downloads / digest_of(name) for name in files if name not in same}
+            downloaded = {name: downloads / digest_of(name) for name in files}
             sizes = [
                 files[name]["size"] for name, place in downloaded.items() if not place.exists()
             ]
@@ -66,23 +58,9 @@ class UrlSource:
                     AT_ONCE,
                 )
         for name, target in targets.items():
-            link_file(same.get(name) or downloaded[name], target)
-        marks = self._marks()
-        if digest_of(marks) != digest:
+            link_file(downloaded[name], target)
+        if self.digest() != digest:
             raise ValueError(f"{self.url} has changed since the run started: run it again.")
-        report = folder.parent / REPORT
-        report.mkdir(exist_ok=True)
-        write_json(report / MARKS, marks)
-
-    def _known(self) -> dict[str, Path]:
-        """The files with the same name and mark in the earlier version, and where they are."""
-        if self.earlier is None:
-            return {}
-        before = json.loads((self.earlier / REPORT / MARKS).read_bytes())
-        if len(before) == 1:  # an archive, of which the earlier output has the content
-            return {}
-        known = (name for name, mark in self._marks().items() if before.get(name) == mark)
-        return {name: self.earlier / "data" / name for name in known}
 
     @contextmanager
     def _open(self) -> Iterator[tuple[Any, dict[str, dict[str, Any]]]]:

@@ -11,11 +11,10 @@ import pytest
 from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.store import Store
 from retrain.workload import Data, Model, Workload
 from tasks.pull import dvc_source
 from tasks.pull.step import data_version, pull
-from tests.tasks.pull.pulling import dvc, git, made, make_files, pulled, read_files, serving
+from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files, serving
 
 REMOTE = ".dvc/remote/files/md5"
 CACHE = ".dvc/cache/files/md5"
@@ -272,31 +271,3 @@ def test_a_listing_that_leads_elsewhere_is_refused(project, tmp_path, entry, sai
 def test_an_unpacked_archive_without_git_has_its_data(project):
     shutil.rmtree(project.root / ".git")
     assert pulled(project, "data/digits")[1] == NEW
-
-
-def test_only_new_files_are_checked_by_their_md5_and_the_others_are_links(
-    project, tmp_path, monkeypatch
-):
-    store = Store(tmp_path / "store")
-    old = made(store, project, DIGITS, "old")
-    checked, check = [], dvc_source.check_objects
-
-    def noted(objects, md5s):
-        checked.extend(md5 for md5 in md5s if not md5.endswith(".dir"))
-        check(objects, md5s)
-
-    monkeypatch.setattr(dvc_source, "check_objects", noted)
-    new = made(store, project, DIGITS, "new")
-    assert checked == [hashlib.md5(b"digits/dog/2.png").hexdigest()]
-    assert read_files(new.folder / "data") == NEW
-    assert all((new.folder / "data" / name).samefile(old.folder / "data" / name) for name in OLD)
-    assert new.digest == made(Store(tmp_path / "another"), project, DIGITS, "new").digest
-
-
-def test_a_changed_file_of_the_earlier_version_is_not_taken(project, tmp_path):
-    store = Store(tmp_path / "store")
-    old = made(store, project, DIGITS, "old")
-    path = old.folder / "data/cat/1.png"
-    path.unlink()
-    path.write_text("digits/cat/2.png")
-    assert read_files(made(store, project, DIGITS, "new").folder / "data") == NEW

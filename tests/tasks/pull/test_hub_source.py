@@ -8,9 +8,7 @@ from huggingface_hub import constants
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.store import Store
-from retrain.workload import Data
-from tests.tasks.pull.pulling import made, pulled, serving
+from tests.tasks.pull.pulling import pulled, serving
 from tests.tasks.pull.test_url_source import Answer
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -100,22 +98,3 @@ def test_a_data_set_without_parquet_files_or_with_a_name_outside_is_refused(pull
 def test_a_hub_that_is_away_is_an_error_that_is_tried_again(pull):
     with pytest.raises(ConnectionError, match="The data set me/pets on the Hugging Face hub"):
         pull("me/pets", None)
-
-
-def test_only_the_files_that_have_changed_are_downloaded(pull, tmp_path):
-    def make(store):
-        return lambda project, path, **data: made(Store(store), project, Data(path=path, **data))
-
-    def week(number, store, *more):
-        files = {f"data/train-{part}.parquet": b"PAR1 %d" % part for part in (1, *more)}
-        kind = {"files": files, "sha": f"{number}" * 40, "sent": []}
-        handler = type("Handler", (HubServer,), kind)
-        return pull("me/pets", handler, make(tmp_path / store)), handler.sent
-
-    old, _ = week(1, "store")
-    new, sent = week(2, "store", 2)
-    assert sent == ["train-2.parquet"]
-    assert (new.folder / "data/data/train-1.parquet").samefile(
-        old.folder / "data/data/train-1.parquet"
-    )
-    assert new.digest == week(2, "another", 2)[0].digest

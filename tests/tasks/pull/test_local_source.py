@@ -7,12 +7,10 @@ import pytest
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.store import Store
 from retrain.workload import Data
-from tasks.pull import local_source
 from tasks.pull.local_source import LocalSource
 from tasks.pull.step import data_version
-from tests.tasks.pull.pulling import made, make_files, pulled
+from tests.tasks.pull.pulling import make_files, pulled
 
 
 @pytest.fixture
@@ -87,18 +85,3 @@ def test_only_regular_files_are_data(project, tmp_path):
         (root / link).symlink_to(to)
     _, files, _ = pulled(project, root)
     assert set(files) == {"ant/1.png", "cat/1.png", "dog/1.png", "dog/1 again.png"}
-
-
-def test_only_the_files_that_have_changed_are_copied(project, tmp_path, monkeypatch):
-    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png", "dog/2.png")
-    data, copied, copy = Data(path=str(tmp_path / "pets")), [], local_source._copy
-    old = made(Store(tmp_path / "store"), project, data)
-    monkeypatch.setattr(
-        local_source, "_copy", lambda path, *to: copied.append(path.name) or copy(path, *to)
-    )
-    (tmp_path / "pets/dog/1.png").write_text("another")
-    (tmp_path / "pets/dog/2.png").rename(tmp_path / "pets/dog/3.png")
-    new = made(Store(tmp_path / "store"), project, data)
-    assert sorted(copied) == ["1.png", "3.png"]
-    assert (new.folder / "data/cat/1.png").samefile(old.folder / "data/cat/1.png")
-    assert new.digest == made(Store(tmp_path / "another"), project, data).digest

@@ -188,8 +188,6 @@ def test_only_the_source_of_the_data_is_code_of_the_step(project, data, source):
     used = ("step", "archives", "transfer", f"{source}_source")
     data = {f"tasks.data.{name}" for name in ("formats", "listing", "listings")}
     modules = {*data, *(f"tasks.pull.{name}" for name in used)}
-    if source in ("local", "hub"):  # which find by SHA-256 what has not changed
-        modules.add("tasks.pull.earlier")
     if source == "dvc":
         modules.add("tasks.pull.dvc_cache")
     assert set(code) == modules

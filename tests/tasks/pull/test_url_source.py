@@ -13,13 +13,12 @@ from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.runs import console
-from retrain.store import Store
 from retrain.workload import Data
 from tasks.pull import transfer, url_source
 from tasks.pull.step import data_version
 from tasks.pull.url_source import UrlSource
 from tests.flows.conftest import until
-from tests.tasks.pull.pulling import made, make_files, pulled, read_files, serving
+from tests.tasks.pull.pulling import make_files, pulled, read_files, serving
 
 
 @pytest.fixture
@@ -44,29 +43,6 @@ def test_a_folder_at_a_url_is_downloaded(project):
         assert pulled(project, "memory://pets")[0] != version
     finally:
         memory.rm("/pets", recursive=True)
-
-
-def test_only_the_files_whose_mark_is_another_are_downloaded(project, tmp_path, monkeypatch):
-    memory, data = fsspec.filesystem("memory"), Data(path="memory://weeks")
-    memory.pipe({"/weeks/cat/1.png": b"1", "/weeks/dog/1.png": b"2"})
-    fetched, download = [], url_source._download
-    try:
-        old = made(Store(tmp_path / "store"), project, data)
-        monkeypatch.setattr(
-            url_source,
-            "_download",
-            lambda files, info, to: fetched.append(info["name"]) or download(files, info, to),
-        )
-        memory.pipe({"/weeks/dog/1.png": b"3", "/weeks/dog/2.png": b"4"})
-        new = made(Store(tmp_path / "store"), project, data)
-        assert sorted(fetched) == ["/weeks/dog/1.png", "/weeks/dog/2.png"]
-        assert read_files(new.folder / "data") == {
-            "cat/1.png": "1", "dog/1.png": "3", "dog/2.png": "4"
-        }  # fmt: skip
-        assert (new.folder / "data/cat/1.png").samefile(old.folder / "data/cat/1.png")
-        assert new.digest == made(Store(tmp_path / "another"), project, data).digest
-    finally:
-        memory.rm("/weeks", recursive=True)
 
 
 def test_a_file_on_a_web_server_has_the_servers_version(project, tmp_path):
