@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from retrain import gc, tracking
+from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import lineage, versions
 from retrain.registry.lineage import Images, Lineage, Made
 from retrain.runs import records
-from retrain.store import RunContext, Store, write_json
+from retrain.store import RunContext, Store
 from tests import templates
 from tests.retrain.test_store import make_toy, with_lr
 
