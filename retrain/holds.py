@@ -12,6 +12,8 @@ from retrain.locks import locked
 from retrain.project import Project
 from retrain.step import TrialContext
 
+_KILLED_SECONDS = 7 * 86400.0
+
 
 @dataclass(frozen=True)
 class Runs:
@@ -56,15 +58,17 @@ class Runs:
             self._release(hold)
 
     def oldest(self) -> float:
-        """When the oldest run began that goes on.
+        """When the oldest run began that goes on, or was killed and not forgotten for a week.
 
         Returns:
             Seconds since the epoch; now if there is none.
         """
         began, killed = [time()], set(self._free_holds())
-        for hold in {*self.folder.glob("*.lock")} - killed:
+        for hold in self.folder.glob("*.lock"):
             with suppress(FileNotFoundError):  # it has ended
-                began.append(hold.stat().st_mtime)
+                start = hold.stat().st_mtime
+                if hold not in killed or time() - start < _KILLED_SECONDS:
+                    began.append(start)
         return min(began)
 
     def _free_holds(self) -> Iterator[Path]:

@@ -212,7 +212,8 @@ def _servers(project: Project) -> str:
         health = service.health and f"{service.url}{service.health}"
         answers = not health or reachable.request(health, seconds=SERVER_SECONDS)[0] == 200
         if service not in running or not answers:
-            raise ValueError(f"{service.name} does not answer: see retrain logs {service.name}")
+            log = project.relative(project.logs / f"{service.name}.log")
+            raise ValueError(f"{service.name} does not answer: see {log}")
     return f"{', '.join(service.name for service in running)} run"
 
 
