@@ -30,7 +30,6 @@ def content(folder):
 def two_weeks(tmp_path, monkeypatch):
     """The folder of the second week from the first, and that from nothing."""
     monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 3)
-    monkeypatch.setattr(scan, "LOOKED_UP", 2)
     places = [tmp_path / name for name in ("first", "second", "anew")]
     _, earlier = run(places[0], FILES | {"train/dog/broken.png": b"broken"}, TOLERANT)
     moved = dict(FILES)
