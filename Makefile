@@ -10,7 +10,7 @@ export DVC_NO_ANALYTICS = 1
 export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export HF_HUB_DISABLE_TELEMETRY = 1
-.PHONY: help setup train test test-all test-cluster fuzz mutants lint format docs bench soak up down year lock upgrade
+.PHONY: help setup train test test-all test-cluster fuzz lint format docs bench soak up down year lock upgrade
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
@@ -19,9 +19,14 @@ help:  ## Show the targets.
 setup: .venv/installed  ## Install the locked environment into .venv (once).
 
 .venv/installed: requirements-dev.lock pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-dev.lock
-	$(BIN)/pip install --quiet --editable .  # and PyTorch, whose build differs between systems
+	@echo "Making an environment in .venv, with uv to fill it …"
+	@$(PYTHON) -m venv .venv
+	@sed -n '/^uv==/,/# via/p' requirements-dev.lock > .venv/uv.lock
+	@$(BIN)/pip install --quiet --no-deps --require-hashes --requirement .venv/uv.lock
+	@echo "Installing the locked packages, 1.6 GB …"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirement requirements-dev.lock
+	@echo "Installing PyTorch, whose build differs between systems, and this project …"
+	@$(BIN)/pip install --quiet --editable .
 	@touch $@
 
 upgrade:  ## Merge a newer version of this project (REF=upstream/main), and show what would run again.
@@ -51,11 +56,8 @@ test-all: test  ## Run the slow tests, too.
 test-cluster: setup  ## Train on two machines made of namespaces, and let them and their servers fail (as root).
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
-fuzz: setup  ## Try thousands of broken images, data sets and configurations (ARGS="--images 200").
-	$(BIN)/python -m tests.fuzz $(ARGS)
-
-mutants: setup  ## Change the core one place at a time; which changes no test notices (ARGS="--sample 99").
-	$(BIN)/python scripts/mutants.py $(ARGS)
+fuzz: setup  ## Try broken images, data sets and configurations (CASES=2000).
+	$(BIN)/python -m pytest -m slow tests/test_fuzz.py
 
 lint: setup  ## Check style (ruff) and types (mypy, strict).
 	$(BIN)/ruff check .
@@ -73,11 +75,11 @@ docs: setup  ## Write the reference pages, and build the documentation into site
 bench: setup  ## Run the benchmarks side by side with what a user would write instead (DATA=cifar10).
 	$(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
 
-soak: setup  ## End runs at random moments, and check that the next run mends all (TRIALS=20).
-	$(BIN)/python -m tests.soak $(or $(TRIALS),20)
+soak: setup  ## End runs at random moments, and check that the next run mends all (TRIALS=50).
+	$(BIN)/python -m pytest -m slow tests/test_soak.py
 
 year: setup  ## Play a year of a project week by week, with what goes wrong in one (WEEKS=52).
-	$(BIN)/python -m tests.year $(or $(WEEKS),52)
+	$(BIN)/python -m pytest -m slow tests/test_year.py
 
 up: setup  ## Start the Prefect server, a worker with the deployments, the MLflow UI, and Ray.
 	@$(BIN)/retrain up

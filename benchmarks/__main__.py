@@ -2,7 +2,7 @@
 
     python -m benchmarks --data cifar10
 
-`--data` is a folder with the `train.parquet` and `test.parquet` of CIFAR-10 in the layout of the
+`--data` is a folder with the `test.parquet` of CIFAR-10 in the layout of the
 Hugging Face hub; what needs it is left out without it. Each benchmark runs in a process of its own,
 with its own defaults, and can be run alone: its docstring says what is measured and how.
 """
@@ -20,49 +20,35 @@ from benchmarks.table import FILE, Row, markdown
 
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- written by make bench -->", "<!-- end -->"
-ALONE = (
+NAMES = (
     "train_throughput",
     "training_loops",
     "two_workers",
     "predict",
-    "batch_predict",
-    "embed",
     "gpu",
     "flow",
-    "deployment",
-    "memory",
-    "digests",
-    "report",
-    "weeks",
+    "gate",
+    "prepare",
 )
-WITH_DATA = {
-    "prepare": ("--cifar", "test.parquet"),
-    "plan": ("--cifar", "test.parquet"),
-    "precision": ("--data", "."),
-    "near_duplicates": ("--data", "."),
-    "crop": ("--data", "."),
-    "suspects": ("--data", "."),
-}
+CIFAR = "prepare"  # needs the data
 
 
 def main() -> None:
     """Runs them one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--only", nargs="+", choices=[*ALONE, *WITH_DATA], help="no table then")
+    parser.add_argument("--only", nargs="+", choices=NAMES, help="no table then")
     options = parser.parse_args()
-    wanted = options.only or [*ALONE, *WITH_DATA]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.jsonl"
         file.touch()
-        for name in wanted:
+        for name in options.only or NAMES:
             arguments: list[str] = []
-            if name in WITH_DATA:
-                if options.data is None:
-                    print(f"\n{name} is left out: it needs --data", flush=True)
-                    continue
-                flag, below = WITH_DATA[name]
-                arguments = [flag, str(options.data.absolute() / below)]
+            if name == CIFAR and options.data is None:
+                print(f"\n{name} is left out: it needs --data", flush=True)
+                continue
+            if name == CIFAR:
+                arguments = ["--cifar", str(options.data.absolute() / "test.parquet")]
             print(f"\n{name}", flush=True)
             subprocess.run(
                 [sys.executable, "-m", f"benchmarks.{name}", *arguments],

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.table import Row, report
-from retrain.project import LEDGERS
 
 ROOT = Path(__file__).parents[1]
 TRAIN = ("-m", "retrain.cli", "train", "vit", "--json")
@@ -80,16 +79,13 @@ def _note_steps(document: dict[str, Any], seconds: dict[str, list[float]]) -> No
 
 
 def copy_project(root: Path) -> Path:
-    """Copies what is in git, or would be, to an empty folder, as a repository of its own.
-
-    The heads of the ledgers stay behind: the copy has another MLflow.
-    """
+    """Copies what is in git, or would be, to an empty folder, as a repository of its own."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file() and not name.startswith(f"{LEDGERS}/"):
+        if (ROOT / name).is_file():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, root / name)
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)

@@ -174,35 +174,6 @@ def ideal_loader(workload: Workload, images: Path) -> Speed:
     return by_hand(workload, data, lambda: iter([one] * (len(x) // batch)))
 
 
-def ray_data(workload: Workload, images: Path) -> Speed:
-    """The plain loop, fed by a plan of Ray Data that is run anew for each epoch."""
-    import pyarrow as pa
-    import ray.data
-
-    from retrain.servers import ray_cluster
-
-    ray_cluster.connect()
-    data, batch = open_prepared(images), workload.train.batch_size
-    x, y = tensors(data, "train")
-    pixels = [image.numpy().tobytes() for image in x]
-    table = ray.data.from_arrow(pa.table({"image": pixels, "label": y.numpy()}))
-
-    def decode(rows: dict[str, Any]) -> dict[str, Any]:
-        flat = np.frombuffer(b"".join(rows["image"]), np.uint8)
-        return {"image": flat.reshape(-1, *data.shape), "label": rows["label"]}
-
-    dataset = table.repartition(8).materialize()
-
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        plan = dataset.map_batches(decode, batch_size=batch)
-        for rows in plan.iter_torch_batches(
-            batch_size=batch, drop_last=True, local_shuffle_buffer_size=len(x) // 2
-        ):
-            yield rows["image"], rows["label"]
-
-    return by_hand(workload, data, batches)
-
-
 def hf_trainer(workload: Workload, images: Path) -> Speed:
     """The Trainer of `transformers` with its own loader."""
     from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
@@ -288,18 +259,22 @@ def build(workload: Workload, data: Prepared) -> Any:
     return models.build(workload.model.family, settings, data.shape, len(data.labels))
 
 
-def _augment(workload: Workload, rows: int) -> Callable[[Tensor], Tensor]:
+def _augment(
+    workload: Workload, rows: int, rank: int = 0, workers: int = 1
+) -> Callable[[Tensor], Tensor]:
     """The step's own changes of the images, counting the steps itself."""
     hyperparameters = workload.train
-    batches = BatchSampler(
-        rows, hyperparameters.batch_size, hyperparameters.seed, rank=0, workers=1
-    )
+    batches = BatchSampler(rows, hyperparameters.batch_size, hyperparameters.seed, rank, workers)
     steps = iter(range(2**31))
     return lambda images: augment(images, hyperparameters.augment, batches, next(steps))
 
 
 def by_hand(
-    workload: Workload, data: Prepared, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]
+    workload: Workload,
+    data: Prepared,
+    batches: Callable[[], Iterator[tuple[Tensor, Tensor]]],
+    rank: int = 0,
+    workers: int = 1,
 ) -> Speed:
     """The loop that one would write by hand.
 
@@ -307,16 +282,20 @@ def by_hand(
         workload: What is trained.
         data: The images; those of `val` are in memory.
         batches: Gives those of an epoch, anew at each call.
+        rank: Of this process among the workers.
+        workers: How many there are.
     """
     hyperparameters = workload.train
     network = build(workload, data)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network.to(device)
+    if workers > 1:
+        network = torch.nn.parallel.DistributedDataParallel(network)
     optimizer = make_optimizer(network, hyperparameters)
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=hyperparameters.label_smoothing)
     rows = len(data.split("train"))
     per_epoch = rows // hyperparameters.batch_size
-    augment = _augment(workload, rows)
+    augment = _augment(workload, rows, rank, workers)
     val_x, val_y = (each.to(device) for each in tensors(data, "val"))
     bf16 = hyperparameters.precision == "bf16"
     autocast = torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()

@@ -9,8 +9,6 @@ image to the last probability, the model's loading included; the first round is 
 warm-up. `auto` is `tasks.compute.inference` in the precision that the project chooses.
 
 The figures are images/s, medians of the rounds, and their ratios to the loop.
-
-Result of 2026-11-21: see `README.md` beside this file.
 """
 
 import argparse
@@ -76,7 +74,6 @@ def main() -> None:
                             pass
                     found[way].append(rows / (monotonic() - began))
         speeds = {way: statistics.median(each[1:]) for way, each in found.items()}
-        print(f"{name}, {rounds} rounds; auto is {auto}")
         for way, precision in (("step", "fp32"), ("auto", f"auto ({auto})")):
             report(
                 Row(

@@ -4,14 +4,12 @@
 
 The data: the JPEGs of a Parquet file of CIFAR-10 (columns `image`, a struct of `bytes` and `path`,
 and `label`), as it is and as class folders, made into 64 x 64; and `--photos` JPEGs of 1,500 x
-1,000 (quality 85, 4:2:0, some 300 kB) that are mixed from those images, with noise, made into 224 x
-224.
+1,000 (quality 85, 4:2:0, some 300 kB), which are those images with noise, made into 224 x 224.
 
 - preprocess: images/s of the real step, from its call to its return. Ray runs and has its workers.
 - pool: images/s of a pool of two processes that runs already. Each reads the encoded images of a
   part, decodes and crops them with Pillow (no draft mode), scales them (bicubic) and writes them to
   a `.npy` file.
-- inspection: images/s of the part of `validate` that reads and decodes, for comparison.
 
 A kind counts with the median of its rounds; they take turns.
 
@@ -50,11 +48,8 @@ from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Images
 from tasks.compute.ray_data import map_units
-from tasks.data.raw_dataset import open_raw_dataset
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
-from tasks.validate.label_names import LabelNames
-from tasks.validate.scan import scan_units
 from tasks.validate.step import validate
 
 DATA = Data(path="data")
@@ -103,24 +98,13 @@ def write_data(root: Path, cifar: Path, photos: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(image)
     random = np.random.default_rng(0)
-    scenes = [scene(encoded, random) for _ in range(24)]
     for number in range(photos):
-        first, second = (scenes[index] for index in random.choice(len(scenes), 2, replace=False))
-        photo = Image.blend(first, second, random.uniform(0.2, 0.8))
         path = root / f"photos/data/{number % 10}/{number:05}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
+        image = Image.open(io.BytesIO(encoded[number % len(encoded)])).resize((1500, 1000))
+        pixels = np.asarray(image) + random.normal(0, 8, (1000, 1500, 3))
+        photo = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
         photo.save(path, "JPEG", quality=85, subsampling="4:2:0")
-
-
-def scene(encoded: Sequence[bytes], random: np.random.Generator) -> Image.Image:
-    """A collage of 15 x 10 of the images, scaled up, with some noise: 1,500 x 1,000."""
-    collage = Image.new("RGB", (480, 320))
-    for number, index in enumerate(random.integers(0, len(encoded), 150)):
-        tile = Image.open(io.BytesIO(encoded[index]))
-        collage.paste(tile, (number % 15 * 32, number // 15 * 32))
-    pixels = np.asarray(collage.resize((1500, 1000), Image.Resampling.BICUBIC)).astype(np.float32)
-    pixels += random.normal(0, 8, pixels.shape).astype(np.float32)
-    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
 def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, target: str) -> None:
@@ -137,9 +121,6 @@ def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, ta
             DATA, images, pulled, validated, _workspace(folder)
         ),
         "pool": lambda folder: run_pool(pool, paths, images.size, folder),
-        "inspection": lambda folder: scan_units(
-            open_raw_dataset(DATA, pulled), LabelNames(folder, None), folder
-        ),
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(-1, rounds):  # the first is the warm-up
@@ -153,9 +134,6 @@ def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, ta
                     prepared = open_prepared(Path(folder) / "output/files")
                     assert sum(len(prepared.split(split)) for split in facts["rows"]) == count
     speed = {kind: count / statistics.median(taken) for kind, taken in seconds.items()}
-    print(f"{count:,} images as {root.name} to {images.size} x {images.size}, {rounds} rounds")
-    for kind in kinds:
-        print(f"  {kind:<10} {speed[kind]:8,.0f} images/s")
     what = f"{count:,} as {root.name} to {images.size} x {images.size}"
     ours, theirs = speed["preprocess"], speed["pool"]
     report(Row("prepare", what, ours, "two-process Pillow pool", theirs, "images/s", target))

@@ -10,14 +10,11 @@ compared with
 - bare: a PyTorch loop over tensors in memory, in fp32
 - ideal loader: that loop on one batch again and again, which no loader can beat
 - HF Trainer: that of `transformers`, with its own loader
-- Ray Data: the bare loop fed by a Ray Data plan that is run for each epoch
 
 The figures are images/s, training (from an epoch's first batch to its last) and epoch (from one
 epoch's end to the next one's, with validation and all that is done besides). The first epoch of a
 training is left out as warm-up; a training counts with the median of its epochs, and a way with the
 median of its trainings. The ratio is that of the step to the bare loop.
-
-Result of 2026-11-21: see `README.md` beside this file.
 """
 
 import argparse
@@ -49,7 +46,7 @@ MIDDLING = {
     "train.augment": {"flip": True, "shift": 4},
 }
 FP32 = {"train.precision": "fp32"}
-ALL = ("step", "bare", "ideal_loader", "hf_trainer", "ray_data")
+ALL = ("step", "bare", "ideal_loader", "hf_trainer")
 
 
 @dataclass(frozen=True)
@@ -116,8 +113,6 @@ def run(setting: Setting, rounds: int) -> None:
         for _ in range(rounds):
             for way in random.sample(setting.ways, len(setting.ways)):  # none is always first
                 speeds[way].append(speed(way, workload, images))
-    print(f"{setting.name}: {workload.train.precision}, {torch.get_num_threads()} threads", end="")
-    print(f", {rounds} rounds; images/s of training, and of whole epochs")
     median = {
         way: Speed(
             statistics.median(each.training for each in found),
@@ -125,8 +120,6 @@ def run(setting: Setting, rounds: int) -> None:
         )
         for way, found in speeds.items()
     }
-    for way, found in median.items():
-        print(f"  {way:<13} {found.training:8.0f} {found.epoch:8.0f}", flush=True)
     ours = median.pop("step")
     for way, theirs in median.items():
         target = setting.target if way == "bare" else "-"

@@ -63,16 +63,6 @@ def huggingface(workload: Workload, images: Path) -> float:
     return rows / statistics.median(entry["seconds"] for entry in history[1:])
 
 
-def huggingface_by_hand(workload: Workload, images: Path) -> float:
-    """The Trainer, as one would call it."""
-    return loops.hf_trainer(workload, images).epoch
-
-
-def dataloader(workload: Workload, images: Path) -> float:
-    """The step with a `DataLoader`."""
-    return loops.step(changed(workload, scale={"ingest": "dataloader"}), images).training
-
-
 def dataloader_by_hand(workload: Workload, images: Path) -> float:
     """A plain loop over a `DataLoader`."""
     data = open_prepared(images)
@@ -181,8 +171,13 @@ def ray_data_by_hand(workload: Workload, images: Path) -> float:
 
 
 PAIRS: dict[str, tuple[Callable[..., float], Callable[..., float]]] = {
-    "huggingface": (huggingface, huggingface_by_hand),
-    "dataloader": (dataloader, dataloader_by_hand),
+    "huggingface": (huggingface, lambda *given: loops.hf_trainer(*given).epoch),
+    "dataloader": (
+        lambda workload, images: (
+            loops.step(changed(workload, scale={"ingest": "dataloader"}), images).training
+        ),
+        dataloader_by_hand,
+    ),
     "function": (function, function_by_hand),
     "ray_data": (ray_data, ray_data_by_hand),
 }

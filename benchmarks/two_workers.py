@@ -12,8 +12,6 @@ fp32: the same network, hyperparameters, global batch and one thread for each of
 The figures are images/s from an epoch's first batch to its last, over both workers; the median of a
 training's epochs but the first, and of the rounds. Start-up, which is seconds for torchrun and more
 for Ray, is no part of it.
-
-Result of 2026-11-21: see `README.md` beside this file.
 """
 
 import argparse
@@ -23,13 +21,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed import destroy_process_group, get_rank, init_process_group
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import loops
 from benchmarks.table import Row, report
@@ -39,9 +38,6 @@ from retrain.project import find_project
 from retrain.servers import ray_cluster
 from retrain.workload import Workload
 from tasks.data.shards import open_prepared
-from tasks.train.augment import augment
-from tasks.train.optimizer import learning_rate, make_optimizer
-from tasks.train.sampler import BatchSampler
 
 ROWS = 1024
 WORKERS = 2
@@ -94,35 +90,19 @@ def bare(workload: Workload, images: Path) -> None:
     """The loop of one process of torchrun; the first one prints its result."""
     init_process_group("gloo")
     torch.set_num_threads(1)
-    hyperparameters, rank = workload.train, get_rank()
-    data = open_prepared(images)
+    rank, batch, data = get_rank(), workload.train.batch_size, open_prepared(images)
     x, y = loops.tensors(data, "train")
-    network = DistributedDataParallel(loops.build(workload, data))
-    optimizer = make_optimizer(network, hyperparameters)
-    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=hyperparameters.label_smoothing)
-    share, per_epoch = hyperparameters.batch_size // WORKERS, len(x) // hyperparameters.batch_size
-    batches = BatchSampler(len(x), hyperparameters.batch_size, hyperparameters.seed, rank, WORKERS)
-    speeds, step = [], 0
-    for epoch in range(hyperparameters.epochs):
-        began = monotonic()
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
-        for number in range(per_epoch):
-            rows = order[number * hyperparameters.batch_size :][rank * share :][:share]
-            loss = loss_of(
-                network(augment(x[rows], hyperparameters.augment, batches, step)), y[rows]
-            )
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(network.parameters(), hyperparameters.clip_norm)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(
-                    step, per_epoch * hyperparameters.epochs, hyperparameters
-                )
-            optimizer.step()
-            step += 1
-        speeds.append(per_epoch * hyperparameters.batch_size / (monotonic() - began))
+    epochs, share = count(), batch // WORKERS
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(next(epochs)))
+        for first in range(0, len(x) // batch * batch, batch):
+            rows = order[first:][rank * share :][:share]
+            yield x[rows], y[rows]
+
+    found = loops.by_hand(workload, data, batches, rank, WORKERS)
     if rank == 0:
-        print(json.dumps({"images_per_second": statistics.median(speeds[1:])}))
+        print(json.dumps({"images_per_second": found.training}))
     destroy_process_group()
 
 

@@ -4,10 +4,6 @@
 # One worker for each server: when it starts, it ends the runs that an earlier one has left.
 set -euo pipefail
 prefect --no-prompt work-pool create local --type process --overwrite
-for file in prefect.yaml team/prefect.yaml; do
-  if [ -e "$file" ]; then
-    prefect --no-prompt deploy --all --prefect-file "$file"
-  fi
-done
+prefect --no-prompt deploy --all
 exec python -m retrain.servers.program worker prefect worker start \
   --pool local --type process --name team

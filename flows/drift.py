@@ -55,7 +55,6 @@ def drift(
         incoming = _sample(run, model, input, image_column)
         against = reference or report.TEST_SPLIT
         result = report.report(project, model, expected, incoming, input, against, run.id)
-        report.publish(workload, result)
         document = run.document(
             workload=workload,
             input=input,

@@ -1,6 +1,7 @@
-"""Makes a workload of images: looks at them, proposes, and writes it with the images under DVC.
+"""Makes a workload of images, which come under DVC, or takes over an example.
 
 retrain init photos
+retrain init --example mnist
 
 It is no Prefect flow: a person runs it, and nobody deploys it. The images are copied, and neither
 moved nor changed.
@@ -13,24 +14,69 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from flows.train import train
 from retrain import atomic
 from retrain.errors import UsageError
-from retrain.params import TEAM_PARAMS, check_name, load_workload, workload_names
-from retrain.project import Project
+from retrain.params import as_yaml, check_name, load_workload, parse_yaml, workload_names
+from retrain.project import PARAMS, Project
 from tasks.data.survey import Survey as Survey, survey
 from tasks.pull.dvc_source import STARTER
 from tasks.pull.local_source import LocalSource
-from tasks.train.proposal import Proposal, find_backbone, propose, this_machine
+from tasks.train.proposal import Proposal as Proposal, find_backbone, propose, this_machine
 
-TEAM_DEPLOYMENTS = Path("team", "prefect.yaml")
-PINNED = Path("data.dvc")
-DVC_CONFIG = Path(".dvc", "config")
+DEPLOYMENTS = "prefect.yaml"
+PINNED = "data.dvc"
+DVC_CONFIG = ".dvc/config"
 NO_NETWORK = "none"  # as `--pretrained`
+
+DEPLOYMENT = """\
+  - name: {name}
+    description: Trains {name} on the current data and promotes it if the gate passes it.
+    entrypoint: flows/train.py:train
+    parameters:
+      workload: {name}
+    tags: [train, {name}]
+    schedules:
+      - cron: "0 4 * * 1"  # Mondays, 04:00
+        timezone: Etc/UTC
+    concurrency_limit:
+      limit: 1
+      collision_strategy: ENQUEUE
+    work_pool:
+      name: local
+"""
+
+
+def take_over(project: Project, example: str) -> list[str]:
+    """Adds an example to the clone's workloads and deployments.
+
+    Args:
+        project: The clone.
+        example: The name of a file of `examples/`, and of its workload.
+
+    Returns:
+        The files that were changed, relative to the project.
+
+    Raises:
+        UsageError: There is no such example, or a workload of its name.
+    """
+    examples = {file.stem: file for file in (project.root / "examples").glob("*.yaml")}
+    if example not in examples:
+        raise UsageError(
+            f"--example {example}: no such example. There are: {', '.join(sorted(examples))}."
+        )
+    if example in workload_names(project.params):
+        raise UsageError(f"There is a workload {example} already.")
+    _add(
+        project, example, examples[example].read_text(encoding="utf-8").partition("workloads:\n")[2]
+    )
+    return [PARAMS, DEPLOYMENTS]
 
 
 def check(project: Project, name: str, images: Path, remote: str | None) -> None:
@@ -46,7 +92,7 @@ def check(project: Project, name: str, images: Path, remote: str | None) -> None
         raise UsageError(f"{images} holds this project itself; name the folder of the images.")
     if (project.root / _place(project, name, images)).exists() and not _is_inside(project, images):
         raise UsageError(f"data/{name} is there already: choose another name with --name.")
-    if remote and (other := _dvc(project, "config", "core.remote")) != STARTER:
+    if remote and (other := _remote(project)) not in (STARTER, None):
         raise UsageError(f"DVC has a remote here, {other}, which is used: leave --remote out.")
 
 
@@ -96,7 +142,7 @@ def write(
         ValueError: DVC does not take the images, or the workload is not valid here.
         OSError: A file cannot be read or written.
     """
-    files = [TEAM_PARAMS, TEAM_DEPLOYMENTS, PINNED, *([DVC_CONFIG] if remote else [])]
+    files = [PARAMS, DEPLOYMENTS, PINNED, *([DVC_CONFIG] if remote else [])]
     place, data = project.root / _place(project, name, images), project.root / "data"
     with ExitStack() as clean_up, ExitStack() as undo:
         if not data.exists():  # the version is in DVC's cache, and the rest was never here
@@ -110,14 +156,17 @@ def write(
             source.fetch(source.digest(), place, place)
         _dvc(project, "add", "--quiet", "--", str(place))
         if remote:
-            _dvc(project, "fetch", "--quiet", PINNED.name)  # what the other remote has of data/
+            if _remote(project):
+                _dvc(project, "fetch", "--quiet", PINNED)  # what the other remote has of data/
             _dvc(project, "remote", "add", "--quiet", "--default", "--", "team", remote)
-            _dvc(project, "push", "--quiet", PINNED.name)
-        _add(project.root / TEAM_PARAMS, "workloads", {name: entry})
-        _add(project.root / TEAM_DEPLOYMENTS, "deployments", [_deployment(name)])
+            _dvc(project, "push", "--quiet", PINNED)
+        yaml, text = YAML(), io.StringIO()
+        yaml.width, yaml.default_flow_style = 100, None  # a mapping without sections is on one line
+        yaml.dump({name: entry}, text)
+        _add(project, name, indent(text.getvalue(), "  "))
         train.check(load_workload(project.params, name), project)
         undo.pop_all()
-    return [str(file) for file in files]
+    return files
 
 
 def _restore(path: Path, content: bytes | None) -> None:
@@ -140,35 +189,39 @@ def _place(project: Project, name: str, images: Path) -> Path:
     return Path("data", name)
 
 
-def _deployment(name: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "description": f"Trains {name} on the current data and promotes it if the gate passes it.",
-        "entrypoint": "flows/train.py:train",
-        "parameters": {"workload": name},
-        "tags": ["train", name],
-        "schedules": [{"cron": "0 4 * * 1", "timezone": "Etc/UTC"}],
-        "concurrency_limit": {"limit": 1, "collision_strategy": "ENQUEUE"},
-        "work_pool": {"name": "local"},
-    }
+def _add(project: Project, name: str, entry: str) -> None:
+    """Adds a workload and its deployment at the end of the files; the rest of them stays as it is.
+
+    Raises:
+        UsageError: Nothing can be added there.
+    """
+    texts = {}
+    deployment = DEPLOYMENT.format(name=as_yaml(name))
+    for file, section, more in (
+        (PARAMS, "workloads", entry),
+        (DEPLOYMENTS, "deployments", deployment),
+    ):
+        before = (project.root / file).read_text(encoding="utf-8")
+        texts[file] = f"{before.rstrip()}\n{more}"
+        try:
+            added = len(parse_yaml(texts[file])[section]) - len(parse_yaml(before)[section] or ())
+        except YAMLError:
+            added = 0
+        if added != 1:
+            raise UsageError(
+                f"{file}: nothing can be added at its end; let `{section}:` be its last section, "
+                "with entries indented by two spaces."
+            )
+    for file, text in texts.items():
+        atomic.write_text(project.root / file, text)
 
 
-def _add(file: Path, key: str, entry: Mapping[str, Any] | list[Any]) -> None:
-    """Adds an entry to a mapping or a list of a YAML file, whose comments stay."""
-    yaml = YAML()
-    yaml.preserve_quotes, yaml.width = True, 100
-    yaml.default_flow_style = None  # of what is added: on one line, if it has no sections
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    tree = (yaml.load(file) if file.exists() else None) or {}
-    if not tree.get(key):
-        tree[key] = entry
-    elif isinstance(entry, Mapping):
-        tree[key].update(entry)
-    else:
-        tree[key].extend(entry)
-    text = io.StringIO()
-    yaml.dump(tree, text)
-    atomic.write_text(file, text.getvalue())
+def _remote(project: Project) -> str | None:
+    """The name of DVC's default remote."""
+    from dvc.config import Config
+
+    name: str | None = Config(str(project.root / ".dvc"))["core"].get("remote")
+    return name
 
 
 def _dvc(project: Project, *arguments: str) -> str:

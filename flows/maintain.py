@@ -81,7 +81,6 @@ def maintain() -> Document:
             what the others have removed.
     """
     cleaned = clean(find_project())
-    records.publish_table("retrain", "removed", cleaned.kinds, cleaned.outcome)
     if cleaned.failures:
         raise ValueError("\n".join([*cleaned.failures, cleaned.outcome]))
     return {"garbage": [vars(piece) for piece in cleaned.garbage], "outcome": cleaned.outcome}

@@ -7,7 +7,6 @@ Its output is a file of the user's, and what a killed run has finished is kept u
 same images with the same package ends.
 """
 
-import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,23 +22,18 @@ from retrain import atomic
 from retrain.errors import UsageError
 from retrain.flow import flow
 from retrain.logins import has_login, refused
-from retrain.messages import message_of
-from retrain.params import load_section
 from retrain.project import Project, find_project
 from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, records
-from retrain.runs.records import Document, FlowRun, publish_table
+from retrain.runs.records import Document, FlowRun
 from retrain.store import Store
-from retrain.workload import Serve
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift import report
-from tasks.predict.inputs import Source, open_source
+from tasks.predict.inputs import open_source
 from tasks.predict.predict import predict as classify, read_origin
 from tasks.production import answers
-
-logger = logging.getLogger("retrain")
 
 UNKNOWN = "Not compared with the test split: the store has lost what the version was evaluated on."
 
@@ -77,8 +71,6 @@ def predict(
             source = open_source(folder, input, image_column)
             path.parent.mkdir(parents=True, exist_ok=True)
             predictions, sample = classify(Registered(project, model), source, path, run.store)
-            if shadow := load_section(project.params, workload, Serve).shadow:
-                _answer_beside(run, model, shadow, source)
         answers.keep(project, model, path, run.id)
         reference, drift = find_reference(project, model), None
         if reference is not None and len(sample):
@@ -93,29 +85,7 @@ def predict(
             drift=drift,
         )
         document["outcome"] = _outcome(document)
-        _publish(workload, document)
         return publish.write(project, document)
-
-
-def _answer_beside(run: FlowRun, model: ModelVersion, shadow: str, source: Source) -> None:
-    """Keeps what another version answers; that it cannot is no reason to fail the run.
-
-    Args:
-        run: The run.
-        model: The version whose answers the run returns.
-        shadow: The other version, as `find_named` takes it.
-        source: The images.
-    """
-    try:
-        other = find_named(run.project, shadow)
-        if other.package_digest == model.package_digest:
-            return
-        file = run.store.runs.temporary(run.id) / "shadow.parquet"
-        classify(Registered(run.project, other), source, file, run.store)
-        answers.keep(run.project, other, file, f"{run.id}-shadow")
-    except Exception as error:
-        logger.debug("How the shadow failed:", exc_info=True)
-        console.say(escape(f"serve.shadow {shadow} has not answered: {message_of(error)}"))
 
 
 def check(
@@ -173,30 +143,29 @@ def find_model_of(project: Project, file: Path) -> tuple[dict[str, Any], ModelVe
     return origin, model
 
 
-def check_input(project: Project, place: str, option: str = "--input") -> None:
+def check_input(project: Project, place: str) -> None:
     """Refuses an input that is no file and no folder, unless it is a URL.
 
     Args:
         project: The clone.
         place: A path or a URL.
-        option: The option by which the user gave the input, for messages.
 
     Raises:
         UsageError: There is nothing, or a device, a pipe or a socket; or a URL has a login.
     """
     if has_login(place):
-        raise UsageError(refused(option))
+        raise UsageError(refused("--input"))
     path = _path(project, place)
     if "://" not in place and not (path.is_file() or path.is_dir()):
-        raise UsageError(f"{option} {place}: there is no such file or folder.")
+        raise UsageError(f"--input {place}: there is no such file or folder.")
 
 
-def check_output(project: Project, place: str | None, output: str, force: bool) -> Path:
+def check_output(project: Project, place: str, output: str, force: bool) -> Path:
     """The path of the output, if it may be written.
 
     Args:
         project: The clone.
-        place: The input; None for images of the store.
+        place: The input.
         output: The path or name of the file.
         force: Whether the file may exist already.
 
@@ -208,13 +177,13 @@ def check_output(project: Project, place: str | None, output: str, force: bool) 
         raise UsageError(f"--output {output}: name a file of this machine, such as FILE.parquet.")
     if path.exists() and not force:
         raise UsageError(f"--output {output} exists: add --force to replace it.")
-    if place and "://" not in place and path.is_relative_to(_path(project, place)):
+    if "://" not in place and path.is_relative_to(_path(project, place)):
         raise UsageError(f"--output {output} lies in the input, where the next run would read it.")
     return path
 
 
 @contextmanager
-def fetched(run: FlowRun, place: str, option: str = "--input") -> Iterator[Path]:
+def fetched(run: FlowRun, place: str) -> Iterator[Path]:
     """A folder with an input, which is downloaded first if it is at a URL.
 
     A download is kept if the block fails, for the next run.
@@ -222,7 +191,6 @@ def fetched(run: FlowRun, place: str, option: str = "--input") -> Iterator[Path]
     Args:
         run: The run that reads it.
         place: A folder, a file, or a URL that fsspec knows.
-        option: The option by which the user gave the input, for messages.
 
     Raises:
         UsageError: There is nothing at the URL.
@@ -230,7 +198,7 @@ def fetched(run: FlowRun, place: str, option: str = "--input") -> Iterator[Path]
         OSError: The URL cannot be reached.
     """
     if "://" in place:
-        with _downloaded(run.store, place, option) as folder:
+        with _downloaded(run.store, place) as folder:
             yield folder
         return
     path = _path(run.project, place)
@@ -255,14 +223,6 @@ def show(document: Document) -> None:
     console.say(f"{'took':<10} {document['took']:.1f} s")
 
 
-def _publish(workload: str, document: Document) -> None:
-    """Shows the labels and the drift as artifacts of the Prefect flow run."""
-    labels = [{"label": name, "images": count} for name, count in document["labels"].items()]
-    publish_table(workload, "predictions", labels, f"{document['outcome']} `{document['output']}`")
-    if document["drift"]:
-        report.publish(workload, document["drift"])
-
-
 def _outcome(document: Document) -> str:
     model, errors = document["model"], document["errors"]
     outcome = f"{model['name']} version {model['version']} was given {document['rows']:,} images"
@@ -280,7 +240,7 @@ def _path(project: Project, text: str) -> Path:
 
 
 @contextmanager
-def _downloaded(store: Store, url: str, option: str) -> Iterator[Path]:
+def _downloaded(store: Store, url: str) -> Iterator[Path]:
     """A folder with the files at a URL; an archive is unpacked."""
     from tasks.pull.archives import unpack
     from tasks.pull.url_source import UrlSource
@@ -289,7 +249,7 @@ def _downloaded(store: Store, url: str, option: str) -> Iterator[Path]:
     try:
         digest = source.digest()
     except UsageError as error:
-        raise UsageError(str(error).replace("data.path", option, 1)) from error
+        raise UsageError(str(error).replace("data.path", "--input", 1)) from error
     with store.lock("predict", digest):
         scratch = store.scratch("predict", digest)
         folder = scratch / "data"

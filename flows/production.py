@@ -26,7 +26,7 @@ from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console
 from retrain.runs.notify import emit
-from retrain.runs.records import Document, check_name, publish_table
+from retrain.runs.records import Document, check_name
 from retrain.workload import Production
 from tasks.data.metrics import SELECTIVE
 from tasks.production import answers, labels
@@ -67,7 +67,6 @@ def production(
             state="Worse" if found["worse"] else None,
             outcome=sentence(model.title, found) + _instead(model.name, found),
         )
-        publish_table(workload, "production", found["weeks"], document["outcome"])
         return publish.write(project, document)
 
 

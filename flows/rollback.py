@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from retrain.flow import flow
 from retrain.project import find_project
-from retrain.runs.records import Document, artifact_key
+from retrain.runs.records import Document
 from tasks.promote.personal import roll_back as roll_back
 
 
@@ -29,9 +29,5 @@ def rollback(workload: str, reason: str, to: int | None = None) -> Document:
     Raises:
         ValueError: There is nothing to go back to, or the version cannot be served.
     """
-    from prefect.artifacts import create_markdown_artifact
-
     result = roll_back(find_project(), workload, reason, to)
-    markdown = f"# {result.outcome}\n\n{result.says or ''}"
-    create_markdown_artifact(key=artifact_key(workload, "rollback"), markdown=markdown)
     return asdict(result) | {"state": "Rolled back", "outcome": f"{result.outcome}."}

@@ -25,7 +25,7 @@ from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.runs.records import Document, FlowRun, publish_table
+from retrain.runs.records import Document, FlowRun
 from retrain.store import Artifact
 from tasks.compute.observed import embeddings_of, observe, probabilities_of
 from tasks.data import label_tasks, listed, package
@@ -85,8 +85,6 @@ def select(
             [*package.classes_of(registered.package)],
         )
         document["outcome"] = _outcome(document)
-        table = [{"label": name, "images": n} for name, n in document["labels"].items()]
-        publish_table(workload, "selection", table, document["outcome"])
         return publish.write(project, document)
 
 

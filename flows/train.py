@@ -7,7 +7,7 @@ retrain train vit
 prefect deployment run train/vit --watch
 """
 
-from flows.reports.training import TrainingReport, signing_faults
+from flows.reports.training import TrainingReport
 from retrain.errors import ChampionChangedError
 from retrain.flow import flow
 from retrain.outputs import plan
@@ -33,7 +33,7 @@ from tasks.train.step import train as train_network
 from tasks.validate.step import validate
 
 
-@flow(tells=TrainingReport(), version=data_version, check=signing_faults)
+@flow(tells=TrainingReport(), version=data_version)
 def train(version: DataVersion) -> None:
     """Trains a workload's model and promotes it if the gate passes it.
 

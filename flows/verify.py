@@ -5,17 +5,33 @@ retrain verify [--repair]
 It is no Prefect flow: a person runs it, and nobody deploys it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from retrain import verify as stored
 from retrain.gc import size_of
 from retrain.project import Project
-from retrain.registry import audit
+from retrain.registry import decisions, lineage, packages, snapshot, versions
+from retrain.registry.versions import CHAMPION, REFERENCE, ModelVersion
 from retrain.store import Store
 from retrain.verify import Damage
-from tasks.promote.repair import DamagedPackage, damaged_packages
+from tasks.promote.check import check_files, example_for
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong in the registry.
+
+    Attributes:
+        model: The name of the model.
+        what: What is wrong, in one sentence.
+    """
+
+    model: str
+    what: str
 
 
 @dataclass(frozen=True)
@@ -25,9 +41,9 @@ class Verified:
     Attributes:
         artifacts: How many are in the store, without those that were removed.
         damaged: The artifacts that were changed.
-        repaired: Whether what can be mended was mended.
+        repaired: Whether those were removed.
         packages: The packages of registered versions that were changed.
-        ledgers: The ledgers that were changed.
+        ledgers: The ledgers that cannot be read, and the aliases that are not where they say.
         lineages: The lineages that were changed.
         leftovers: What killed runs have left in the store: the `step` and its `key`, the `path` of
             the folder and its size in `bytes`.
@@ -36,17 +52,16 @@ class Verified:
     artifacts: int
     damaged: Sequence[Damage]
     repaired: bool
-    packages: Sequence[DamagedPackage]
-    ledgers: Sequence[audit.Fault]
-    lineages: Sequence[audit.Fault]
+    packages: Sequence[Fault]
+    ledgers: Sequence[Fault]
+    lineages: Sequence[Fault]
     leftovers: Sequence[Mapping[str, Any]]
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is wrong any more."""
-        broken = [package for package in self.packages if not package.repaired]
         unmended = [] if self.repaired else self.damaged
-        return not (broken or unmended or self.ledgers or self.lineages)
+        return not (unmended or self.packages or self.ledgers or self.lineages)
 
 
 def verify(project: Project, repair: bool, progress: Callable[[int, int], None]) -> Verified:
@@ -54,7 +69,7 @@ def verify(project: Project, repair: bool, progress: Callable[[int, int], None])
 
     Args:
         project: The clone.
-        repair: Remove damaged artifacts, and make damaged packages again.
+        repair: Remove damaged artifacts.
         progress: Called with how many artifacts were read, and how many there are.
     """
     store = Store(project.store)
@@ -65,7 +80,49 @@ def verify(project: Project, repair: bool, progress: Callable[[int, int], None])
     ]
     for artifact in damaged if repair else ():
         stored.discard_if_damaged(store, artifact.step, artifact.key)
-    packages = damaged_packages(project, repair)
-    ledgers, lineages = audit.faults(project), audit.lineage_faults(project)
-    count = len(list(store.entries()))
-    return Verified(count, damaged, repair, packages, ledgers, lineages, leftovers)
+    registered = versions.every(project)
+    return Verified(
+        len(list(store.entries())),
+        damaged,
+        repair,
+        [fault for version in registered for fault in _of_package(project, version)],
+        [fault for name in snapshot.names(project) for fault in _of_ledger(project, name)],
+        [fault for version in registered for fault in _of_lineage(project, version)],
+        leftovers,
+    )
+
+
+def _of_package(project: Project, version: ModelVersion) -> Iterator[Fault]:
+    if version.removed:
+        return
+    with TemporaryDirectory() as place:
+        try:
+            folder = packages.fetch(project, version, Path(place))
+            check_files(folder, version, example_for(project, version))
+        except (OSError, ValueError) as error:
+            yield Fault(version.name, f"version {version.version}: {error}")
+
+
+def _of_ledger(project: Project, name: str) -> Iterator[Fault]:
+    """An entry that cannot be read, and the aliases that somebody has moved."""
+    try:
+        ledger = decisions.read(project, name)
+    except ValueError as error:
+        yield Fault(name, str(error))
+        return
+    for alias, entry in ((CHAMPION, ledger.appointment), (REFERENCE, ledger.best)):
+        number = ledger.aliases.get(alias)
+        if entry and number != entry.version and not ledger.unfinished:
+            has = f"version {number} has" if number else "no version has"
+            what = (
+                f"{has} the alias {alias}, but the ledger says version {entry.version}: somebody "
+                "has moved it"
+            )
+            yield Fault(name, what)
+
+
+def _of_lineage(project: Project, version: ModelVersion) -> Iterator[Fault]:
+    try:
+        lineage.read(project, version)
+    except ValueError as error:
+        yield Fault(version.name, str(error))

@@ -19,8 +19,8 @@ A family may have two more, which do not import torch:
   precision and the threads that are `auto`; a network whose family lacks it counts as large.
 - `faults(settings, shape)`: a sentence for each setting that does not fit the images.
 
-A family whose trainings are estimated has `without_memory(settings, shape, root, classes)`: the
-network on PyTorch's device `meta`, or None if its sizes are not known.
+A family whose networks take adapters has `without_memory(settings, shape, root)`: the network on
+PyTorch's device `meta`, or None if its sizes are not known.
 
 A family that trains a part of its network, on embeddings, has two more:
 

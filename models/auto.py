@@ -100,16 +100,13 @@ def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) 
         yield str(error)
 
 
-def without_memory(
-    settings: Settings, shape: tuple[int, int, int], root: Path, classes: int = 2
-) -> "Network | None":
+def without_memory(settings: Settings, shape: tuple[int, int, int], root: Path) -> "Network | None":
     """The network as tensors that have shapes but no values.
 
     Args:
         settings: The settings of the network, with the version of the weights.
         shape: Height, width and channels of the images.
         root: Where a relative path starts.
-        classes: The number of classes.
 
     Returns:
         None if its configuration is not on this machine, or fits no network.
@@ -120,7 +117,7 @@ def without_memory(
         with fine_tuned.quiet():
             if (architecture := _architecture(settings, shape[2], root)) is None:
                 return None
-            classifier = architecture.without_memory(architecture.config_for(shape, classes))
+            classifier = architecture.without_memory(architecture.config_for(shape, 2))
     except ValueError:
         return None  # `library_faults` says why
     half = fine_tuned.HALF * shape[2]

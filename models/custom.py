@@ -9,7 +9,6 @@ parameter `pretrained`, it is False then.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import chdir
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,7 +88,7 @@ def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Pat
 
 
 def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """Finds no faults here, because `tasks/train/checks.py` tries the function."""
+    """Finds no faults here, because the training begins with a try of the function."""
     return iter(())
 
 
@@ -114,16 +113,13 @@ def _paths(settings: Settings, root: Path) -> dict[str, Path]:
     return {name: (root / Path(path).expanduser()) for name, path in settings.files.items()}
 
 
-def build(
-    settings: Settings, shape: tuple[int, ...], classes: int, *, loaded: bool = False
-) -> "Network":
+def build(settings: Settings, shape: tuple[int, ...], classes: int) -> "Network":
     """Makes a network by a call of the user's function.
 
     Args:
         settings: The settings of the network; relative paths start in the working directory.
         shape: Height, width and channels of the images.
         classes: The number of classes.
-        loaded: Whether all its weights are still to be loaded.
 
     Raises:
         ValueError: The function cannot be imported, fails, or returns no module; or its files have
@@ -135,26 +131,13 @@ def build(
     arguments = settings.arguments | {"num_classes": classes}
     stored = {name: f"{name}{path.suffix}" for name, path in paths.items()}
     config = {"factory": settings.factory, "arguments": arguments, "files": stored}
-    classifier = _make(settings.factory, arguments | paths, loaded)
+    classifier = _make(settings.factory, arguments | paths, loaded=False)
     saved = {stored[name]: path for name, path in paths.items()}
     mean, std = (
         values * shape[2] if len(values) == 1 else values
         for values in (settings.mean, settings.std)
     )
     return Network(classifier, config, mean, std, saved)
-
-
-def without_memory(
-    settings: Settings, shape: tuple[int, int, int], root: Path, classes: int = 2
-) -> "Network | None":
-    """The network as tensors that have shapes but no values; None if the function makes none."""
-    import torch
-
-    try:
-        with chdir(root), torch.device("meta"):
-            return build(settings, shape, classes, loaded=True)
-    except (ValueError, OSError):
-        return None
 
 
 def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
@@ -168,11 +151,11 @@ def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Netwo
     config = description["config"]
     # Packages of older versions of this project have no files.
     paths = {name: files[stored] for name, stored in config.get("files", {}).items()}
-    classifier = _make(config["factory"], config["arguments"] | paths, True)
+    classifier = _make(config["factory"], config["arguments"] | paths, loaded=True)
     return Network(classifier, config, description["mean"], description["std"], files)
 
 
-def _make(factory: str, arguments: Mapping[str, Any], loaded: bool) -> Any:
+def _make(factory: str, arguments: Mapping[str, Any], *, loaded: bool) -> Any:
     import torch
 
     function = user_code.find(factory, KEY)

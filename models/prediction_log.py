@@ -62,16 +62,12 @@ class PredictionLog:
         self._thread.start()
         atexit.register(self.close)
 
-    def put(self, images: Sequence[bytes], answers: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    def put(self, images: Sequence[bytes], answers: Sequence[Mapping[str, Any]]) -> None:
         """Takes encoded images with their `label` and `probabilities` (by class); waits for none.
 
         Rows that the thread has no room for are dropped.
-
-        Returns:
-            The images of which a row is logged.
         """
         now = datetime.now(UTC)
-        logged: list[bytes] = []
         for image, answer in zip(images, answers, strict=True):
             sha256 = hashlib.sha256(image).hexdigest()
             if int(sha256[:8], 16) >= self._share * 16**8:
@@ -81,9 +77,7 @@ class PredictionLog:
             try:
                 self._waiting.put_nowait(row | {"confidence": answer["probabilities"][label]})
             except Full:
-                return logged
-            logged.append(image)
-        return logged
+                return
 
     def close(self) -> None:
         """Writes what waits, and ends the thread."""

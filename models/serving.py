@@ -28,7 +28,7 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 from numpy.typing import NDArray
 
 import models
-from models import prediction_log, shadow
+from models import prediction_log
 from models.image import to_array
 
 BATCH_SIZE = 256
@@ -71,7 +71,6 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         self._classifier.module.prefer_attention(self._device, self._precision)
         self._observed = Observed(self._classifier.module)
         self._log = prediction_log.start(serving["files"][models.WEIGHTS])
-        self._shadow = shadow.start(is_logged=self._log is not None)
 
     def predict(
         self, model_input: pd.DataFrame, params: dict[str, Any] | None = None
@@ -108,9 +107,7 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
             encoded = [_encoded(image, row) for row, image in enumerate(part, start)]
             answers += self._classify(self._pixels(encoded, start, isinstance(part[0], str)))
             if self._log:
-                logged = self._log.put(encoded, answers[start:])
-                if self._shadow:
-                    self._shadow.put(logged)
+                self._log.put(encoded, answers[start:])
         return pd.DataFrame(answers)
 
     def _pixels(self, images: Sequence[bytes], start: int, is_text: bool) -> NDArray[np.uint8]:

@@ -214,7 +214,6 @@ class StepsFlow(Flow[..., Any]):
         run: bool = False,
         promote: bool | None = None,
         as_name: str | None = None,
-        force: bool = False,
         strict: bool = False,
     ) -> Document:
         """Runs the steps that have to run, inside a Prefect flow run; returns its document.
@@ -230,7 +229,6 @@ class StepsFlow(Flow[..., Any]):
             promote: Whether a model that passes the gate becomes champion, or is only compared and
                 registered. If None, it becomes champion unless it was rolled back.
             as_name: Another name for the run's workload, with a champion of its own.
-            force: Run steps that need more than this machine has.
             strict: Take what is warned of before a step as an error.
 
         Raises:
@@ -250,21 +248,20 @@ class StepsFlow(Flow[..., Any]):
             if dry_run and not run and (unchanged := self.unchanged(dry_run)):
                 dry_run.state.keep()
                 return unchanged
-            return self._follow(Run(state, refresh, strict), dry_run, force)
+            return self._follow(Run(state, refresh, strict), dry_run)
 
-    def _follow(self, run: Run, dry_run: DryRun | None, force: bool) -> Document:
+    def _follow(self, run: Run, dry_run: DryRun | None) -> Document:
         """Runs the steps; keeps, shows and returns the run's document."""
         # Steps that are cached need no check, which would import libraries.
         start = dry_run.has_to_run if dry_run else self.steps[0].name
         workload, state, due = run.workload, run.state, self.steps_from(start, run.workload)
-        forecasts = preflight.check_slowly(due, workload, run.project, force)
+        preflight.check_slowly(due, workload, run.project)
         preflight.check_surroundings(run.project)
-        run.warn(*preflight.warnings(self.steps_for(workload), state, forecasts))
+        if due:
+            run.warn(*preflight.warnings(self.steps_for(workload), state))
         follow = partial(run.follow, self.fn, state.version)
         with reachable.patient():
-            document = records.record(state, follow, self.tells.document, self.tells.write_page)
-            self.tells.publish(run.project, document)
-        return document
+            return records.record(state, follow, self.tells.document, self.tells.write_page)
 
 
 def _steps_of(function: Callable[..., Any], visited: set[object]) -> dict[str, Step]:

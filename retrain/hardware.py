@@ -170,22 +170,11 @@ def _cpu() -> str:
 def memory() -> float:
     """Bytes of memory that processes may use: the machine's, or the limit of the container."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return float(min([machine, *(limit for limit, _ in _container_limits())]))
+    return float(min([machine, *_container_limits()]))
 
 
-def free_memory() -> float:
-    """Bytes of memory that no process uses now, of the machine or within the container's limit."""
-    import psutil
-
-    remaining = [limit - used for limit, used in _container_limits()]
-    return float(min([psutil.virtual_memory().available, *remaining]))
-
-
-def _container_limits() -> Iterator[tuple[int, int]]:
-    """The limits of memory of this process's control groups (cgroup v2), and what is used.
-
-    Files that the system keeps in memory, and lets go of, do not count as used.
-    """
+def _container_limits() -> Iterator[int]:
+    """The limits of memory of this process's control groups (cgroup v2)."""
     try:
         groups = Path("/proc/self/cgroup").read_text(encoding="utf-8")
     except FileNotFoundError:  # no Linux
@@ -195,22 +184,9 @@ def _container_limits() -> Iterator[tuple[int, int]]:
     folder = CGROUPS / name.lstrip("/")
     for group in (folder, *folder.parents):
         with suppress(OSError, ValueError):  # `max` is no limit
-            limit = int((group / "memory.max").read_text(encoding="utf-8"))
-            used = int((group / "memory.current").read_text(encoding="utf-8"))
-            statistics = (group / "memory.stat").read_text(encoding="utf-8").split()
-            yield limit, used - int(statistics[statistics.index("inactive_file") + 1])
+            yield int((group / "memory.max").read_text(encoding="utf-8"))
         if group == CGROUPS:
             break
-
-
-def free_gpu_memory() -> float:
-    """Bytes of free memory of the fullest of the GPUs that PyTorch can use; 0 without any.
-
-    A GPU that names no memory of its own shares the machine's.
-    """
-    if not gpus():
-        return 0.0
-    return min((gpu.free_memory for gpu in gpus() if gpu.free_memory), default=free_memory())
 
 
 def gpu_capabilities() -> tuple[float, ...]:
@@ -225,12 +201,10 @@ class Gpu:
     Attributes:
         name: The name of the product.
         capability: The compute capability of the GPU.
-        free_memory: Bytes of its memory that are not used; 0 if it has none of its own.
     """
 
     name: str
     capability: float
-    free_memory: float
 
 
 @cache
@@ -245,7 +219,7 @@ def gpus() -> tuple[Gpu, ...]:
     if is_hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
         return ()
     answer = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,compute_cap,memory.free", "--format=csv,noheader,nounits"],
+        ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader,nounits"],
         capture_output=True,
         text=True,
     )
@@ -253,8 +227,7 @@ def gpus() -> tuple[Gpu, ...]:
     for line in answer.stdout.splitlines():
         # Without a driver or a GPU, a sentence; `[N/A]` for what a GPU does not tell.
         with suppress(ValueError):
-            name, capability, free = (field.strip() for field in line.rsplit(",", 2))
-            memory = float(free) * 2**20 if free.isdigit() else 0.0
-            listed.append(Gpu(name, float(capability), memory))
+            name, capability = (field.strip() for field in line.rsplit(",", 1))
+            listed.append(Gpu(name, float(capability)))
     # Only the driver resolves every form of a GPU's name, so they are counted, not selected.
     return tuple(listed if visible is None else listed[: len(visible.split(","))])

@@ -1,4 +1,4 @@
-"""Reads the workloads in `params.yaml` and `team/params.yaml`, and `--set`.
+"""Reads the workloads in `params.yaml`, and `--set`.
 
 Unknown keys and wrong types are refused; the message names the place and what is allowed. Types are
 not converted.
@@ -35,9 +35,9 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 # it is valid in JSON.
 DEFAULT = ""
 
-# A team's own workloads are in a file of their own, so that a new version of this project changes
-# none of its lines.
-TEAM_PARAMS = Path("team", PARAMS)
+SECTIONS = ("retention", "schedule", "store", "workloads")  # of the file
+# Files of earlier versions, whose content a clone may still have.
+MOVED = (Path("team", PARAMS), Path("team", "prefect.yaml"))
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Origin:
 
 
 def workload_names(params: Path) -> list[str]:
-    """The names of the workloads, of `params.yaml` and of the team's."""
-    return list(_read_all(params))
+    """The names of the workloads of `params.yaml`."""
+    return list(_read(params))
 
 
 def load_workload(
@@ -88,7 +88,7 @@ def load_workload(
         UsageError: The file is missing or not YAML, or a name, a key or a value is wrong.
         ConnectionError: The cluster does not answer.
     """
-    workloads, folder = _read_all(params), params.absolute().parent
+    workloads, folder = _read(params), params.absolute().parent
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))  # a workload may name code in the project's folder
     if name not in workloads:
@@ -116,7 +116,7 @@ def load_section(params: Path, name: str, kind: type[S]) -> S:
         UsageError: A key or a value is wrong.
     """
     section = kind.__name__.lower()
-    tree = _read_all(params).get(name, {}).get(section) or {}
+    tree = _read(params).get(name, {}).get(section) or {}
     return validate(kind, tree, name, (section,))
 
 
@@ -231,29 +231,25 @@ def as_yaml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _read_all(params: Path) -> dict[str, Any]:
-    """The workloads of `params.yaml`, and below them those of the team's file, if there is one."""
-    folder = params.parent
-    shipped = _read(folder, Path(params.name))
-    own = _read(folder, TEAM_PARAMS) if (folder / TEAM_PARAMS).exists() else {}
-    if twice := sorted(shipped.keys() & own.keys()):
-        raise UsageError(
-            f"{TEAM_PARAMS}: {params.name} has a workload {twice[0]}, too. Choose another name."
-        )
-    return shipped | own
-
-
-def _read(folder: Path, params: Path) -> dict[str, Any]:
-    """The entries of a file's workloads, not checked yet."""
+def _read(params: Path) -> dict[str, Any]:
+    """The entries of the workloads of `params.yaml`, not checked yet."""
     try:
-        tree = _parse_file((folder / params).read_text(encoding="utf-8"))
+        tree = _parse_file(params.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"No file {folder / params}.") from None
+        raise UsageError(f"No file {params}.") from None
     except (UnicodeDecodeError, YAMLError) as error:
-        raise UsageError(f"{params}: {_problem(error)}.") from None
+        raise UsageError(f"{params.name}: {_problem(error)}.") from None
     workloads = tree.get("workloads") if isinstance(tree, dict) else None
     if not isinstance(workloads, dict) or not all(isinstance(w, dict) for w in workloads.values()):
-        raise UsageError(f"{params} needs `workloads:` with a mapping for each workload.")
+        raise UsageError(f"{params.name} needs `workloads:` with a mapping for each workload.")
+    if unknown := sorted(map(str, tree.keys() - {*SECTIONS})):
+        hint = did_you_mean(unknown[0], SECTIONS)
+        raise UsageError(f"{params.name}: {unknown[0]}: no such key.{hint}")
+    if moved := [str(file) for file in MOVED if (params.parent / file).exists()]:
+        raise UsageError(
+            f"{' and '.join(moved)}: no longer read; move the entries to the end of params.yaml or "
+            "prefect.yaml, and remove the file (docs/upgrade.md)."
+        )
     return {str(name): tree for name, tree in workloads.items()}
 
 

@@ -8,7 +8,7 @@ from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.project import Project
 from retrain.servers import ray_cluster
-from retrain.step import Forecast, Step
+from retrain.step import Step
 from retrain.workload import Workload
 
 if TYPE_CHECKING:
@@ -44,48 +44,34 @@ def check(
     refuse(workload, faults)
 
 
-def check_slowly(
-    steps: Sequence[Step], workload: Workload, project: Project, force: bool = False
-) -> list[Forecast]:
+def check_slowly(steps: Sequence[Step], workload: Workload, project: Project) -> None:
     """Finds faults that `check` has no time for; a run is about to start. Nothing is changed.
 
     Args:
         steps: The steps that may run.
         workload: The workload of the run.
         project: The clone that it runs in.
-        force: Allow steps that need more than this machine has.
-
-    Returns:
-        What each of the steps would take.
 
     Raises:
         UsageError: With a line for each fault.
     """
     refuse(workload, (fault for step in steps for fault in step.check_slowly(workload, project)))
-    forecasts = [step.forecast(workload, project) for step in steps]
-    if not force:
-        refuse(workload, (forecast.excess for forecast in forecasts if forecast.excess))
-    return forecasts
 
 
-def warnings(steps: Sequence[Step], run: "RunState", forecasts: Sequence[Forecast]) -> list[str]:
+def warnings(steps: Sequence[Step], run: "RunState") -> list[str]:
     """Finds what a person should know before a run's first step, though it would not fail.
 
     Args:
         steps: The steps that the workload needs.
         run: The run.
-        forecasts: What the steps would take that may run.
 
     Returns:
-        A sentence for each; none if no step may run.
+        A sentence for each.
     """
-    if not forecasts:
-        return []
     project = run.context.project
     sentences = [run.version.warning, _uncommitted(project), _behind(project)]
     for step in steps:
         sentences += step.warnings(run.workload, project, run.version)
-    sentences += [forecast.fetches for forecast in forecasts]
     return [sentence for sentence in sentences if sentence]
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 PARAMS = "params.yaml"
 CODE = Path(__file__).parent  # of this package, which runs
-LEDGERS = "ledger"  # the folder with the heads of the ledgers, which each decision changes
 
 
 @dataclass(frozen=True)
@@ -49,36 +48,36 @@ class Project:
     def store_remote(self) -> str | None:
         """The URL of the object store behind the store; None if there is none.
 
-        It is `RETRAIN_STORE_REMOTE`, or `store.remote` in the team's parameters or `params.yaml`.
+        It is `RETRAIN_STORE_REMOTE`, or `store.remote` in `params.yaml`.
 
         Raises:
             UsageError: It is no such URL, or has a login.
         """
         from retrain.settings import store_remote
 
-        return store_remote(self.root / "team" / PARAMS, self.params)
+        return store_remote(self.params)
 
     @property
     def retention(self) -> "Retention":
-        """What `retrain maintain` keeps, by the team's parameters, `params.yaml` and the defaults.
+        """What `retrain maintain` keeps, by `params.yaml` and the defaults.
 
         Raises:
             UsageError: A key or a value is wrong.
         """
         from retrain.settings import retention
 
-        return retention(self.root / "team" / PARAMS, self.params)
+        return retention(self.params)
 
     @property
     def schedule(self) -> "Schedule":
-        """What runs do that nobody has started by hand, from the same files.
+        """What runs do that nobody has started by hand, from the same file.
 
         Raises:
             UsageError: A key or a value is wrong.
         """
         from retrain.settings import schedule
 
-        return schedule(self.root / "team" / PARAMS, self.params)
+        return schedule(self.params)
 
     @property
     def logs(self) -> Path:
@@ -89,11 +88,6 @@ class Project:
     def tracking_uri(self) -> str:
         """MLflow's store: `MLFLOW_TRACKING_URI`, or the SQLite file that MLflow uses by default."""
         return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
-
-    @property
-    def has_own_mlflow(self) -> bool:
-        """Whether MLflow's store is the file in this folder, which no other clone uses."""
-        return self.tracking_uri == f"sqlite:///{self.root / 'mlflow.db'}"
 
     def relative(self, path: Path) -> str:
         """A path as it is shown: relative to the root, if it lies below it."""
@@ -130,12 +124,11 @@ class Project:
     def commit(self) -> str | None:
         """The commit that is checked out, with `+dirty` behind it when files differ from it.
 
-        The heads of the ledgers do not count. None without git, and in a project that is in no git
-        repository.
+        None without git, and in a project that is in no git repository.
         """
         try:
             commit = self.git("rev-parse", "HEAD")
-            changed = self.git("status", "--porcelain", "-uno", "--", ":/", f":!{LEDGERS}")
+            changed = self.git("status", "--porcelain", "-uno")
             return commit + ("+dirty" if changed else "")
         except (ValueError, FileNotFoundError):
             return None
@@ -143,14 +136,12 @@ class Project:
     def uncommitted(self) -> dict[str, Any] | None:
         """What differs from the commit that is checked out: tracked files, and new ones with code.
 
-        The heads of the ledgers do not count.
-
         Returns:
             `files`, their names in order, and `sha256` (hex) over the names and the contents; None
             if there are none, without git, and outside a git repository.
         """
         listings = (
-            ("diff", "HEAD", "--name-only", "--relative", "-z", "--", ".", f":!{LEDGERS}"),
+            ("diff", "HEAD", "--name-only", "--relative", "-z", "--", "."),
             ("ls-files", "--others", "--exclude-standard", "-z", "*.py"),
         )
         try:

@@ -24,6 +24,3 @@ class Report(Protocol):
 
     def write_page(self, project: Project, document: Document) -> None:
         """Writes the page of a run, which may have failed at any step."""
-
-    def publish(self, project: Project, document: Document) -> None:
-        """Shows a run in Prefect."""

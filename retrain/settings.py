@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,23 +49,21 @@ class Schedule(Section):
     )
 
 
-def store_remote(*files: Path) -> str | None:
+def store_remote(file: Path) -> str | None:
     """The URL of the object store behind the store; see `Project.store_remote`.
 
     Args:
-        files: The files with parameters; the first that names one wins.
+        file: The file with the parameters.
 
     Raises:
         UsageError: It is no such URL, has a login, or the section `store` has another key.
     """
     place, url = REMOTE, os.environ.get(REMOTE)
-    for file in files if url is None else ():
+    if url is None:
         tree = _section("store", file)
         if not isinstance(tree, dict) or tree.keys() - {"remote"}:
             raise UsageError(f"{file.name}: store: it has one key, remote.")
-        if url := tree.get("remote"):
-            place = f"{file.name}: store.remote"
-            break
+        place, url = f"{file.name}: store.remote", tree.get("remote")
     if not url:
         return None
     scheme, _, rest = str(url).partition("://")
@@ -78,38 +75,33 @@ def store_remote(*files: Path) -> str | None:
     return str(url).rstrip("/")
 
 
-def retention(*files: Path) -> Retention:
+def retention(file: Path) -> Retention:
     """The section `retention`; see `Project.retention`, and `_read`."""
-    return _read(Retention, "retention", files)
+    return _read(Retention, "retention", file)
 
 
-def schedule(*files: Path) -> Schedule:
+def schedule(file: Path) -> Schedule:
     """The section `schedule`; see `Project.schedule`, and `_read`."""
-    return _read(Schedule, "schedule", files)
+    return _read(Schedule, "schedule", file)
 
 
-def _read(kind: type[S], name: str, files: Sequence[Path]) -> S:
+def _read(kind: type[S], name: str, file: Path) -> S:
     """Reads a section.
 
     Args:
         kind: What the section is read as.
         name: Its name.
-        files: The files with parameters; for each parameter, the first that has it wins.
+        file: The file with the parameters.
 
     Raises:
         UsageError: A key or a value is wrong.
     """
-    found: dict[str, Any] = {}
-    for file in files:
-        tree = _section(name, file)
-        try:
-            kind.model_validate(tree)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            place = ".".join([name, *map(str, fault["loc"])])
-            raise UsageError(f"{file.name}: {place}: {fault['msg']}.") from None
-        found = tree | found
-    return kind(**found)
+    try:
+        return kind.model_validate(_section(name, file))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join([name, *map(str, fault["loc"])])
+        raise UsageError(f"{file.name}: {place}: {fault['msg']}.") from None
 
 
 def _section(name: str, file: Path) -> Any:

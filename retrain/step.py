@@ -127,21 +127,6 @@ class Chosen:
     libraries: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """What a step would take if it ran.
-
-    Attributes:
-        says: A sentence about it for a person; None if it is not worth mentioning.
-        excess: A sentence about what it needs more of than this machine has; None if it fits.
-        fetches: A sentence about what it would download; None if there is nothing.
-    """
-
-    says: str | None = None
-    excess: str | None = None
-    fetches: str | None = None
-
-
 class Runner(Protocol):
     """Takes the calls of steps in a flow's body: it runs them, or looks for their outputs."""
 
@@ -225,7 +210,6 @@ class Step:
         chosen: Called with the workload and the inputs; returns what is used because of them.
         check: Finds faults in milliseconds that would make the step fail: a sentence for each.
         check_slowly: The same for faults that take seconds to find, when the step may have to run.
-        forecast: What the step would take, also known before a run's first step.
         warnings: Finds what a person should know before a run starts: a sentence for each.
         dry_function: For a step that is not cached. It has the parameters of the function, changes
             nothing and returns the same, or None if the function would change something.
@@ -249,7 +233,6 @@ class Step:
     chosen: Callable[..., Chosen] = lambda workload, *inputs: Chosen()
     check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
     check_slowly: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
-    forecast: Callable[[Workload, Project], Forecast] = lambda workload, project: Forecast()
     warnings: Callable[[Workload, Project, DataVersion], Iterable[str]] = lambda *_: ()
     dry_function: Callable[..., Facts | None] | None = None
 
@@ -276,11 +259,6 @@ class Step:
     def checks_slowly(self, function: Hook) -> Hook:
         """A decorator: the function is the step's `check_slowly`."""
         self.check_slowly = function
-        return function
-
-    def forecasts(self, function: Hook) -> Hook:
-        """A decorator: the function is the step's `forecast`."""
-        self.forecast = function
         return function
 
     def warns(self, function: Hook) -> Hook:

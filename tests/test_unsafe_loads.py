@@ -14,7 +14,6 @@ LOADS = {"read_pickle", "unsafe_load", "full_load", "load_model"}
 
 # What goes between processes of one run; and the packages of the registry, which are code.
 ALLOWED = {
-    "models/shadow.py": ["mlflow.pyfunc.load_model"],
     "tasks/compute/ray_data.py": ["pickle"],
     "tasks/compute/answer.py": ["mlflow.pyfunc.load_model"],
     "tasks/train/stream_ingest.py": ["pickle"],

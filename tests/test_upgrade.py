@@ -1,4 +1,4 @@
-"""A team that cloned an older version takes the present one, with its own files as they are."""
+"""A team takes a newer version of the project, with its own files as they are."""
 
 import json
 import subprocess
@@ -7,21 +7,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-OLDER = "00e3416"  # the first version with a folder for the team's own files
+from benchmarks.flow import copy_project
+from flows.init import take_over
+from retrain.params import load_workload
+from retrain.project import Project
 
-WORKLOAD = """
-workloads:
-  ours:
-    data: {path: data/digits}
-    checks: {}
-    images: {size: 8, channels: 1}
-    model: {family: custom, factory: "team.network:build_model"}
-    train: {epochs: 2}
-    scale: {workers: 0}
-    evaluate: {}
-    gate: {}
-"""
+pytestmark = pytest.mark.slow
+
 NETWORK = """
 from torch import nn
 
@@ -36,37 +28,51 @@ from team.network import build_model
 def test_the_network_has_an_output_for_each_class():
     assert build_model(3)[1].out_features == 3
 """
+# What a newer version changes: the first and the last lines of what is shipped, and all between.
+DEPLOYMENT = """\
+  - name: new
+    entrypoint: flows/train.py:train
+    parameters: {workload: vit}
+    work_pool: {name: local}
+"""
 
 
-def git(clone: Path, *arguments: str) -> str:
+def git(clone: Path, *arguments: str) -> None:
     named = ("-c", "user.name=team", "-c", "user.email=team@example.org")
-    done = subprocess.run(
-        ["git", *named, *arguments], cwd=clone, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
+    subprocess.run(["git", *named, *arguments], cwd=clone, check=True, capture_output=True)
 
 
-@pytest.mark.slow
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
 def test_a_newer_version_is_merged_without_conflicts_and_plans_the_teams_workload(tmp_path):
-    known = subprocess.run(["git", "cat-file", "-e", f"{OLDER}^{{commit}}"], cwd=ROOT, check=False)
-    if known.returncode:
-        pytest.skip("this clone does not have the older version (it is shallow, or no git clone)")
-    clone = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", str(ROOT), str(clone))
-    present = git(clone, "rev-parse", "HEAD")
-    git(clone, "checkout", "-q", "-b", "ours", OLDER)
-    (clone / "team" / "params.yaml").write_text(WORKLOAD)
+    upstream, clone = copy_project(tmp_path / "upstream"), tmp_path / "clone"
+    git(upstream, "add", "-A")
+    git(upstream, "commit", "-q", "-m", "a version")
+    git(tmp_path, "clone", "-q", "upstream", "clone")
+    take_over(Project(clone), "custom")
+    edit(clone / "params.yaml", "examples.network:build_model", "team.network:build_model")
+    edit(clone / "params.yaml", "      arguments:\n        channels: 1\n", "")
     (clone / "team" / "network.py").write_text(NETWORK)
     (clone / "team" / "tests" / "test_network.py").write_text(TEST)
     git(clone, "add", "-A")
     git(clone, "commit", "-q", "-m", "our workload")
+    edit(upstream / "params.yaml", "workloads:\n", "# new\nworkloads:\n")
+    edit(upstream / "params.yaml", "trials: 20\n", "trials: 30\n")
+    edit(upstream / "prefect.yaml", "\n\n  # ---", f"\n{DEPLOYMENT}\n  # ---")
+    git(upstream, "commit", "-qam", "a newer version")
 
-    git(clone, "merge", "-q", "--no-edit", present)
+    git(clone, "pull", "-q", "--no-rebase", "--no-edit")
 
-    assert (clone / "team" / "params.yaml").read_text() == WORKLOAD
-    run = [sys.executable, "-m", "retrain.cli", "plan", "--json"]
-    plans = json.loads(subprocess.run(run, cwd=clone, check=True, capture_output=True).stdout)
-    assert plans["ours"]["outcome"] == "pull would be the first step to run: first run."
-    assert "vit" in plans
+    assert load_workload(clone / "params.yaml", "vit").tune.trials == 30
+    deployments = (clone / "prefect.yaml").read_text()
+    assert DEPLOYMENT in deployments
+    assert "  - name: custom\n" in deployments
+    run = [sys.executable, "-m", "retrain.cli", "train", "custom", "--dry-run", "--json"]
+    plan = json.loads(subprocess.run(run, cwd=clone, check=True, capture_output=True).stdout)
+    assert plan["outcome"] == "pull would be the first step to run: first run."
     tests = [sys.executable, "-m", "pytest", "-q", "team"]
     assert "1 passed" in subprocess.run(tests, cwd=clone, capture_output=True, text=True).stdout

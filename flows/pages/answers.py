@@ -1,34 +1,21 @@
 """What a page shows of a model's answers: confusion, calibration, mistakes, disagreements."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.pages import charts, thumbnails
-from flows.pages.blocks import (
-    Block,
-    Cell,
-    Count,
-    Details,
-    Gallery,
-    Heading,
-    Matrix,
-    Picture,
-    Table,
-    Text,
-    cells,
-)  # fmt: skip
-from flows.pages.charts import Interval, Line, Point
-from flows.pages.files import Files
+from flows.pages import pictures
+from flows.pages.page import bar, point
+from flows.pages.pictures import Line
+from flows.pages.run import Files
 from tasks.data import predictions
 from tasks.data.metrics import CALIBRATION_BINS, Tally, acceptance, is_accepted, wilson
 from tasks.data.shards import open_prepared
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
     from tasks.data.shards import StoredImages
 
@@ -37,50 +24,55 @@ MAX_PAIRS = 12  # of classes whose mistakes are shown
 PER_PAIR = 8
 SHOWN = 24  # pictures of a gallery
 MAX_POINTS = 100  # of the curve of precision and coverage
-MAX_HEAT = 0.5  # of a cell, so that its number can be read
 
 
-def blocks(files: Files) -> list[Block]:
+def content(files: Files) -> dict[str, Any]:
     """How the model answers the test images; both they and its answers are there."""
-    images, answers = _images(files), _read(files.folders["evaluate"])
-    labels = open_prepared(files.folders["preprocess"]).labels
-    tally = predictions.read(files.folders["evaluate"]).tally(labels)
+    folder, images = files.folders["evaluate"], _images(files)
+    answers = _read(folder)
+    tally = predictions.read(folder).tally(open_prepared(files.folders["preprocess"]).labels)
     wrong = answers[answers.label != answers.prediction]
     worst = wrong.sort_values("confidence", ascending=False, kind="stable").head(SHOWN)
     counts = wrong.groupby(["label", "prediction"]).size()
-    pairs = counts.sort_values(ascending=False, kind="stable").head(MAX_PAIRS)
-    anchors = {pair: f"confused-{number}" for number, pair in enumerate(pairs.index)}
-    shown: list[Block] = [
-        *confusion(tally, anchors),
-        *_calibration(tally, _before(files)),
-        *accepted(tally, files.manifest("evaluate")["facts"].get("min_confidence")),
-        Heading("The most confident mistakes"),
-        Text(f"{len(worst)} of {len(wrong):,} mistakes in {len(answers):,} images.", "muted"),
-        Gallery(_mistakes(worst, images)),
+    pairs = counts.sort_values(ascending=False, kind="stable").head(MAX_PAIRS).index
+    of_pairs = [
+        (pair, wrong[(wrong.label == pair[0]) & (wrong.prediction == pair[1])]) for pair in pairs
     ]
-    for (label, prediction), anchor in anchors.items():
-        of_pair = wrong[(wrong.label == label) & (wrong.prediction == prediction)]
-        title = f"{label} taken for {prediction}: {len(of_pair):,}"
-        gallery = Gallery(_mistakes(of_pair.head(PER_PAIR), images), anchor)
-        shown.append(Details(title, [gallery]))
-    return shown
+    threshold = files.manifest("evaluate")["facts"].get("min_confidence")
+    return {
+        "images": len(answers),
+        "names": tally.names,
+        "matrix": tally.confusion.tolist() if len(tally.names) <= MAX_CLASSES else None,
+        "confused": [] if len(tally.names) <= MAX_CLASSES else most_confused(tally),
+        "calibration": _calibration(tally),
+        "calibration_error": tally.calibration.error,
+        "before": _before(files),
+        "coverage": coverage(tally),
+        "accepted": None if threshold is None else accepted(tally, threshold),
+        "mistakes": pictures.gallery(_mistakes(worst, images), len(wrong)),
+        "anchors": {pair: f"confused-{number}" for number, pair in enumerate(pairs)},
+        "pairs": [
+            (pair, pictures.gallery(_mistakes(rows.head(PER_PAIR), images), len(rows)))
+            for pair, rows in of_pairs
+        ],
+    }
 
 
-def disagreements(files: Files) -> Iterator[Block]:
+def disagreements(files: Files) -> dict[str, Any]:
     """The images for which only one of two models is right; the champion was evaluated, too."""
     ours, theirs = (_read(files.folders[name]) for name in ("evaluate", "evaluate_champion"))
     answers = ours.assign(other=theirs.prediction, other_confidence=theirs.confidence)
     is_right, other_is_right = answers.prediction == answers.label, answers.other == answers.label
-    lost, gained = answers[~is_right & other_is_right], answers[is_right & ~other_is_right]
     images = _images(files)
-    for rows, title in (
-        (lost, "Right only in the champion"),
-        (gained, "Right only in this model"),
-    ):
-        if len(rows):
-            yield Heading(title)
-            yield Text(f"{min(SHOWN, len(rows))} of {len(rows):,} images.", "muted")
-            yield Gallery(_both(rows.head(SHOWN), images))
+    found = {
+        "Right only in the champion": answers[~is_right & other_is_right],
+        "Right only in this model": answers[is_right & ~other_is_right],
+    }
+    return {
+        title: pictures.gallery(_pictures(rows.head(SHOWN), images, _both), len(rows))
+        for title, rows in found.items()
+        if len(rows)
+    }
 
 
 def _read(folder: Path) -> "pd.DataFrame":
@@ -96,156 +88,100 @@ def _images(files: Files) -> "StoredImages":
     return prepared.pixels("test")
 
 
-def _mistakes(rows: "pd.DataFrame", images: "StoredImages") -> list[Picture]:
-    def lines(row: Any) -> list[Text]:
-        return [
-            Text(f"{row.label} → {row.prediction}", "bad"),
-            Text(f"{row.confidence:.0%} sure", "muted"),
-        ]
+def _mistakes(rows: "pd.DataFrame", images: "StoredImages") -> list[pictures.Picture]:
+    def lines(row: Any) -> list[Line]:
+        return [(f"{row.label} → {row.prediction}", "bad"), (f"{row.confidence:.0%} sure", "muted")]
 
     return _pictures(rows, images, lines)
 
 
-def _both(rows: "pd.DataFrame", images: "StoredImages") -> list[Picture]:
-    def lines(row: Any) -> list[Text]:
-        answers = (
-            ("this model", row.prediction, row.confidence),
-            ("champion", row.other, row.other_confidence),
-        )
-        return [
-            Text(f"is {row.label}"),
-            *(
-                Text(f"{model}: {label} ({sure:.0%})", "good" if label == row.label else "bad")
-                for model, label, sure in answers
-            ),
-        ]
-
-    return _pictures(rows, images, lines)
+def _both(row: Any) -> list[Line]:
+    """What both models answer for an image."""
+    answers = (
+        ("this model", row.prediction, row.confidence),
+        ("champion", row.other, row.other_confidence),
+    )
+    return [(f"is {row.label}", "")] + [
+        (f"{model}: {label} ({sure:.0%})", "good" if label == row.label else "bad")
+        for model, label, sure in answers
+    ]
 
 
 def _pictures(
-    rows: "pd.DataFrame", images: "StoredImages", lines: Callable[[Any], list[Text]]
-) -> list[Picture]:
+    rows: "pd.DataFrame", images: "StoredImages", lines: Callable[[Any], list[Line]]
+) -> list[pictures.Picture]:
     arrays = images[rows.index.to_numpy()]
     return [
-        Picture(
-            [thumbnails.of_array(pixels, path)],
-            [*lines(row), Text(path, "path")],
-        )
+        ([pictures.of_array(pixels, path)], [*lines(row), (path, "path")])
         for row, path, pixels in zip(rows.itertuples(), rows.path, arrays, strict=True)
     ]
 
 
-def confusion(tally: Tally, anchors: Mapping[tuple[str, str], str]) -> Iterator[Block]:
-    """Which classes are taken for which: a matrix, or of many classes the most frequent pairs.
+def most_confused(tally: Tally) -> list[tuple[str, str, int, int]]:
+    """Two classes, how often the first is taken for the second, and its images; for each pair.
 
-    Args:
-        tally: The predictions.
-        anchors: What leads to the images of a pair of classes.
+    Those that are confused most come first.
     """
-    if len(tally.names) > MAX_CLASSES:
-        yield from _most_confused(tally, anchors)
-        return
-    rows = [
-        [
-            Count(count, round(MAX_HEAT * count / max(1, sum(counts)), 3), anchors.get((name, to)))
-            for to, count in zip(tally.names, counts, strict=True)
-        ]
-        for name, counts in zip(tally.names, tally.confusion.tolist(), strict=True)
+    names, images = tally.names, tally.confusion.sum(axis=1)
+    wrong = tally.confusion * ~np.eye(len(names), dtype=bool)
+    places = np.argwhere(wrong)[np.argsort(-wrong[wrong > 0], kind="stable")].tolist()
+    return [
+        (names[row], names[column], int(wrong[row, column]), int(images[row]))
+        for row, column in places
     ]
-    yield Heading("Confusion matrix")
-    caption = "True classes in rows, predicted ones in columns; a number of mistakes leads to them."
-    yield Matrix(caption, tally.names, rows)
 
 
-def _most_confused(tally: Tally, anchors: Mapping[tuple[str, str], str]) -> Iterator[Block]:
-    """The pairs of classes that are confused most often, where a matrix cannot be read."""
-    images, wrong = (
-        tally.confusion.sum(axis=1),
-        tally.confusion * ~np.eye(len(tally.names), dtype=bool),
-    )
-    rows = []
-    for place in np.argsort(-wrong, axis=None, kind="stable")[:MAX_CLASSES]:
-        row, column = np.unravel_index(place, wrong.shape)
-        count, pair = wrong[row, column], (tally.names[row], tally.names[column])
-        if count:
-            link = f"#{anchors[pair]}" if pair in anchors else ""
-            number = Cell(f"{count:,}", link=link)
-            rows.append(cells(*pair, number, f"{images[row]:,}", f"{count / images[row]:.1%}"))
-    yield Heading("The classes that are confused most")
-    caption = (
-        f"{len(rows)} of {np.count_nonzero(wrong):,} pairs of {len(tally.names):,} classes with "
-        "mistakes; a number leads to images."
-    )
-    names = ("class", "taken for", "mistakes", "images", "share")
-    yield Table(caption, rows, names, frozenset({2, 3, 4}))
-
-
-def _before(files: Files) -> str:
-    """What the temperature of the network has changed; empty if it has none."""
+def _before(files: Files) -> tuple[float, float] | None:
+    """The calibration error before the temperature of the network, if it has one, and that."""
     facts = files.manifest("train")["facts"] if files.has("train") else {}
     temperature = facts.get("temperature", 1.0)  # none was recorded in the beginning
     if temperature == 1.0:
-        return ""
-    before = predictions.calibration_before(files.folders["evaluate"], temperature).error
-    return f" It was {before:.4f} before the logits were divided by {temperature:g} (temperature)."
+        return None
+    error = predictions.calibration_before(files.folders["evaluate"], temperature).error
+    return error, temperature
 
 
-def _calibration(tally: Tally, before: str) -> Iterator[Block]:
+def _calibration(tally: Tally) -> list[dict[str, Any]]:
+    """How often answers of each confidence are right; the interval ends at the confidence."""
     bins, drawn = tally.calibration, []
     columns = (bins.confidence.tolist(), bins.accuracy.tolist(), bins.share.tolist())
     for confidence, accuracy, share in zip(*columns, strict=True):
-        name, images = _range_of(confidence), round(share * tally.rows)
+        number = min(int(confidence * CALIBRATION_BINS), CALIBRATION_BINS - 1)
+        label = f"{number / CALIBRATION_BINS:.0%} to {(number + 1) / CALIBRATION_BINS:.0%}"
+        images = round(share * tally.rows)
         right, expected = round(accuracy * images), confidence * images
-        low, high = sorted((accuracy, confidence))
         text = f"{right:,} of {images:,} right, {expected:,.1f} expected"
-        drawn.append(Interval(name, accuracy, low, high, text))
-    legend = (
-        "A bar is how often predictions of such a confidence are right; the line ends at how sure "
-        f"the model was. The expected error is {bins.error:.4f}.{before}"
-    )
-    yield Heading("Calibration")
-    yield charts.intervals("Accuracy by confidence", drawn, (0.0, 1.0), legend=legend)
+        drawn.append(bar(label, accuracy, text, *sorted((accuracy, confidence))))
+    return drawn
 
 
-def _range_of(confidence: float) -> str:
-    number = min(int(confidence * CALIBRATION_BINS), CALIBRATION_BINS - 1)
-    return f"{number / CALIBRATION_BINS:.0%} to {(number + 1) / CALIBRATION_BINS:.0%}"
+def coverage(tally: Tally) -> list[dict[str, Any]]:
+    """The precision of the most confident answers, by their share of all, as a curve."""
+    right = _right_of_the_most_confident(tally)
+    fewest = -(-tally.rows // 20)  # the precision of fewer says little, and would stretch the axis
+    counts = np.unique(np.linspace(fewest, tally.rows, MAX_POINTS).astype(int)).tolist()
+    shares = [(count / tally.rows, right[count - 1] / count) for count in counts]
+    return [point(x, y, f"{y:.1%} of {x:.0%} are right") for x, y in shares]
 
 
-def accepted(tally: Tally, min_confidence: float | None) -> Iterator[Block]:
-    """How many of the most confident answers are right, and which of them the model accepts.
+def accepted(tally: Tally, min_confidence: float) -> dict[str, Any]:
+    """Which share of the answers the model accepts, and a sentence about their precision.
 
     Args:
         tally: The predictions.
-        min_confidence: The least confidence of an answer that it accepts; None without one.
+        min_confidence: The least confidence of an answer that it accepts.
     """
+    count = int(is_accepted(tally.predictions.confidence, min_confidence).sum())
+    share = count / tally.rows
+    says = f"The model {acceptance(min_confidence)}: {count:,} of {tally.rows:,} ({share:.1%})"
+    if count:
+        right = int(_right_of_the_most_confident(tally)[count - 1])
+        low, high = wilson(right, count)
+        says += f"; {right / count:.1%} of these are right ({low:.1%} to {high:.1%})"
+    return {"share": share, "says": f"{says}."}
+
+
+def _right_of_the_most_confident(tally: Tally) -> Any:
+    """int64 (rows,): how many of the one, two, three … most confident answers are right."""
     order = np.argsort(-tally.predictions.confidence, kind="stable")
-    right = np.cumsum(tally.correct[order], dtype=np.int64)
-    fewest = -(-tally.rows // 20)  # the precision of fewer says little, and would stretch the axis
-    counts = np.unique(np.linspace(fewest, tally.rows, MAX_POINTS).astype(int))
-    points, mark, legend = [_point(tally, right, count) for count in counts.tolist()], None, ""
-    if min_confidence is not None:
-        count = int(is_accepted(tally.predictions.confidence, min_confidence).sum())
-        legend = (
-            f"The model {acceptance(min_confidence)}: {count:,} of {tally.rows:,} "
-            f"({count / tally.rows:.1%})"
-        )
-        if count:
-            mark = Line(count / tally.rows, "accepted", "zero")
-            low, high = wilson(int(right[count - 1]), count)
-            legend += (
-                f"; {right[count - 1] / count:.1%} of these are right ({low:.1%} to {high:.1%})"
-            )
-    ticks = [(share, f"{share:.0%}") for share in (0.25, 0.5, 0.75, 1.0)]
-    yield Heading("Precision and coverage")
-    yield charts.curves(
-        "Precision of the most confident answers, by their share", [("precision", points)], ticks,
-        mark, legend and f"{legend}.",
-    )  # fmt: skip
-
-
-def _point(tally: Tally, right: "NDArray[np.int64]", count: int) -> Point:
-    """The precision of some of the most confident answers; `right` counts those that are right."""
-    precision, coverage = right[count - 1] / count, count / tally.rows
-    return Point(coverage, precision, f"{precision:.1%} of {coverage:.0%} are right")
+    return np.cumsum(tally.correct[order], dtype=np.int64)

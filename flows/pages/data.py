@@ -2,27 +2,15 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.pages import charts, thumbnails
-from flows.pages.blocks import (
-    Block,
-    Cell,
-    Columns,
-    Gallery,
-    Heading,
-    Picture,
-    Section,
-    Table,
-    Text,
-    cells,
-)  # fmt: skip
-from flows.pages.files import Files
+from flows.pages import pictures
+from flows.pages.run import Files
 from retrain.messages import message_of
 from retrain.project import Project
 from retrain.registry import versions
@@ -61,40 +49,37 @@ class Before:
     source: Reader
 
 
-def sections(project: Project, document: Document, files: Files) -> list[Section]:
+def content(project: Project, document: Document, files: Files) -> dict[str, Any]:
     """The data of a run, if its checks have ended, also with a rejection; and the checks."""
     if files.has("validate"):
-        folder = files.folders["validate"]
-        found = [Section("Data", _accepted(project, document, files))]
-        return found + _checks(folder / REPORT)
+        return _accepted(project, document, files) | _checks(files.folders["validate"] / REPORT)
     folder = project.state / REJECTED / document["workload"]
     if "error" not in document or not (folder / REJECTION).is_file():
-        return []
+        return {}
     rejection = json.loads((folder / REJECTION).read_text(encoding="utf-8"))
     if message_of(ValueError(rejection["message"])) != document["error"]:
-        return []  # a later run's
+        return {}  # a later run's
     source = _source(files, rejection["columns"]) if files.has("pull") else None
-    bad = list(_set_aside(folder, source))
-    return _checks(folder) + ([Section("Data", bad)] if bad else [])
+    return _checks(folder) | {"set_aside": _set_aside(folder, source)}
 
 
-def _accepted(project: Project, document: Document, files: Files) -> list[Block]:
-    facts, folder = document["data"], files.folders["validate"]
+def _accepted(project: Project, document: Document, files: Files) -> dict[str, Any]:
+    folder = files.folders["validate"]
     images = _read(folder)
     before = _before(project, document, images)
-    rows = ", ".join(f"{images.split.eq(split).sum():,} {split}" for split in SPLITS)
-    tracked = "under DVC" if facts["tracked"] else "not under DVC"
     config = files.manifest("validate")["plan"]["config"]
     columns = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
     source = _source(files, columns) if files.has("pull") else None
-    return [
-        Text(f"{facts['path']} ({tracked}), version {facts['version'][:12]}: {rows}.", "muted"),
-        Columns([_classes(images, before), _properties(images)]),
-        Columns(list(_distributions(images, folder / REPORT / BRIGHTNESS))),
-        *(changes(images, source, before) if before else ()),
-        *_set_aside(folder, source),
-        *_near_duplicates(folder, images, source),
-    ]
+    return {
+        "rows": {split: int(images.split.eq(split).sum()) for split in SPLITS},
+        "before": before and before.title,
+        **_classes(images, before),
+        "properties": [*_properties(images)],
+        "histograms": [*_histograms(images, folder / REPORT / BRIGHTNESS)],
+        "changes": changes(images, source, before) if before else None,
+        "set_aside": _set_aside(folder, source),
+        "look_alike": _near_duplicates(folder, images, source),
+    }
 
 
 def _read(folder: Path) -> "pd.DataFrame":
@@ -120,58 +105,27 @@ def _before(project: Project, document: Document, images: "pd.DataFrame") -> Bef
     return Before(f"version {champion['version']}", _read(found.validated), found.source)
 
 
-def _checks(folder: Path) -> list[Section]:
+def _checks(folder: Path) -> dict[str, Any]:
     """What Great Expectations found, from the folder with its results; none in an old output."""
-    if not (folder / RESULTS).is_file():
-        return []
-    tables = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    results = [result for table in tables for result in table["results"]]
-    rows = [_check(result) for result in sorted(results, key=lambda result: result["success"])]
-    failed = sum(not result["success"] for result in results)
-    caption = f"{len(rows)} expectations, {failed} not met"
     file = folder / RESULTS
-    record = cells("All that Great Expectations found", Cell(RESULTS, link=file.as_uri()))
-    columns = ("there should be no", "", "found", "expectation")
-    return [
-        Section(
-            "Checks",
-            [Table(caption, rows, columns, frozenset({2})), Table("The raw record", [record])],
-        )
-    ]
+    if not file.is_file():
+        return {}
+    tables = json.loads(file.read_text(encoding="utf-8"))
+    results = [result for table in tables for result in table["results"]]
+    return {"checks": sorted(results, key=lambda result: result["success"]), "record": file}
 
 
-def _check(result: Mapping[str, Any]) -> Sequence[Cell]:
-    config, found = result["expectation_config"], result["result"]
-    arguments = config["kwargs"]
-    limits = {name: arguments[name] for name in ("min_value", "max_value") if name in arguments}
-    shown = ", ".join([arguments["column"], *(f"{name}={end}" for name, end in limits.items())])
-    mark = Cell("✓", "good") if result["success"] else Cell("✗", "bad")
-    if arguments.get("mostly") == 0:
-        mark = Cell("counted only", "muted")
-    failed, rows = (found.get(name) or 0 for name in ("unexpected_count", "element_count"))
-    return cells(
-        config["notes"], mark, f"{failed:,} of {rows:,}", Cell(f"{config['type']}({shown})", "path")
-    )
-
-
-def _classes(images: "pd.DataFrame", before: Before | None) -> Block:
+def _classes(images: "pd.DataFrame", before: Before | None) -> dict[str, Any]:
     """The number of images by class and split, with the change; the smallest classes."""
     counts = _counts(images)
     smallest = counts.sum(axis=1).sort_values(kind="stable").index[:MAX_CLASSES]
-    shown = sorted(smallest, key=image_table.natural_order)
-    caption = "Images by class"
-    if left := len(counts) - len(shown):
-        caption += f"; {left:,} larger classes are left out"
-    if before is None:
-        rows = [cells(name, *(f"{counts.loc[name, of]:,}" for of in SPLITS)) for name in shown]
-    else:
-        changes = counts.sub(_counts(before.images), fill_value=0).astype(int)
-        caption += f"; in brackets, the change since {before.title}"
-        rows = [
-            cells(name, *(_changed(counts.loc[name, of], changes.loc[name, of]) for of in SPLITS))
-            for name in shown
-        ]
-    return Table(caption, rows, ("class", *SPLITS), frozenset({1, 2, 3}))
+    known = _counts(before.images) if before else counts
+    differences = counts.sub(known, fill_value=0).astype(int)
+    classes = [
+        (name, [(int(counts.loc[name, of]), int(differences.loc[name, of])) for of in SPLITS])
+        for name in sorted(smallest, key=image_table.natural_order)
+    ]
+    return {"classes": classes, "more_classes": len(counts) - len(classes)}
 
 
 def _counts(images: "pd.DataFrame") -> "pd.DataFrame":
@@ -179,74 +133,55 @@ def _counts(images: "pd.DataFrame") -> "pd.DataFrame":
     return counts.reindex(columns=list(SPLITS), fill_value=0)
 
 
-def _changed(count: int, change: int) -> Cell:
-    return Cell(f"{count:,} ({change:+,})" if change else f"{count:,}")
-
-
-def changes(images: "pd.DataFrame", source: Reader | None, before: Before) -> Iterator[Block]:
+def changes(images: "pd.DataFrame", source: Reader | None, before: Before) -> dict[str, Any]:
     """What is new, gone and labelled otherwise; an image is its pixels.
 
     Args:
         images: The columns `COLUMNS` of the image table.
         source: Reads them; None if they are gone.
         before: The images before.
+
+    Returns:
+        By what has changed, a gallery; without pictures if only the count is told.
     """
     new = images.drop_duplicates("pixels").set_index("pixels")
     old = before.images.drop_duplicates("pixels").set_index("pixels")
     both = new.join(old[["label", "split"]], how="inner", rsuffix="_before")
     relabelled = both[both.label != both.label_before]
+    relabelled = relabelled.assign(label=relabelled.label_before + " → " + relabelled.label)
     found = {
         "new images": (new.loc[new.index.difference(old.index)], source),
         "images that are gone": (old.loc[old.index.difference(new.index)], before.source),
-        "images with another label": (
-            relabelled.assign(label=relabelled.label_before + " → " + relabelled.label),
-            source,
-        ),
-        "images in another split": (both[both.split != both.split_before], None),
+        "images with another label": (relabelled, source),
     }
-    rows = [cells(name, f"{len(of):,}") for name, (of, _) in found.items()]
-    yield Heading(f"Since {before.title}")
-    if not any(len(of) for of, _ in found.values()):
-        yield Text("The same images, with the same labels, in the same splits.")
-        return
-    yield Table("An image is its pixels", rows, numbers=frozenset({1}))
-    for name, (of, reader) in found.items():
-        if reader and len(of):
-            yield Heading(name.capitalize())
-            shown = of.sort_values(["file", "row"]).head(SHOWN)
-            yield from _pictures(shown, len(of), shown.label, "", reader)
+    galleries = {
+        name: _gallery(of.sort_values(["file", "row"]), len(of), of.label, "", reader)
+        for name, (of, reader) in found.items()
+    }
+    moved = int((both.split != both.split_before).sum())
+    return galleries | {"images in another split": pictures.gallery([], moved)}
 
 
-def _properties(images: "pd.DataFrame") -> Block:
-    rows = [
-        cells(name, _range(of))
-        for name, of in (
-            ("width", images.width),
-            ("height", images.height),
-            ("bytes", images.bytes),
-        )
-    ]
+def _properties(images: "pd.DataFrame") -> Iterator[tuple[str, str]]:
+    for name in ("width", "height", "bytes"):
+        least, middle, most = images[name].min(), images[name].median(), images[name].max()
+        text = f"{least:,}" if least == most else f"{least:,} to {most:,}, median {middle:,.0f}"
+        yield name, text
     endings = images.file.str.replace(r"^.*[.]", "", regex=True).str.lower()
     for name, values in (("mode", images["mode"]), ("files", endings)):
         counts = values.value_counts()
-        texts = [f"{value} ({count:,})" for value, count in counts.items()]
-        rows.append(cells(name, ", ".join(texts)))
-    return Table("The images", rows)
+        yield name, ", ".join(f"{value} ({count:,})" for value, count in counts.items())
 
 
-def _range(values: "pd.Series[int]") -> str:
-    least, most = values.min(), values.max()
-    middle = values.median()
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}, median {middle:,.0f}"
-
-
-def _distributions(images: "pd.DataFrame", brightness: Path) -> Iterator[Block]:
-    """Histograms of what differs among the images."""
+def _histograms(
+    images: "pd.DataFrame", brightness: Path
+) -> Iterator[tuple[str, list[int], list[float]]]:
+    """The title, the counts and the ends of the ranges of what differs among the images."""
     if brightness.is_file():  # not in an old output
         levels = json.loads(brightness.read_text(encoding="utf-8"))
         counts = np.add.reduceat(levels, range(0, 256, 8)).tolist()
-        edges = np.linspace(0, 1, len(counts) + 1).tolist()
-        yield charts.histogram(f"Brightness of {sum(counts):,} images", counts, edges)
+        ends = np.linspace(0, 1, len(counts) + 1).tolist()
+        yield f"Brightness of {sum(counts):,} images", counts, ends
     for title, values in (
         ("Width in pixels", images.width),
         ("Height in pixels", images.height),
@@ -254,67 +189,56 @@ def _distributions(images: "pd.DataFrame", brightness: Path) -> Iterator[Block]:
         ("Kilobytes of an image", images.bytes / 1000),
     ):
         if values.min() < values.max():
-            numbers, ends = np.histogram(values, BARS)
-            yield charts.histogram(title, numbers.tolist(), ends.tolist())
+            numbers, edges = np.histogram(values, BARS)
+            yield title, numbers.tolist(), edges.tolist()
 
 
-def _set_aside(folder: Path, source: Reader | None) -> Iterator[Block]:
+def _set_aside(folder: Path, source: Reader | None) -> dict[str, Any] | None:
     """The images that the checks have set aside, with the reasons; few for each."""
     import pandas as pd
 
     columns = ["path", "file", "row", "reason"]
     bad = pd.read_parquet(folder / image_table.SET_ASIDE, columns=columns)
-    if bad.empty:
-        return
-    yield Heading("Set aside by the checks")
-    shown = bad.groupby("reason").head(PER_REASON).head(SHOWN)
-    yield from _pictures(shown, len(bad), shown.reason, "bad", source)
+    shown = bad.groupby("reason").head(PER_REASON)
+    return _gallery(shown, len(bad), shown.reason, "bad", source) if len(bad) else None
 
 
-def _pictures(
-    shown: "pd.DataFrame",
-    count: int,
-    lines: "pd.Series[str]",
-    style: str,
-    source: Reader | None,
-) -> Iterator[Block]:
-    """Some of a count of images, each with a line; a table where they cannot be read."""
-    yield Text(f"{len(shown):,} of {count:,} images.", "muted")
-    if source is None:
-        yield Table("Images", [cells(*row) for row in zip(shown.path, lines, strict=True)])
-        return
-    encoded = read_encoded(source, zip(shown.file, shown.row, strict=True))
-    described = zip(encoded, shown.path, lines, strict=True)
-    yield Gallery(
-        [
-            Picture([thumbnails.of_encoded(data, path)], [Text(line, style), Text(path, "path")])
-            for data, path, line in described
-        ]
-    )
+def _gallery(
+    rows: "pd.DataFrame", count: int, lines: "pd.Series[str]", style: str, source: Reader | None
+) -> dict[str, Any]:
+    """The first rows of a count of images, each with a line; their names alone without a reader."""
+    rows = rows.head(SHOWN)
+    found: list[list[pictures.Thumbnail]] = [[] for _ in range(len(rows))]
+    if source is not None:
+        encoded = read_encoded(source, zip(rows.file, rows.row, strict=True))
+        named = zip(encoded, rows.path, strict=True)
+        found = [[pictures.of_encoded(data, path)] for data, path in named]
+    described = zip(found, lines[rows.index], rows.path, strict=True)
+    shown = ((images, [(line, style), (path, "path")]) for images, line, path in described)
+    return pictures.gallery(shown, count)
 
 
 def _near_duplicates(
     folder: Path, images: "pd.DataFrame", source: Reader | None
-) -> Iterator[Block]:
+) -> dict[str, Any] | None:
     """Pairs of images that look alike in two splits, side by side."""
     with (folder / REPORT / NEAR_DUPLICATES).open(encoding="utf-8", newline="") as file:
         listed = list(csv.DictReader(file))
     if not listed or source is None:
-        return
-    shown = listed[: SHOWN // 2]
-    paths = [row[name] for row in shown for name in ("path", "near_duplicate_path")]
+        return None
+    shown = [(row, [row["path"], row["near_duplicate_path"]]) for row in listed[: SHOWN // 2]]
+    paths = [path for _, pair in shown for path in pair]
     places = images[images.path.isin(paths)].drop_duplicates("path").set_index("path")
     wanted = [(places.file[path], int(places.row[path])) for path in paths]
     encoded = dict(zip(paths, read_encoded(source, wanted), strict=True))
-    pictures = []
-    for row in shown:
-        pair = (row["path"], row["near_duplicate_path"])
-        lines = [
-            Text(f"{row['split']} and {row['near_duplicate_split']}"),
-            *(Text(path, "path") for path in pair),
-        ]
-        pair_of = [thumbnails.of_encoded(encoded[path], path) for path in pair]
-        pictures.append(Picture(pair_of, lines))
-    yield Heading("Images that look alike in two splits")
-    yield Text(f"{len(shown)} of {len(listed):,} pairs.", "muted")
-    yield Gallery(pictures)
+    found = [
+        (
+            [pictures.of_encoded(encoded[path], path) for path in pair],
+            [
+                (f"{row['split']} and {row['near_duplicate_split']}", ""),
+                *((p, "path") for p in pair),
+            ],
+        )
+        for row, pair in shown
+    ]
+    return pictures.gallery(found, len(listed))

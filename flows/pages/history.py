@@ -1,28 +1,12 @@
 """The page of a workload's history: its champions over time, every decision, and failed runs."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from heapq import merge
-from itertools import islice
-from pathlib import Path
+from typing import Any
 
-from flows.pages import charts
-from flows.pages.blocks import (
-    Block,
-    Cell,
-    Command,
-    Page,
-    Section,
-    Summary,
-    Table,
-    Text,
-    Verdict,
-    cells,
-)  # fmt: skip
-from flows.pages.charts import Point
-from flows.pages.page import folder_of
-from flows.pages.training import failed_verdict
+from flows.pages.page import date_ticks, folder_of, point
+from flows.pages.run import failed_verdict, verdict
 from retrain.messages import local_time
 from retrain.project import Project
 from retrain.registry import decisions, versions
@@ -33,13 +17,13 @@ from retrain.runs.records import Document
 from tasks.data.metrics import wilson
 
 STYLES = {"promoted": "good", "rejected": "bad", "waiting": "wait", "rolled back": "wait"}
-WIDTH = 960  # pixels of a picture
 MAX_ROWS = 200  # of the table
 MAX_LINES = 2  # of why a run failed: the first may only announce the others
+OTHERS = "of versions that were not promoted"
 
 
-def page_of(project: Project, name: str) -> Page:
-    """The page of a workload, newest decisions first.
+def content(project: Project, name: str) -> dict[str, Any]:
+    """What the page of a workload shows, newest decisions first.
 
     Args:
         project: The clone.
@@ -47,84 +31,60 @@ def page_of(project: Project, name: str) -> Page:
     """
     entries = decisions.read(project, name).entries
     failures = records.failed_runs(project, name, "train")
-    numbers = {entry.version for entry in entries}
-    found = {number: versions.get(project, name, number) for number in numbers}
+    found = {entry.version: versions.get(project, name, entry.version) for entry in entries}
     known = {number: version for number, version in found.items() if version}
     champion = versions.champion(project, name)
-    sentence = f"{name} has no champion."
+    says = f"{name} version {champion.version} is the champion." if champion else ""
+    rows = [*(_row(entry, known.get(entry.version)) for entry in entries), *map(_failure, failures)]
+    rows = sorted(rows, key=lambda row: row["at"], reverse=True)[:MAX_ROWS]
+    pages = {file.stem for file in folder_of(project, name).glob("*.html")}
+    counts: Counter[str] = Counter(entry.action for entry in entries)
+    counts.update(failed_verdict(document)["name"].lower() for document in failures)
+    facts: dict[str, Any] = {"Versions": len(known), "Decisions": len(entries)}
     if champion:
-        sentence = f"{name} version {champion.version} is the champion."
-    return Page(
-        title=f"{name}: history",
-        origin=name,
-        verdict=Verdict("History", sentence, "●", "good" if champion else "muted"),
-        top=list(_top(entries, failures, known, champion)),
-        sections=[
-            Section("Versions", list(pictures(entries, known))),
-            Section(
-                "Decisions", list(table(entries, failures, known, name, folder_of(project, name)))
-            ),
-        ],
-    )
+        accuracy = "{:.4f} ({:.4f} to {:.4f})".format(*_accuracy(champion))
+        since = [local_time(entry.time) for entry in entries if entry.appoints][-1:]
+        facts = {"Accuracy of the champion": accuracy, "Since": " ".join(since)} | facts
+    return {
+        "title": f"{name}: history",
+        "origin": name,
+        "verdict": verdict(
+            "History", says or f"{name} has no champion.", "●", "good" if says else "muted"
+        ),
+        "workload": name,
+        "facts": facts | {action.capitalize(): count for action, count in counts.items()},
+        "rows": [row | {"has_page": row["run"] in pages} for row in rows],
+        "older": len(entries) - sum(row["version"] is not None for row in rows),
+        **pictures(entries, known),
+    }
 
 
-def _top(
-    entries: Sequence[Entry],
-    failures: Sequence[Document],
-    known: Mapping[int, ModelVersion],
-    champion: ModelVersion | None,
-) -> Iterator[Block]:
-    facts = [("Versions", f"{len(known):,}"), ("Decisions", f"{len(entries):,}")]
-    counts = Counter[str](entry.action for entry in entries)
-    counts.update(failed_verdict(document).name for document in failures)
-    facts += [(action.capitalize(), f"{count:,}") for action, count in counts.items()]
-    if champion:
-        accuracy, low, high = _accuracy(champion)
-        since = [entry for entry in entries if entry.appoints][-1:]
-        facts = [
-            ("Accuracy of the champion", f"{accuracy:.4f} ({low:.4f} to {high:.4f})"),
-            *(("Since", local_time(entry.time)) for entry in since),
-            *facts,
-        ]
-    yield Summary(facts)
-
-
-def pictures(entries: Sequence[Entry], known: Mapping[int, ModelVersion]) -> Iterator[Block]:
-    """The accuracy of the versions over time, and the size of their test splits.
+def pictures(entries: Sequence[Entry], known: Mapping[int, ModelVersion]) -> dict[str, Any]:
+    """The accuracy of the versions over time, and the size of their test splits, as curves.
 
     Args:
         entries: The decisions, oldest first.
         known: The versions that they are about, as far as the registry has them.
     """
-    drawn = [entry for entry in entries if entry.version in known]
-    champions = [_point(entry, known[entry.version]) for entry in drawn if entry.appoints]
+    drawn = [(entry, known[entry.version]) for entry in entries if entry.version in known]
+    champions = [_point(entry, version) for entry, version in drawn if entry.appoints]
     if len(champions) < 2:
-        yield Text("From the second champion on, a picture shows how they have improved.", "muted")
-        return
-    lowest = min(point.low or 0.0 for point in champions)
-    others = [_point(entry, known[entry.version], lowest) for entry in drawn if not entry.appoints]
-    sizes = [
-        Point(
-            datetime.fromisoformat(entry.time).timestamp(),
-            known[entry.version].metrics["rows"],
-            f"version {entry.version}: {known[entry.version].metrics['rows']:,.0f} test images",
-        )
-        for entry in drawn
-    ]
-    labels = charts.date_ticks(sizes[0].x, sizes[-1].x)
-    lines = [("the champion's", champions), ("of versions that were not promoted", others)]
-    yield charts.curves(
-        "Accuracy on the test images",
-        [line for line in lines if line[1]],
-        labels,
-        legend="A vertical line is a 95 % interval, and a large dot a rollback; what is below the "
-        "axis is at its lower end.",
-        steps=True,
-        width=WIDTH,
-    )
-    yield charts.curves(
-        "Test images", [("of each version", sizes)], labels, steps=True, width=WIDTH
-    )
+        return {"accuracy": None}
+    lowest = min(champion["low"] for champion in champions)
+    others = [_point(entry, version, lowest) for entry, version in drawn if not entry.appoints]
+    sizes = [(_seconds(entry.time), version.metrics["rows"], entry) for entry, version in drawn]
+    return {
+        "accuracy": {"the champion's": champions} | ({OTHERS: others} if others else {}),
+        "sizes": [
+            point(time, rows, f"version {entry.version}: {rows:,.0f} test images")
+            for time, rows, entry in sizes
+        ],
+        "labels": date_ticks(sizes[0][0], sizes[-1][0]),
+    }
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
 
 
 def _accuracy(version: ModelVersion) -> tuple[float, float, float]:
@@ -133,80 +93,39 @@ def _accuracy(version: ModelVersion) -> tuple[float, float, float]:
     return accuracy, *wilson(round(accuracy * images), images)
 
 
-def _point(entry: Entry, version: ModelVersion, lowest: float | None = None) -> Point:
+def _point(entry: Entry, version: ModelVersion, lowest: float | None = None) -> dict[str, Any]:
     """A decision in the picture; one that made no champion is a dot, not below the lowest."""
     accuracy, low, high = _accuracy(version)
     title = f"version {entry.version}, {entry.action} on {local_time(entry.time)}: {accuracy:.4f}"
-    place = datetime.fromisoformat(entry.time).timestamp()
     if lowest is not None:
-        return Point(place, max(accuracy, lowest), title, style="hollow")
+        return point(_seconds(entry.time), max(accuracy, lowest), title, style="hollow")
     title = f"{title} ({low:.4f} to {high:.4f})"
-    return Point(place, accuracy, title, low, high, marked=entry.action == "rolled back")
+    is_rollback = entry.action == "rolled back"
+    return point(_seconds(entry.time), accuracy, title, low=low, high=high, marked=is_rollback)
 
 
-def table(
-    entries: Sequence[Entry],
-    failures: Sequence[Document],
-    known: Mapping[int, ModelVersion],
-    name: str,
-    folder: Path,
-) -> Iterator[Block]:
-    """The decisions and the failed runs, the newest first.
-
-    A link leads to the page of a run.
-
-    Args:
-        entries: The decisions, oldest first.
-        failures: The documents of the runs that failed, oldest first.
-        known: The versions that they are about, as far as the registry has them.
-        name: Of the workload.
-        folder: Where the pages of its runs are.
-    """
-    newest_first: list[Iterator[Entry | Document]] = [reversed(entries), reversed(failures)]
-    shown = list(islice(merge(*newest_first, key=_time, reverse=True), MAX_ROWS))
-    rows = [
-        _row(line, known.get(line.version), folder)
-        if isinstance(line, Entry)
-        else _failure(line, folder)
-        for line in shown
-    ]
-    columns = ("time", "decision", "version", "accuracy", "test images", "verdict", "by", "reason")
-    if rows:
-        yield Table("The newest first", rows, columns, frozenset({2, 3, 4}))
-    else:
-        yield Text("No decision was made yet.")
-    if older := len(entries) - sum(isinstance(line, Entry) for line in shown):
-        yield Command(f"{older:,} older decisions", f"retrain history {name}")
+def _row(entry: Entry, version: ModelVersion | None) -> dict[str, Any]:
+    """A decision in the table."""
+    return {
+        "at": entry.time,
+        "run": entry.run,
+        "decision": (entry.action, STYLES.get(entry.action, "muted")),
+        "version": entry.version,
+        "metrics": version.metrics if version else {},
+        "verdict": entry.verdict,
+        "who": entry.who,
+        "reason": entry.reason,
+    }
 
 
-def _time(line: Entry | Document) -> str:
-    return line.time if isinstance(line, Entry) else str(line["time"])
-
-
-def _row(entry: Entry, version: ModelVersion | None, folder: Path) -> tuple[Cell, ...]:
-    return cells(
-        _when(entry.time, entry.run, folder),
-        Cell(entry.action, STYLES.get(entry.action, "muted")),
-        entry.version,
-        f"{version.metrics['accuracy']:.4f}" if version else "",
-        f"{version.metrics['rows']:,.0f}" if version else "",
-        entry.verdict,
-        entry.who or "",
-        entry.reason or "",
-    )
-
-
-def _failure(document: Document, folder: Path) -> tuple[Cell, ...]:
-    verdict = failed_verdict(document)
-    return cells(
-        _when(document["time"], document["run"], folder),
-        Cell(verdict.name.lower(), verdict.style),
-        *[""] * 5,
-        " ".join(document["error"].splitlines()[:MAX_LINES]),
-    )
-
-
-def _when(time: str, run: str | None, folder: Path) -> Cell:
-    """When something happened in a run, with a link to its page if there is one."""
-    has_page = run and (folder / f"{run}.html").is_file()
-    return Cell(local_time(time), "whole", link=f"{run}.html" if has_page else "")
+def _failure(document: Document) -> dict[str, Any]:
+    """A run that failed, in the table."""
+    ended = failed_verdict(document)
+    return {
+        "at": document["time"],
+        "run": document["run"],
+        "decision": (ended["name"].lower(), ended["style"]),
+        **dict.fromkeys(("version", "verdict", "who")),
+        "metrics": {},
+        "reason": " ".join(document["error"].splitlines()[:MAX_LINES]),
+    }

@@ -2,32 +2,18 @@
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.markup import escape
 
-from flows.pages import history, page, production, suspects, training, without_training
-from flows.pages.blocks import Page
+from flows.pages import history, other_flows, page, training
 from retrain.atomic import write_text
 from retrain.messages import message_of
 from retrain.project import Project
 from retrain.runs import console, records
 from retrain.runs.records import Document, FlowRun
-
-PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
-    "train": training.page_of,
-    "validate": without_training.checks,
-    "tune": without_training.search,
-    "predict": without_training.predictions,
-    "drift": without_training.drift,
-    "compare": without_training.comparison,
-    "production": production.page_of,
-    "suspects": suspects.page_of,
-    "select": suspects.selection,
-}
-WITH_NAME = {"suspects", "select"}  # their latest page keeps its name, when another flow has run
 
 logger = logging.getLogger("retrain")
 
@@ -56,7 +42,7 @@ def _command(flow: str) -> str:
 
     words = ["retrain", flow]
     for name, value in runtime.flow_run.parameters.items():
-        if name in ("workload", "a", "b"):
+        if name == "workload":
             words.append(str(value))
         elif value:
             for part in value if isinstance(value, list | tuple) else [value]:
@@ -69,24 +55,23 @@ def write_run(project: Project, document: Document) -> Path:
 
     Args:
         project: The clone.
-        document: Of a run of one of `PAGES`, which may have failed.
+        document: Of a run of any flow with a page, which may have failed.
 
     Returns:
         The file.
     """
-    name = document.get("workload") or document["a"]["name"]
-    file = page.folder_of(project, name) / f"{document['run']}.html"
-    page_of = PAGES[document["flow"]]
-    if "error" in document and "steps" not in document:
-        page_of = without_training.failed
-    text = page.render(page_of(project, document))
+    if document["flow"] in ("train", "validate"):
+        text = page.render("training", training.content(project, document))
+    else:
+        text = page.render("run", other_flows.content(project, document))
+    file = page.folder_of(project, document["workload"]) / f"{document['run']}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, text)
     return file
 
 
 def write(project: Project, document: Document) -> Document:
-    """Writes the page of a run that ends, also as the latest one, and the workload's history.
+    """Writes the page of a run that ends, also as its flow's latest one, and the history.
 
     A page that cannot be made is no reason to fail a run: a warning says why.
 
@@ -97,16 +82,17 @@ def write(project: Project, document: Document) -> Document:
     Returns:
         The document.
     """
+    name = document["workload"]
+    latest = page.latest_of(name, document["flow"])
     try:
         file = write_run(project, document)
-        write_text(file.with_name(page.LATEST), file.read_text(encoding="utf-8"))
-        if document["flow"] in WITH_NAME and "error" not in document:
-            text = file.read_text(encoding="utf-8")
-            write_text(file.with_name(f"{document['flow']}.html"), text)
+        write_text(project.root / latest, file.read_text(encoding="utf-8"))
         if "error" in document:
-            console.say(f"{'report':<10} {page.latest_of(file.parent.name)}")
-        history_page = history.page_of(project, file.parent.name)
-        write_text(file.with_name(page.INDEX), page.render(history_page))
+            console.say(f"{'report':<10} {latest}")
+        write_text(
+            file.with_name(page.INDEX), page.render("history", history.content(project, name))
+        )
+        records.publish(name, records.outcome(document), project.relative(file))
     except Exception as error:
         console.say(escape(f"The report of the run could not be made: {message_of(error)}"))
         logger.debug("How the report failed:", exc_info=True)

@@ -29,14 +29,13 @@ def state_of(project: Project, name: str, next_run: NextRun | None) -> dict[str,
         next_run: Its next run, if one is scheduled.
     """
     champion = versions.champion(project, name)
-    fault = decisions.fault(project, name)
+    ledger = decisions.read(project, name)
     last_run = records.last_run(project, name)
-    ledger = Ledger(name) if fault else decisions.read(project, name)
     return {
         "workload": name,
         "champion": champion and champion.public(),
         "since": ledger.appointment and ledger.appointment.time,
-        "fault": fault,
+        "fault": decisions.fault(ledger),
         "waiting": ledger.waiting and _waiting(name, ledger.waiting, champion),
         "last_run": last_run,
         "data": _data_version(project, last_run),

@@ -17,8 +17,6 @@ STEP = "find_suspects"
 class SuspectsReport(DataReport):
     """The report of the flow `suspects`; `retrain.report.Report` describes each method."""
 
-    kind = "suspects"
-
     def document(self, run: RunState) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
         base = self.base_document(run) | {"suspects": None, "model": None}

@@ -1,20 +1,17 @@
 """What the flows `validate` and `train` tell of their runs: documents, verdicts, places."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rich.markup import escape
 
 from flows.pages import page
-from flows.reports import links
 from retrain.project import Project
-from retrain.registry import trust
 from retrain.runs import console, records
-from retrain.runs.records import Document, artifact_key, publish_table
+from retrain.runs.records import Document
 from retrain.runs.state import RunState
 from retrain.step import REPORT
-from retrain.workload import Workload
 from tasks.promote import outcome
 from tasks.validate.step import say_near_duplicates
 
@@ -22,60 +19,25 @@ CHECKED = ("rows", "quarantined", "near_duplicates")  # facts of the step `valid
 
 
 class DataReport:
-    """A report without a document; see `retrain.report.Report` for each method.
-
-    Attributes:
-        kind: The last part of the key of the summary in Prefect.
-    """
-
-    kind = "summary"
+    """A report without a document; see `retrain.report.Report` for each method."""
 
     def base_document(self, run: RunState) -> Document:
         """The part of the document that these flows have in common."""
-        look = {"report": page.latest_of(run.workload.name)}
+        look = {"report": page.latest_of(run.workload.name, run.flow)}
         base = records.base_document(run) | {"look": look, "outcome": None}
         checked = run.artifacts.get("validate")
         base["data"] |= {name: checked and checked.facts.get(name) for name in CHECKED}
         return base
-
-    def details(self, document: Document) -> list[str]:
-        """The lines that a flow adds to the summary of a run, in Markdown."""
-        return []
 
     def write_page(self, project: Project, document: Document) -> None:
         """Writes the HTML page of a run, which may have failed at any step."""
         from flows.pages import publish  # which reads the outputs of the steps
 
         publish.write(project, document)
-        links.keep_report(project, document)
-
-    def publish(self, project: Project, document: Document) -> None:
-        """Shows a summary as an artifact of the Prefect flow run."""
-        from prefect.artifacts import create_markdown_artifact
-
-        document["links"] = links.links_of(project, document)
-        data = document["data"]
-        rows = ", ".join(f"{count} {split}" for split, count in data["rows"].items())
-        lines = [
-            f"# {document['outcome']}",
-            "",
-            *(f"- [{name}]({link})" for name, link in document["links"].items()),
-            "",
-            f"Data `{data['version']}`: {rows}; {data['quarantined']} set aside.",
-            "",
-            *self.details(document),
-            *records.steps_in_markdown(document),
-            "",
-            *(f"- {name}: `{place}`" for name, place in document["look"].items()),
-        ]
-        key = artifact_key(document["workload"], self.kind)
-        create_markdown_artifact(key=key, markdown="\n".join(lines))
 
 
 class ChecksReport(DataReport):
     """The report of the flow `validate`: whether the data passes its checks."""
-
-    kind = "data"
 
     def document(self, run: RunState) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
@@ -139,37 +101,6 @@ class TrainingReport(DataReport):
             console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
         say_near_duplicates(document)
         console.say_places(document)
-
-    def details(self, document: Document) -> list[str]:
-        """A table of the metrics, with those of the champion beside them."""
-        champion_metrics = (document["champion"] or {}).get("metrics", {})
-        return [
-            f"Evaluated in {document['precision']}.",
-            "",
-            "| metric | challenger | champion |",
-            "|---|---|---|",
-            *(
-                f"| {metric} | {console.number(value)} | "
-                f"{console.number(champion_metrics.get(metric))} |"
-                for metric, value in document["metrics"].items()
-            ),
-            "",
-        ]
-
-    def publish(self, project: Project, document: Document) -> None:
-        """Shows the decision and a summary as artifacts of the Prefect flow run."""
-        super().publish(project, document)
-        description = f"{document['outcome']} [Report]({document['links']['report']})"
-        rows = [outcome.rule_row(rule) for rule in outcome.rules(document)]
-        publish_table(document["workload"], "decision", rows, description)
-
-
-def signing_faults(workload: Workload, project: Project) -> Iterable[str]:
-    """Finds why a run could not sign its decision at the end."""
-    try:
-        trust.check_signing(project)
-    except ValueError as error:
-        yield str(error)
 
 
 def _in_training(facts: Mapping[str, Any]) -> str:

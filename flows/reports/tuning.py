@@ -15,7 +15,7 @@ from retrain.outputs import plan
 from retrain.params import as_yaml, origin_of, vary
 from retrain.project import Project
 from retrain.runs import console
-from retrain.runs.records import Document, publish_table
+from retrain.runs.records import Document
 from retrain.runs.state import RunState
 from retrain.search import (
     COMPLETE,
@@ -84,12 +84,6 @@ class TuningReport(DataReport):
         console.say(f"\n[bold]{escape(document['outcome'])}[/]")
         console.say(escape(document["command"]))
         console.say_places(document)
-
-    def publish(self, project: Project, document: Document) -> None:
-        """Shows the trials as an artifact of the Prefect flow run."""
-        rows = cells(document["trials"], document["search"]["metric"])
-        description = f"{document['outcome']} `{document['command']}`"
-        publish_table(document["workload"], "trials", rows, description)
 
 
 def space_faults(workload: Workload, project: Project) -> Iterator[str]:

@@ -49,7 +49,6 @@ class RunOptions:
         dry_run: Show what would run and why, and run nothing.
         run: Run even if nothing has changed.
         refresh: Run every step, taking nothing from the cache.
-        force: Run steps that need more than this machine has.
         strict: Take what is warned of before a step as an error.
     """
 
@@ -62,7 +61,6 @@ class RunOptions:
     dry_run: bool = False
     run: bool = False
     refresh: bool = False
-    force: bool = False
     strict: bool = False
 
 
@@ -219,7 +217,7 @@ def run_steps(
     if not has_to_run and (unchanged := flow.unchanged(dry_run)):
         return _tell_unchanged(dry_run.state, unchanged)
     arguments = (workload, overrides, options.data_rev, options.refresh)
-    chosen = {name: getattr(options, name) for name in ("as_name", "force", "strict")}
+    chosen = {name: getattr(options, name) for name in ("as_name", "strict")}
     run = partial(flow, *arguments, run=True, promote=promote, **chosen)
     first_step = flow.steps[0].name if options.refresh else dry_run.has_to_run
     imports = _prepare(flow, first_step, dry_run.state, options)
@@ -242,18 +240,14 @@ def _tell_unchanged(state: "RunState", unchanged: "Document") -> Answer:
 def _prepare(
     flow: "StepsFlow", first_step: str | None, state: "RunState", options: RunOptions
 ) -> Sequence[Callable[[], object]]:
-    """Checks what a run needs, tells what it will take, and returns what it has to import."""
+    """Checks what a run needs, and returns what it has to import."""
     from retrain import preflight, tracking
 
     config, project = state.workload, state.context.project
     steps = flow.steps_from(first_step, config)
-    forecasts = preflight.check_slowly(steps, config, project, options.force)
-    if options.strict:  # else the flow warns of it
-        found = preflight.warnings(flow.steps_for(config), state, forecasts)
-        preflight.refuse_warnings(config, found)
-    for forecast in forecasts:
-        if forecast.says:
-            print(forecast.says, file=sys.stderr)
+    preflight.check_slowly(steps, config, project)
+    if options.strict and steps:  # else the flow warns of it
+        preflight.refuse_warnings(config, preflight.warnings(flow.steps_for(config), state))
     preflight.check_surroundings(project)
     imports = flow.imports_from(first_step, config)
     if any("mlflow" in step.imports for step in steps):

@@ -1,8 +1,8 @@
-"""The command `init`, which makes a workload of a folder of images."""
+"""The command `init`, which makes a workload of a folder of images, or takes over an example."""
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,30 +19,28 @@ from retrain.cli.command import (
 )
 from retrain.errors import UsageError
 from retrain.messages import wrapped
-from retrain.project import Project
 
 if TYPE_CHECKING:
-    from flows.init import Survey
-
-DEMO = "The starter data, handwritten digits, is a workload already: retrain train vit"
+    from flows.init import Proposal, Survey
 
 
 @app.command(group=TRAINING)
 def init(
-    images: str | None = None,
+    images: Path | None = None,
     /,
     *,
     name: str | None = None,
     remote: str | None = None,
     pretrained: str | None = None,
+    example: str | None = None,
     yes: bool = False,
-    demo: bool = False,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Make a workload of your images, with a fitting network and gate.
+    """Make a workload of your images, with a fitting network and gate; or take one of examples/.
 
-    Examples: `retrain init photos`, `retrain init photos --remote /mnt/team/retrain --yes`
+    Examples: `retrain init photos`, `retrain init photos --remote /mnt/team/retrain --yes`,
+    `retrain init --example mnist`
 
     Args:
         images: A folder of images, in any format that a workload takes. They are copied to data/,
@@ -51,68 +49,38 @@ def init(
         remote: A folder or URL that becomes the DVC remote, to which the images are pushed.
         pretrained: A network to start from: a folder, a model on the Hugging Face hub, or none. If
             it is left out, a small one of the hub is used if the hub answers.
+        example: A workload of examples/, in place of a folder of images.
         yes: Ask nothing.
-        demo: Keep the starter data, and say how it is trained.
     """
-    if demo:
-        return Answer({"workload": "vit", "next": ["retrain train vit"]}, lambda: print(DEMO))
-    asks = sys.stdin.isatty() and not (yes or to_json)
-    if images is None:
-        if not asks:
-            raise UsageError("Name a folder of images, such as: retrain init photos")
-        images = _ask("Folder of images", "photos")
-    place = Path(images).expanduser().absolute()
-    if not place.is_dir():
-        raise UsageError(f"There is no folder {place}: name a folder of images.")
-    if name is None:
-        name = re.sub(r"[^A-Za-z0-9]+", "-", place.name).strip("-") or "images"
-        name = _ask("Name of the workload", name) if asks else name
-    return _init(project, name, place, remote, pretrained, asks, to_json)
-
-
-def _init(
-    project: Project,
-    name: str,
-    place: Path,
-    remote: str | None,
-    pretrained: str | None,
-    asks: bool,
-    to_json: bool,
-) -> Answer:
     from flows import init as flow
 
+    if example:
+        return _written({"workload": example}, flow.take_over(project, example))
+    if images is None:
+        raise UsageError("Name a folder of images (retrain init photos), or an --example.")
+    place = Path.cwd() / images.expanduser()
+    if not place.is_dir():
+        raise UsageError(f"There is no folder {place}: name a folder of images.")
+    name = name or re.sub(r"[^A-Za-z0-9]+", "-", place.name).strip("-") or "images"
     remote = remote and located(remote)
     flow.check(project, name, place, remote)
     seen, proposal = flow.look(project, name, place, pretrained)
-    entry, reasons = proposal.entry, proposal.reasons
-    out = sys.stderr if to_json else sys.stdout
-    print(*_seen(seen), "", f"Workload {name}:", *_entry(entry), sep="\n", file=out)
-    print("", *(wrapped(f"- {reason}", "  ") for reason in reasons), sep="\n", file=out)
-    if asks:
-        answer = remote or _ask("DVC remote, a folder or URL (none if empty)", "")
-        remote = located(answer) if answer else None
-        flow.check(project, name, place, remote)
-        if _ask("Write this?", "yes").lower() not in ("y", "yes"):
+    lines = _proposed(name, seen, proposal)
+    print(*lines, sep="\n", file=sys.stderr if to_json else sys.stdout)
+    if sys.stdin.isatty() and not (yes or to_json):
+        from rich.prompt import Confirm
+
+        if not Confirm.ask("Write this?", default=True):
             raise UsageError("Nothing was written.")
-    files = flow.write(project, name, place, entry, remote)
-    commands = [
-        f"git add {' '.join(files)} && git commit -m 'Workload {name}'",
-        f"retrain train {name}",
-        f'mlflow models serve -m "models:/{name}@champion" --env-manager local --port 5001',
-    ]
-    document = {"workload": name, "entry": entry, "reasons": reasons, "survey": asdict(seen)}
-    document |= {"files": files, "next": commands}
-    return Answer(document, lambda: _show(files, remote, commands))
+    files = flow.write(project, name, place, proposal.entry, remote)
+    document = {"workload": name, **asdict(proposal), "survey": asdict(seen)}
+    return _written(document, files, has_remote=remote is not None)
 
 
-def _ask(question: str, default: str) -> str:
-    from rich.prompt import Prompt
+def _proposed(name: str, survey: "Survey", proposal: "Proposal") -> Iterator[str]:
+    """What the images are like, and the workload for them, a line for each section."""
+    from retrain.workload import flatten
 
-    return Prompt.ask(question, default=default, show_default=bool(default))
-
-
-def _seen(survey: "Survey") -> Iterator[str]:
-    """What the images are like, for a person."""
     ranked = sorted(survey.classes, key=lambda label: -survey.classes[label])
     shown = ranked if len(ranked) <= 6 else [*ranked[:3], "…", *ranked[-2:]]
     classes = ", ".join(f"{label} {survey.classes.get(label, '')}".strip() for label in shown)
@@ -126,21 +94,31 @@ def _seen(survey: "Survey") -> Iterator[str]:
         path, error = next(iter(survey.undecodable.items()))
         count = len(survey.undecodable)
         yield f"{count:,} of {count + survey.decoded:,} do not decode; the first: {path} ({error})"
-
-
-def _entry(entry: Mapping[str, Any]) -> Iterator[str]:
-    """The entry for a person, a line for each section."""
-    from retrain.workload import flatten
-
-    for section, values in entry.items():
+    yield f"\nWorkload {name}:"
+    for section, values in proposal.entry.items():
         words = ", ".join(f"{name}: {value}" for name, value in flatten(values).items())
         yield wrapped(f"  {section:<7} {words}", " " * 10)
+    yield ""
+    for reason in proposal.reasons:
+        yield wrapped(f"- {reason}", "  ")
 
 
-def _show(files: list[str], remote: str | None, commands: list[str]) -> None:
-    print()
-    print(wrapped(f"Written: {', '.join(files)}. The images are under DVC."))
-    if remote is None:
-        print(wrapped("Only this clone has them, as long as DVC has no remote of your own:"))
-        print("  dvc fetch data.dvc && dvc remote add --default team PLACE && dvc push data.dvc")
-    print("Next:", *(f"  {command}" for command in commands), sep="\n")
+def _written(document: dict[str, Any], files: list[str], *, has_remote: bool = True) -> Answer:
+    """What was written, and what comes next."""
+    name = document["workload"]
+    commands = [
+        f"git add {' '.join(files)} && git commit -m 'Workload {name}'",
+        f"retrain train {name}",
+        f'mlflow models serve -m "models:/{name}@champion" --env-manager local --port 5001',
+    ]
+
+    def show() -> None:
+        print("", wrapped(f"Written: {', '.join(files)}."), sep="\n")
+        if not has_remote:
+            print(wrapped("Only this clone has the images, as long as DVC has no remote of yours:"))
+            print(
+                "  dvc fetch data.dvc && dvc remote add --default team PLACE && dvc push data.dvc"
+            )
+        print("Next:", *(f"  {command}" for command in commands), sep="\n")
+
+    return Answer(document | {"files": files, "next": commands}, show)

@@ -6,14 +6,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode
 
 from models import families
-from retrain.params import TEAM_PARAMS, as_yaml
+from retrain.params import as_yaml
 from retrain.project import Project
 from retrain.settings import Retention, Schedule
 from retrain.workload import Workload
@@ -102,16 +101,12 @@ def _entry_of(project: Project, workload: str) -> tuple[dict[str, Any], dict[str
             name = f"{above}{key.value}"
             if isinstance(value, MappingNode):  # `<<` takes over what another mapping has
                 add(value, above if key.value == "<<" else f"{name}.")
-            places[name] = f"{file}:{key.start_mark.line + 1}"
+            places[name] = f"{project.params.name}:{key.start_mark.line + 1}"
             values[name] = yaml.constructor.construct_document(value)
 
-    for file in (Path(project.params.name), TEAM_PARAMS):
-        if (project.root / file).exists():
-            root = yaml.compose((project.root / file).read_text(encoding="utf-8"))
-            entries = next(value for key, value in root.value if key.value == "workloads")
-            for key, entry in entries.value:
-                if key.value == workload:
-                    add(entry, "")
+    root = yaml.compose(project.params.read_text(encoding="utf-8"))
+    entries = next(value for key, value in root.value if key.value == "workloads")
+    add(next(entry for key, entry in entries.value if key.value == workload), "")
     return values, places
 
 
@@ -141,6 +136,7 @@ def json_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
+        "additionalProperties": False,
         "properties": {"store": store, **settings, "workloads": workloads},
         "$defs": definitions,
     }

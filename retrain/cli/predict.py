@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from retrain.cli.command import (
-    DECIDING,
     LOOKING,
     USING,
     Answer,
@@ -88,42 +87,6 @@ def drift(
     flow.check(project, f"{workload}@{version}", source, against)
     run = partial(flow.drift, workload, source, against, version, image_column)
     return run_on_screen(project, f"drift-{workload}", run, flow.show, to_json, IMPORTS)
-
-
-@app.command(group=DECIDING)
-def compare(
-    a: Version,
-    b: Version,
-    /,
-    *,
-    data: str | None = None,
-    output: str | None = None,
-    force: bool = False,
-    image_column: ImageColumn = None,
-    label_column: str | None = None,
-    answers: tuple[str, ...] = (),
-    project: Clone,
-    to_json: ToJson,
-) -> Answer:
-    """Compare any two versions on the same images.
-
-    Example: `retrain compare vit@champion vit@7`
-
-    Args:
-        data: Images, with classes or without: a folder, Parquet files, or a URL. The
-            test split of the newer version, if it is not named.
-        output: The Parquet file to write, with the images to which they give different labels.
-        force: Replace the output if it exists.
-        label_column: The Parquet column with the classes; label or labels, if it is not named.
-        answers: A folder with logged answers to compare, not images to classify (repeatable).
-    """
-    from flows import compare as flow
-
-    source, file = data and place(data), output and place(output)
-    folders = tuple(place(folder) for folder in answers)
-    flow.check(project, a, b, source, file, force, folders)
-    run = partial(flow.compare, a, b, source, file, image_column, label_column, force, folders)
-    return run_on_screen(project, "compare", run, flow.show, to_json, IMPORTS)
 
 
 @app.command(group=USING)

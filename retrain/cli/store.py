@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -12,7 +12,7 @@ from retrain.cli.command import KEEPING, Answer, Clone, ToJson, app
 from retrain.errors import UsageError
 
 if TYPE_CHECKING:
-    from flows.verify import Verified
+    from flows.verify import Fault, Verified
     from retrain.remote_gc import Garbage
 
 Yes = Annotated[
@@ -24,12 +24,12 @@ NOTHING = Answer({}, lambda: print("Nothing was removed."))
 
 @app.command(group=KEEPING)
 def verify(*, repair: bool = False, project: Clone) -> Answer:
-    """Read the store, all packages and ledgers; list what was changed.
+    """Read the store and the registry; list what was changed.
 
     Example: `retrain verify --repair`
 
     Args:
-        repair: Remove damaged artifacts, which the next run makes again; mend damaged packages.
+        repair: Remove damaged artifacts, which the next run makes again.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -60,27 +60,15 @@ def _lines(verified: "Verified") -> Iterator[str]:
         yield "No artifact in the store is damaged."
     elif verified.repaired:
         yield "They were removed: the next run that needs them makes them again."
+    else:
+        yield "Remove them, so that the next run makes them again, with: retrain verify --repair"
     if verified.leftovers:
         yield "Files of killed runs are removed by the next such run, or with: retrain gc"
-    yield from map(_of_package, verified.packages)
-    if not verified.packages:
-        yield "No registered package was changed."
-    if not verified.repaired and (verified.damaged or verified.packages):
-        yield "Remove artifacts, and make packages again, with: retrain verify --repair"
-    ledgers = [f"The ledger of {fault.model}: {fault.what}." for fault in verified.ledgers]
-    lineages = [f"{fault.model} {fault.what}." for fault in verified.lineages]
-    yield from ledgers or ["No ledger was changed."]
-    yield from lineages or ["No lineage was changed."]
-
-
-def _of_package(package: Any) -> str:
-    """The line for a person about a damaged package."""
-    text = f"The package of {package.model} version {package.version} is damaged: {package.what}."
-    if package.repaired:
-        return f"{text} It was made again from the store."
-    if package.why is None:
-        return text
-    return f"{text} It cannot be made again: {package.why}. Roll back, or train another model."
+    for kind in ("package", "ledger", "lineage"):
+        found: Sequence[Fault] = getattr(verified, f"{kind}s")
+        yield from (f"The {kind} of {fault.model}: {fault.what.rstrip('.')}." for fault in found)
+        if not found:
+            yield f"No {kind} was changed."
 
 
 @app.command(group=KEEPING)

@@ -10,12 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
-from retrain.atomic import write_text
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import ledger, model_card, snapshot, trust, versions
+from retrain.registry import ledger, model_card, snapshot, versions
 from retrain.registry.ledger import Decision, Entry, Ledger, compact
-from retrain.registry.trust import Standing
 from retrain.registry.versions import CHAMPION, REFERENCE, ModelVersion
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ def read(project: Project, name: str) -> Ledger:
     """The ledger of a model; without entries before the first decision.
 
     Raises:
-        ValueError: The ledger was changed, so that it cannot be read.
+        ValueError: An entry was changed, so that it cannot be read.
     """
     return ledger.read(snapshot.read(project, name))
 
@@ -37,29 +35,24 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     Raises:
         ValueError: Nothing may be decided about the model; the message is that of `fault`.
     """
-    if problem := fault(project, name):
+    if problem := fault(read(project, name)):
         raise ValueError(problem)
     return versions.champion(project, name)
 
 
-def fault(project: Project, name: str) -> str | None:
-    """Why nothing may be decided about a model until a person has looked; None if nothing is wrong.
+def fault(model_ledger: Ledger) -> str | None:
+    """The message if no version is champion although the ledger names one; else None.
 
-    Something is wrong if its ledger cannot be trusted, or names a champion that there is not.
+    Nothing may be decided about the model then, until a person has looked.
     """
-    standing = trust.look(project, name)
-    return standing.distrust or _missing(standing)
-
-
-def _missing(standing: Standing) -> str | None:
-    """The message if no version is champion although the ledger names one."""
-    name, appointment = standing.ledger.name, standing.ledger.appointment
+    appointment = model_ledger.appointment
     if (
-        CHAMPION in standing.aliases
+        CHAMPION in model_ledger.aliases
         or appointment is None
-        or appointment in standing.ledger.unfinished
+        or appointment in model_ledger.unfinished
     ):
         return None
+    name = model_ledger.name
     return (
         f"{name} has no champion, but its ledger says version {appointment.version}: its alias was "
         "removed, or the version was deleted. Give the alias back, or go back to another version: "
@@ -77,12 +70,11 @@ def is_entered(project: Project, name: str, decision: Decision) -> bool:
 
     A decision after which somebody has moved the alias by hand does not count: it is made anew.
     """
-    model = snapshot.read(project, name)
-    model_ledger = ledger.read(model)
+    model_ledger = read(project, name)
     entry = model_ledger.latest(decision)
     if entry is None:
         return False
-    is_champion = model.aliases.get(CHAMPION) == entry.version
+    is_champion = model_ledger.aliases.get(CHAMPION) == entry.version
     return not entry.appoints or entry in model_ledger.unfinished or is_champion
 
 
@@ -97,20 +89,18 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
     Raises:
         ChampionChangedError: The champion is another one than the decision says.
         ValueError: The decision does not fit into the ledger, or reviews what waits no more; or the
-            ledger was deleted, cannot be trusted, or cannot be signed.
+            ledger was deleted, or cannot be read.
     """
     client, name = tracking.client(project), version.name
     run = snapshot.find_or_create(client, project, name)
     while not is_entered(project, name, decision):
-        standing = trust.look(project, name)
-        model_ledger, champion = standing.ledger, standing.aliases.get(CHAMPION)
-        # A rollback, by which a person decides whatever the ledger says, only needs a whole chain.
-        is_rollback = decision.action == "rolled back"
-        problem = standing.distrust or _missing(standing)
-        if problem and (standing.faults or not is_rollback):
+        model_ledger = read(project, name)
+        champion = model_ledger.aliases.get(CHAMPION)
+        # By a rollback a person decides whatever the alias says.
+        if decision.action != "rolled back" and (problem := fault(model_ledger)):
             raise ValueError(problem)
         # Entries of a run that was killed, or that is carrying them out now.
-        if model_ledger.unfinished and not standing.unsigned:
+        if model_ledger.unfinished:
             _carry_out(project, client, model_ledger)
             continue
         if champion != decision.previous:
@@ -123,12 +113,10 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             model_ledger.waiting and model_ledger.waiting.number
         ):
             raise ValueError(no_longer_waits(name, version.version))
-        value = trust.value_of(project, decision, model_ledger)
+        value = ledger.text_of(decision, name)
         if decision.document is not None:
-            place = place_of(ledger.digest_of_document(decision.document))
-            client.log_text(run, compact(decision.document), place)
-            _keep(project, compact(decision.document))
-        trust.note(project, name, run)
+            digest = ledger.digest_of_document(decision.document)
+            client.log_text(run, compact(decision.document), f"decisions/{digest}.json")
         if write(client, run, model_ledger.next, value):
             break
     settle(project, name)
@@ -146,16 +134,10 @@ def settle(project: Project, name: str) -> None:
     """Carries out what is in a model's ledger and was not carried out, because of a kill.
 
     Raises:
-        ValueError: The ledger cannot be trusted.
+        ValueError: The ledger cannot be read.
     """
-    while True:
-        standing = trust.look(project, name)
-        if problem := standing.distrust:
-            raise ValueError(problem)
-        if not standing.ledger.unfinished:
-            break
-        _carry_out(project, tracking.client(project), standing.ledger)
-    trust.advance(project, standing.ledger)
+    while (model_ledger := read(project, name)).unfinished:
+        _carry_out(project, tracking.client(project), model_ledger)
 
 
 def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
@@ -168,7 +150,7 @@ def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
         client: A client of the registry.
         run: The ledger's run.
         number: One more than the number of the last entry.
-        value: The text of the entry, as `trust.value_of` gives it.
+        value: The text of the entry, as `ledger.text_of` gives it.
 
     Returns:
         Whether the entry has this number now. If not, another machine was faster.
@@ -183,21 +165,13 @@ def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
     except MlflowException:
         ledger_run = client.get_run(run)
         if ledger_run.info.lifecycle_stage == "deleted":
-            raise ValueError(deleted(run)) from None
+            raise ValueError(
+                f"the ledger was deleted; bring it back with: mlflow runs restore --run-id {run}"
+            ) from None
         if ledger.key_of(number) not in ledger_run.data.params:
             raise
         return bool(ledger_run.data.params[ledger.key_of(number)] == value)
     return True
-
-
-def deleted(run: str) -> str:
-    """The message when the run of a ledger was deleted, but not for good."""
-    return f"the ledger was deleted; bring it back with: mlflow runs restore --run-id {run}"
-
-
-def place_of(digest: str | None) -> str:
-    """The path of a decision's document among the artifacts of the ledger's run."""
-    return f"decisions/{digest}.json"
 
 
 def document_of(project: Project, model_ledger: Ledger, entry: Entry) -> dict[str, Any]:
@@ -209,38 +183,20 @@ def document_of(project: Project, model_ledger: Ledger, entry: Entry) -> dict[st
     if not entry.document:
         return {}
     assert model_ledger.run
-    place = place_of(entry.document)
+    place = f"decisions/{entry.document}.json"
     content = tracking.read_artifact(project, model_ledger.run, place)
     if content is None or ledger.sha256_of(content) != entry.document:
         problem = "is gone" if content is None else "was changed"
         raise ValueError(f"the document of entry {entry.number}, {place}, {problem}")
-    _keep(project, content.decode())
     values: dict[str, Any] = json.loads(content)
     return values
 
 
 def considered(project: Project, model_ledger: Ledger, entry: Entry) -> dict[str, Any]:
-    """All that was considered for an entry; empty also if its document is gone or was changed.
-
-    A copy is kept beside the answers of MLflow, because to import MLflow takes a second.
-    """
-    copy = project.state / "registry" / place_of(entry.document)
-    with suppress(FileNotFoundError):
-        content = copy.read_bytes()
-        if ledger.sha256_of(content) == entry.document:
-            values: dict[str, Any] = json.loads(content)
-            return values
-    try:
+    """All that was considered for an entry; empty also if its document is gone or was changed."""
+    with suppress(ValueError):
         return document_of(project, model_ledger, entry)
-    except ValueError:
-        return {}
-
-
-def _keep(project: Project, content: str) -> None:
-    """Keeps a copy of a document."""
-    copy = project.state / "registry" / place_of(ledger.sha256_of(content))
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    write_text(copy, content)
+    return {}
 
 
 def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -> None:
@@ -262,17 +218,13 @@ def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -
             tracking.set_at_once(
                 client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict
             )
-    if client.get_registered_model(name).tags.get(ledger.DONE, "") != model_ledger.seal:
+    done = client.get_registered_model(name).tags.get(ledger.DONE, "0")
+    if ledger.number_of(done) != model_ledger.done:
         return
     appointed = [entry for entry in model_ledger.unfinished if entry.appoints]
-    if appointed:  # several are left only if the last one sets the others aside
+    if appointed:
         number = str(appointed[-1].version)
         for alias in (REFERENCE, CHAMPION) if appointed[-1].reference else (CHAMPION,):
             tracking.set_at_once(client.set_registered_model_alias, name, alias, number)
-    last_entry = model_ledger.entries[-1]
-    tracking.set_at_once(
-        client.set_registered_model_tag,
-        name,
-        ledger.DONE,
-        f"{last_entry.number} {last_entry.digest}",
-    )
+    number = str(model_ledger.entries[-1].number)
+    tracking.set_at_once(client.set_registered_model_tag, name, ledger.DONE, number)

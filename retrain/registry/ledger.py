@@ -2,22 +2,25 @@
 
 MLflow keeps no history of its aliases. The entries of the ledger are the parameters of an MLflow
 run, which a tag of the registered model names: `000012` and compact JSON. Each entry has the
-SHA-256 of the one before it, and that of the document of its decision, an artifact of the run.
+SHA-256 of the document of its decision, an artifact of the run. Whoever administers MLflow can
+rewrite all of it: the ledger tells what happened, and proves nothing.
 """
 
 import getpass
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
 
 from retrain.registry.snapshot import LEDGER_RUN, Model
 
-DONE = "retrain.ledger_done"  # a tag of the registered model: number and digest of the last entry
+DONE = "retrain.ledger_done"  # a tag of the registered model: the number of the last entry
 LONGEST_REASON = 500  # characters, each of which may take six in JSON
+LONGEST_ENTRY = 6000  # characters; the longest parameter that MLflow takes
 
 Action = Literal["promoted", "rejected", "compared", "waiting", "rolled back", "set aside"]
 
@@ -43,7 +46,6 @@ class Outcome:
         test_images: The identity of the images that were compared on; None for a person's decision.
         reference: Whether the version also gets the alias `reference` if it gets `champion`.
         reviews: The number of the entry that waited, if this is what a person said of it.
-        who: Who decides; in a decision, None for the deployment or the user of this process.
         package: The digest of the version's package.
         training: The digest of its training.
     """
@@ -60,7 +62,6 @@ class Outcome:
     test_images: str | None = None
     reference: bool = False
     reviews: int | None = None
-    who: str | None = None
     package: str | None = None
     training: str | None = None
 
@@ -83,19 +84,14 @@ class Entry(Outcome):
     Attributes:
         number: The place of the entry in the ledger, from 1.
         time: ISO 8601, UTC.
+        who: Who decided: a deployment, or the user of a machine.
         document: SHA-256 (hex) of the document of the decision; None if it has none.
-        before: SHA-256 (hex) of the entry before; empty for the first.
-        digest: SHA-256 (hex) of this entry.
-        signature: The signature by an SSH key (base64), over all else that the entry says; None
-            without one.
     """
 
     number: int
     time: str
+    who: str | None = None
     document: str | None = None
-    before: str
-    digest: str
-    signature: str | None = None
 
     @property
     def appoints(self) -> bool:
@@ -110,6 +106,9 @@ class Entry(Outcome):
         )
 
 
+FIELDS = {field.name for field in fields(Entry)} - {"number"}
+
+
 @dataclass(frozen=True)
 class Ledger:
     """The ledger of a model, as it was read.
@@ -117,16 +116,16 @@ class Ledger:
     Attributes:
         name: The name of the model.
         entries: Oldest first.
-        seal: The number and the digest of the last entry that was carried out; empty before that.
+        done: The number of the last entry that was carried out; 0 before that.
         run: The id of its run; None if it has none yet.
-        values: The entries as they are written, by their numbers as parameters of the run.
+        aliases: The number of a version, by alias, at the same moment.
     """
 
     name: str
     entries: tuple[Entry, ...] = ()
-    seal: str = ""
+    done: int = 0
     run: str | None = None
-    values: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def next(self) -> int:
@@ -134,15 +133,9 @@ class Ledger:
         return self.entries[-1].number + 1 if self.entries else 1
 
     @property
-    def head(self) -> str:
-        """What the next entry has as `before`."""
-        return self.entries[-1].digest if self.entries else ""
-
-    @property
     def unfinished(self) -> tuple[Entry, ...]:
         """The entries that were not carried out."""
-        last_done, _ = split_seal(self.seal)
-        return tuple(entry for entry in self.entries if entry.number > last_done)
+        return tuple(entry for entry in self.entries if entry.number > self.done)
 
     @property
     def appointment(self) -> Entry | None:
@@ -156,23 +149,6 @@ class Ledger:
             if entry.appoints and entry.reference and entry.version not in self.withdrawn:
                 return entry
         return None
-
-    def broken_chain(self) -> Iterator[str]:
-        """Where the entries do not follow each other, by the digests that they name."""
-        by_number = {entry.number: entry for entry in self.entries}
-        sealed, digest = split_seal(self.seal)
-        before: str | None = ""  # None after an entry that is gone
-        for number in range(1, max(sealed, *by_number, 0) + 1):
-            entry = by_number.get(number)
-            if entry is None:
-                yield f"entry {number} is gone"
-            elif before not in (None, entry.before):
-                yield (
-                    f"entry {number} does not follow the one before it: one of the two was changed"
-                )
-            if entry and number == sealed and entry.digest != digest:
-                yield f"entry {number} was changed since it was carried out"
-            before = entry.digest if entry else None
 
     def latest(self, decision: Decision) -> Entry | None:
         """A decision's entry, if it is the last on its version and no champion came after it.
@@ -250,23 +226,42 @@ def read(model: Model) -> Ledger:
     entries = []
     for key in sorted(model.ledger):
         try:
-            fields = json.loads(model.ledger[key])
-            entry = Entry(number=int(key), digest=sha256_of(model.ledger[key]), **fields)
-            if entry.number < 1 or key != key_of(entry.number):
-                raise ValueError(key)
-        except (ValueError, TypeError) as error:
+            values = json.loads(model.ledger[key])
+            # Entries of older versions of this project have signatures besides.
+            known = {name: values[name] for name in FIELDS & values.keys()}
+            entries.append(Entry(number=int(key), **known))
+        except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"The ledger of {model.name}: entry {key} was changed, so that it cannot be read. "
                 "Nothing is decided until that is mended."
             ) from error
-        entries.append(entry)
     return Ledger(
         name=model.name,
         entries=tuple(entries),
-        seal=model.tags.get(DONE, ""),
+        done=number_of(model.tags.get(DONE, "0")),
         run=model.tags.get(LEDGER_RUN),
-        values=model.ledger,
+        aliases=model.aliases,
     )
+
+
+def text_of(decision: Decision, name: str) -> str:
+    """A decision about a model as its ledger has it.
+
+    Raises:
+        ValueError: The entry is too long.
+    """
+    values = asdict(replace(decision, document=None)) | {
+        "document": digest_of_document(decision.document),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "who": who(),
+    }
+    text = compact(values)
+    if len(decision.reason or "") > LONGEST_REASON or len(text) > LONGEST_ENTRY:
+        raise ValueError(
+            f"The decision on {name} is too long for its ledger: a reason may have "
+            f"{LONGEST_REASON} characters."
+        )
+    return text
 
 
 def key_of(number: int) -> str:
@@ -274,10 +269,9 @@ def key_of(number: int) -> str:
     return f"{number:06d}"
 
 
-def split_seal(seal: str) -> tuple[int, str]:
-    """The number and the digest of the entry that was carried out last; 0 before the first."""
-    number, _, digest = seal.partition(" ")
-    return int(number) if number.isdecimal() else 0, digest
+def number_of(done: str) -> int:
+    """The number in the tag `DONE`; older versions of this project wrote a digest behind it."""
+    return int(done.partition(" ")[0])
 
 
 def digest_of_document(document: Mapping[str, Any] | None) -> str | None:

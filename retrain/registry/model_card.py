@@ -56,15 +56,6 @@ def description(
     """
     why = entry.reason or VERDICTS.get(entry.verdict, entry.verdict)
     lines = [f"**{entry.action.capitalize()}** on {entry.time[:10]}: {why}.", ""]
-    if champion := considered.get("champion"):
-        lines += [
-            f"| metric | this model | champion, version {champion['version']} |",
-            "|---|---|---|",
-        ]
-        for metric, value in version.metrics.items():
-            other = champion["metrics"].get(metric, "")
-            lines.append(f"| {metric} | {value:.4g} | {other if other == '' else f'{other:.4g}'} |")
-        lines.append("")
     for rule in considered.get("rules", ()):
         lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {MARKS[rule['passed']]}")
     text = "\n".join([*lines, "", card or ""])

@@ -12,7 +12,10 @@ from retrain.registry.versions import PACKAGES, ModelVersion
 MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
 WEIGHTS = "model.safetensors"
 EXAMPLES = "examples"  # the folder of the run's artifacts with what each package has to answer
-REMEDY = "Make it again from the store: retrain verify --repair"
+REMEDY = (
+    "If it is the champion, the run of its training uploads it again: retrain train {name} --run. "
+    "Else, or if there is no such run, take another version: retrain rollback {name} --reason WHY"
+)
 
 
 def places(version: ModelVersion) -> tuple[str, str]:
@@ -45,12 +48,13 @@ def download(project: Project, version: ModelVersion) -> Path:
             _download(project, uri, Path(folder)).rename(aside)
     if not (package / MODEL / WEIGHTS).is_file():
         raise ValueError(
-            f"The weights of {version.name} version {version.version} are gone from {uri}. {REMEDY}"
+            f"The weights of {version.name} version {version.version} are gone from {uri}. "
+            + REMEDY.format(name=version.name)
         )
     if not _has_weights(package, version):
         raise ValueError(
             f"{uri} does not hold the weights that {version.name} version {version.version} "
-            f"was registered with: they have changed. {REMEDY}"
+            f"was registered with: they have changed. " + REMEDY.format(name=version.name)
         )
     return package
 

@@ -1,14 +1,18 @@
 """Trains a version again from its lineage, and compares the weights.
 
-The recorded commit is checked out beside the clone, with the recorded parameters and version of the
-data, and runs its own steps as DVC would call them. Its store is empty and its MLflow its own, so
-nothing is taken from the cache, and nothing of the clone changes.
+The recorded commit is checked out in a git worktree, with the recorded parameters and version of
+the data, and its own code runs there. Its store is empty and its MLflow its own, so nothing is
+taken from the cache, and nothing of the clone changes.
 """
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version as installed
@@ -17,27 +21,35 @@ from typing import Any
 
 from retrain import hardware, tracking
 from retrain.errors import UsageError
+from retrain.locks import locked
 from retrain.outputs import MANIFEST
-from retrain.params import parse_yaml
+from retrain.params import MOVED
 from retrain.project import PARAMS, Project
-from retrain.registry import lineage, packages, retention, versions
-from retrain.registry.copies import Copy, run_steps
+from retrain.registry import lineage, packages, versions
 from retrain.registry.lineage import Lineage
 from retrain.registry.versions import CHAMPION, Candidate, ModelVersion
-from retrain.worktree import checked_out
 
-Manifest = Mapping[str, Any]
+Manifests = Mapping[str, Mapping[str, Any]]  # by the name of the step
 
 PIN = "data.dvc"
 RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or not
 # The facts about a machine that may change how numbers are rounded.
 SURROUNDINGS = ("processor", "instructions", "cores", "accelerators", "system", "python")
 
-PUT_BACK = {
-    None: "",
-    True: " Its package is in the registry again.",
-    False: " Its package is not in the registry: what was made here is another one.",
-}
+
+@dataclass(frozen=True)
+class Copy(Project):
+    """A copy of the clone's code with a store and a registry of its own, whatever is set here."""
+
+    @property
+    def store(self) -> Path:
+        """The store of the copy, which is empty at first."""
+        return self.state / "store"
+
+    @property
+    def tracking_uri(self) -> str:
+        """MLflow's store of the copy: a new SQLite file."""
+        return f"sqlite:///{self.root / 'mlflow.db'}"
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,6 @@ class Reproduction:
         metrics: The value of each metric for the version, and the new one.
         differs: What else is not as it was: code that was not committed, libraries, the machine.
         seconds: How long it took.
-        put_back: Whether its package is back; None if it was there, or the weights differ.
     """
 
     model: str
@@ -68,21 +79,20 @@ class Reproduction:
     metrics: Mapping[str, tuple[float | None, float | None]]
     differs: tuple[str, ...]
     seconds: float
-    put_back: bool | None = None
 
     @property
     def outcome(self) -> str:
         """The result in one sentence."""
         name = f"{self.model} version {self.version}"
         if self.identical:
-            return f"{name} is reproduced: the weights are identical.{PUT_BACK[self.put_back]}"
+            return f"{name} is reproduced: the weights are identical."
         different = next(step for step, is_identical in self.steps.items() if not is_identical)
         why = "; ".join(self.differs) or "nothing that is recorded differs"
         return f"{name} is not reproduced: {different} gave another output; {why}."
 
 
 def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None]) -> Reproduction:
-    """Trains a version again, compares the weights, and puts back a package that was removed.
+    """Trains a version again, and compares the weights.
 
     Args:
         project: The clone with the registry and the repository.
@@ -104,44 +114,65 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
     for line in differs:
         say(f"Not as it was: {line}.")
     say(f"Trains {version.title} again, in a copy of commit {record.commit[:12]}.")
-    with checked_out(project, record.commit) as folder:
-        copy = Copy(folder.root)
+    with _checked_out(project, record.commit) as copy:
         _prepare(project, copy, record)
         manifests = _make(project, copy, record)
-        reproduced = str(manifests["train"]["facts"]["weights"])
-        identical = reproduced == record.weights
-        is_due = identical and version.removed is not None
-        put_back = _put_back(project, copy, record, version) if is_due else None
-    numerics = [facts.get("numerics") for facts in (record.training, manifests["train"]["facts"])]
-    if numerics[0] != numerics[1]:
-        differs.append(f"numerics {numerics[0]} -> {numerics[1]}")
+    trained, metrics = manifests["train"]["facts"], _metrics(record, manifests)
+    if (before := record.training.get("numerics")) != trained.get("numerics"):
+        differs.append(f"numerics {before} -> {trained.get('numerics')}")
     return Reproduction(
         model=version.name,
         version=version.version,
         commit=record.commit,
-        identical=identical,
+        identical=trained["weights"] == record.weights,
         weights=record.weights,
-        reproduced=reproduced,
-        steps={
-            step.step: manifests.get(step.step, {}).get("digest") == step.digest
-            for step in record.steps
-        },
-        metrics=_metrics(record, manifests),
+        reproduced=trained["weights"],
+        steps={made.step: manifests[made.step]["digest"] == made.digest for made in record.steps},
+        metrics=metrics,
         differs=tuple(differs),
         seconds=round(time.monotonic() - began, 3),
-        put_back=put_back,
     )
 
 
-def _metrics(
-    record: Lineage, manifests: Mapping[str, Manifest]
-) -> dict[str, tuple[float | None, float | None]]:
+def _metrics(record: Lineage, manifests: Manifests) -> dict[str, tuple[float | None, float | None]]:
     """The recorded value of each metric, and the new one."""
     metrics = manifests[record.steps[-1].step]["facts"].get("metrics", {})
-    return {
-        metric: (record.metrics.get(metric), metrics.get(metric))
-        for metric in sorted({*record.metrics, *metrics})
-    }
+    names = sorted({*record.metrics, *metrics})
+    return {name: (record.metrics.get(name), metrics.get(name)) for name in names}
+
+
+@contextmanager
+def _checked_out(project: Project, commit: str) -> Iterator[Copy]:
+    """Checks a commit out beside the clone; one process does so at a time.
+
+    The folder goes after the block; the next process removes what a killed one has left.
+
+    Raises:
+        ValueError: There is no such commit here.
+    """
+    folder = project.state / "reproduce"
+    project.state.mkdir(exist_ok=True)
+    with locked(folder.with_suffix(".lock")):
+        _remove(project, folder)
+        try:
+            project.git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+        except ValueError:
+            raise ValueError(
+                f"Commit {commit} is not in this clone. Fetch it first: git fetch --all"
+            ) from None
+        try:
+            # Hooks of the clone, such as those of pre-commit or DVC, are not for a copy.
+            add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--force", "--detach")
+            project.git(*add, str(folder), commit)
+            yield Copy(folder / project.git("rev-parse", "--show-prefix"))
+        finally:
+            _remove(project, folder)
+
+
+def _remove(project: Project, folder: Path) -> None:
+    with suppress(ValueError):  # git does not know it: it was never there
+        project.git("worktree", "remove", "--force", str(folder))
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _surroundings(record: Lineage) -> Iterator[str]:
@@ -179,6 +210,8 @@ def _prepare(project: Project, copy: Copy, record: Lineage) -> None:
     for values, name in places:
         if value := values.get(name):
             values[name] = _place(project, copy, value)
+    for file in MOVED:  # its entries would be there twice
+        (copy.root / file).unlink(missing_ok=True)
     text = json.dumps({"workloads": {record.model: parameters}}, ensure_ascii=False, indent=1)
     copy.params.write_text(text, encoding="utf-8")
     if start := record.training.get("start"):
@@ -224,7 +257,7 @@ def _register_start(project: Project, copy: Copy, name: str, weights: str) -> No
     tracking.client(copy).set_registered_model_alias(name, CHAMPION, str(start.version))
 
 
-def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
+def _make(project: Project, copy: Copy, record: Lineage) -> Manifests:
     """Runs the steps in a copy of the code, up to the last that is recorded.
 
     Returns:
@@ -233,39 +266,48 @@ def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
     Raises:
         ValueError: The data is not what it was; or a step failed.
     """
-    stages = _stages(copy)
-    first_stage, *later_stages = stages[: stages.index(record.steps[-1].step) + 1]
-    run_steps(project, copy, [first_stage], record.model)
-    version = _manifests(copy)[first_stage]["plan"]["inputs"]["data"]
+    project.logs.mkdir(parents=True, exist_ok=True)
+    copy.state.mkdir()
+    copy.logs.symlink_to(project.logs)  # which stay when the copy goes
+    first, last = record.steps[0].step, record.steps[-1].step
+    _run(copy, first, record.model)
+    version = _manifests(copy)[first]["plan"]["inputs"]["data"]
     if version != record.data["version"]:
         raise ValueError(
             f"The data at {record.data['path']} is not what it was: version "
             f"{record.data['version']} then, and {version} now."
         )
-    run_steps(project, copy, later_stages, record.model)
+    _run(copy, last, record.model)
     return _manifests(copy)
 
 
-def _stages(copy: Copy) -> list[str]:
-    """The names of all steps of a copy, in order."""
-    return list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
+def _run(copy: Copy, step: str, name: str) -> None:
+    """Follows the flow up to a step with the code of a copy, its store and its MLflow.
 
-
-def _put_back(project: Project, copy: Copy, record: Lineage, version: ModelVersion) -> bool:
-    """Registers the model in the copy, whose code makes the package, and takes it from there.
-
-    False if that is another package.
+    Raises:
+        ValueError: The step has failed.
     """
-    stages = _stages(copy)
-    run_steps(project, copy, stages[stages.index(record.steps[-1].step) + 1 :], record.model)
-    made = versions.find_version(copy, record.model, version.package_digest)
-    if made is None:
-        return False
-    retention.put_back(project, version, copy, made)
-    return True
+    own = ("MLFLOW_", "PREFECT_", "RETRAIN_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(own)}
+    environment |= {
+        "DVC_SITE_CACHE_DIR": str(copy.state / "dvc"),
+        "PYTHONPATH": os.pathsep.join([str(copy.root), environment.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "retrain.cli", "step", step, name],
+        cwd=copy.root,
+        env=environment,
+        stdout=2,  # standard output is for the result
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise ValueError(f"{name} cannot be trained again: {lines[-1]}")
 
 
-def _manifests(copy: Copy) -> dict[str, Manifest]:
-    """The manifests in a copy's own store, by the name of the step; each has made one output."""
+def _manifests(copy: Copy) -> Manifests:
+    """The manifests in a copy's own store; each step has made one output."""
     files = copy.store.glob(f"*/*/{MANIFEST}")
     return {file.parts[-3]: json.loads(file.read_text(encoding="utf-8")) for file in files}

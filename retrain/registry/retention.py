@@ -33,7 +33,7 @@ def beyond(project: Project, name: str, newest: int) -> list[ModelVersion]:
     Raises:
         ValueError: The ledger cannot be trusted, so nobody knows what was champion.
     """
-    if problem := decisions.fault(project, name):
+    if problem := decisions.fault(decisions.read(project, name)):
         raise ValueError(problem)
     ledger, registered = decisions.read(project, name), versions.every_of(project, name)
     kept = {entry.version for entry in ledger.entries if entry.appoints}

@@ -256,8 +256,7 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
             `packages.MODEL`.
     """
     client = tracking.client(project)
-    place = f"{PACKAGES}/{candidate.package_digest}"
-    client.log_artifacts(candidate.run_id, str(package), place)
+    place = upload(project, candidate, package)
     snapshot.find_or_create(client, project, candidate.name)
     tags = {
         f"retrain.{name}": value if isinstance(value, str) else compact(value)
@@ -274,6 +273,13 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
     registered = get(project, candidate.name, int(created.version))
     assert registered is not None
     return registered
+
+
+def upload(project: Project, candidate: Candidate, package: Path) -> str:
+    """Uploads the package of a model; returns its path among the artifacts of its run."""
+    place = f"{PACKAGES}/{candidate.package_digest}"
+    tracking.client(project).log_artifacts(candidate.run_id, str(package), place)
+    return place
 
 
 def mark_broken(project: Project, version: ModelVersion, why: str) -> None:

@@ -1,6 +1,6 @@
 """Notifies people by a webhook and by e-mail of the events in `Event`.
 
-What is sent is a sentence, with links to the report and to the run. The webhook,
+What is sent is a sentence, with the path of the report and a link to the run. The webhook,
 `RETRAIN_WEBHOOK_URL`, is sent `{"text": "…", "event": "…"}`, which Slack and similar services
 accept. E-mails go to the addresses in `RETRAIN_MAIL_TO`, separated by commas, through the server
 `RETRAIN_SMTP_URL`: `smtp://USER:PASSWORD@HOST:PORT`, where a password needs STARTTLS, or `smtps://`.
@@ -100,15 +100,13 @@ def notify_of_end(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any
 
     Prefect calls it, so it is also called for a run that was terminated or whose process was lost.
     """
-    event, message, document = EVENTS.get(state.name), state.message or "", {}
+    event, message = EVENTS.get(state.name), state.message or ""
     if not state.is_completed():
         event = "failed"
         message = f"the run {'failed' if state.is_failed() else 'crashed'}: {message}"
-    elif isinstance(result := state.result(raise_on_failure=False), dict):
-        document = result  # there is none after what a person has decided
     if event:
         is_deployed = flow_run.deployment_id is not None
-        links = _links(flow_run.id, is_deployed, document)
+        links = _links(flow_run.id, is_deployed)
         notify(event, subject_of(flow_run.parameters), f"{message}{links}")
 
 
@@ -121,11 +119,9 @@ def emit(event: str, name: str, payload: dict[str, Any]) -> None:
     emit_event(event, resource, payload=payload)
 
 
-def _links(run: UUID, is_deployed: bool, document: Mapping[str, Any]) -> str:
-    """Lines with the report of a run, where a server or this project has it, and the run."""
-    report = document.get("links", {}).get("report", "")
-    if not report.startswith("http"):  # no server has it; runs work in the project's folder
-        report = next(map(str, Path().glob(f"reports/*/{run}.html")), "")
+def _links(run: UUID, is_deployed: bool) -> str:
+    """Lines with the path of a run's report, and with the run."""
+    report = next(map(str, Path().glob(f"reports/*/{run}.html")), "")  # runs work in this folder
     place = str(run)
     if is_deployed:  # its server stays up, unlike that of a run from the command line
         from prefect.utilities.urls import url_for

@@ -8,7 +8,7 @@ import glob
 import html
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -50,25 +50,6 @@ def base_document(run: RunState) -> Document:
         "steps": [asdict(outcome) for outcome in run.outcomes],
         "warnings": list(run.warnings),
     }
-
-
-def steps_in_markdown(document: Mapping[str, Any]) -> list[str]:
-    """The steps of a run as a table in Markdown."""
-    return [
-        "| step | | why | seconds |",
-        "|---|---|---|---|",
-        *(
-            f"| {step['step']} | {'cached' if step['cached'] else 'ran'} | {cell(step['why'])} "
-            f"| {step['seconds']:.1f} |"
-            for step in document["steps"]
-        ),
-    ]
-
-
-def cell(text: str) -> str:
-    """A text, which may name parameters of the user, as a cell of a table in Markdown."""
-    text = html.escape(" ".join(text.split()), quote=False)
-    return re.sub(r"([\\|\[\]`])", r"\\\1", text)
 
 
 def record(
@@ -254,23 +235,21 @@ def begun(project: Project, flow: str) -> Iterator[FlowRun]:
         yield run
 
 
-def artifact_key(name: str, kind: str) -> str:
-    """The key of an artifact of a flow run, which Prefect wants in lower case with dashes."""
-    return f"{name.lower().replace('_', '-')}-{kind}"
-
-
-def publish_table(
-    name: str, kind: str, rows: Sequence[Mapping[str, Any]], description: str
-) -> None:
-    """Shows a table as an artifact of the Prefect flow run.
+def publish(name: str, sentence: str, report: str) -> None:
+    """Shows how a run ended, and where its report is, as an artifact of the Prefect flow run.
 
     Args:
         name: What it is about: the workload or the model.
-        kind: What it holds, in a word.
-        rows: The values of each row, by column.
-        description: A sentence above it, in Markdown.
+        sentence: How the run ended; it may have texts of the user.
+        report: The path of the report.
     """
-    from prefect.artifacts import create_table_artifact
+    from prefect.artifacts import create_markdown_artifact
 
-    table = [dict(row) for row in rows]
-    create_table_artifact(key=artifact_key(name, kind), table=table, description=description)
+    key = f"{name.lower().replace('_', '-')}-summary"  # Prefect wants lower case with dashes
+    create_markdown_artifact(key=key, markdown=f"# {cell(sentence)}\n\nreport: `{report}`")
+
+
+def cell(text: str) -> str:
+    """A text, which may have names that the user has given, as it is shown in Markdown."""
+    text = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\|\[\]`])", r"\\\1", text)

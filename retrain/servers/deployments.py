@@ -1,6 +1,6 @@
 """Registers deployments at the Prefect server as `prefect deploy --all` does, but in one go.
 
-    python -m retrain.servers.deployments prefect.yaml team/prefect.yaml
+    python -m retrain.servers.deployments prefect.yaml
 
 For each deployment, `prefect deploy` loads the flow, asks git five times, makes four clients, and
 waits for two seconds or more whenever the database is locked: a second for each on two cores. Here

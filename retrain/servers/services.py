@@ -39,7 +39,7 @@ SOCKET = "supervisor.sock"
 WORKER = "local-worker"
 START_SECONDS = 180.0  # a first start migrates a database, on a machine that may be busy
 LOG_LINES = 12
-DEPLOYMENTS = (Path("prefect.yaml"), Path("team", "prefect.yaml"))  # of this project, of the team
+DEPLOYMENTS = (Path("prefect.yaml"),)
 ALIVE = ("STARTING", "RUNNING")
 
 # A service that dies within ten seconds is tried again after 1, 2, 3, … seconds: for over an hour.
@@ -319,7 +319,7 @@ def _stop(project: Project) -> None:
 
 
 def _deploy(project: Project, api: str) -> None:
-    """Registers the deployments of the project and of the team."""
+    """Registers the deployments of the project."""
     files = [str(file) for file in DEPLOYMENTS if (project.root / file).exists()]
     process = _run(project, api, "retrain.servers.deployments", *files)
     if process.returncode:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr
 
 from retrain.workload.augmentation import Augment, ColorJitter, RandAugment
-from retrain.workload.decision import Drift, Evaluate, Gate, Production, Searched, Serve, Tune
+from retrain.workload.decision import Drift, Evaluate, Gate, Production, Searched, Tune
 from retrain.workload.inputs import Checks, Data, Images, Split, is_pattern
 from retrain.workload.scale import Scale
 from retrain.workload.section import Section
@@ -35,7 +35,6 @@ __all__ = [
     "Scale",
     "Searched",
     "Section",
-    "Serve",
     "Split",
     "Train",
     "Tune",
@@ -60,7 +59,6 @@ class Workload(Section):
     tune: Tune = Tune()
     drift: Drift = Drift()
     production: Production = Production()
-    serve: Serve = Serve()
     limits: dict[str, Annotated[float, Field(gt=0, le=8760)]] = Field(
         default={},
         description=(

@@ -153,18 +153,6 @@ class Production(Section):
     )
 
 
-class Serve(Section):
-    """What answers in production, for the flow `predict`."""
-
-    shadow: str | None = Field(
-        default=None,
-        description=(
-            "Another version, such as `vit@7`: it classifies the same images, and its answers are "
-            "kept for `retrain compare`, but not returned."
-        ),
-    )
-
-
 class Searched(Section):
     """The values of a parameter that a search tries: from a range, or from a list."""
 

@@ -47,8 +47,8 @@ ROWS_PER_PROCESS = 500
 # very roughly. They decide no more than where the work is done.
 USES = 100
 SPEED = {"cpu": 4e10, "gpu": 2e13}
-# Both are for servers: what is classified here is no request.
-NO_LOG = {"RETRAIN_LOG_PREDICTIONS": "", "RETRAIN_SHADOW": ""}
+# What is classified here is no request to a server.
+NO_LOG = {"RETRAIN_LOG_PREDICTIONS": ""}
 # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 

@@ -40,8 +40,8 @@ class Registered:
         """
         folder = packages.download(self.project, self.version)
         if damage := package.fault(folder, self.version.package_digest):
-            name = f"{self.version.name} version {self.version.version}"
-            raise ValueError(f"The package of {name} {damage}. {packages.REMEDY}")
+            remedy = packages.REMEDY.format(name=self.version.name)
+            raise ValueError(f"The package of {self.version.title} {damage}. {remedy}")
         return folder
 
 

@@ -8,8 +8,7 @@ is read and inspected in 35; this takes 3.
 
 Of pairs of different photos, one in ten million differs in 3 bits or less; of handwritten digits,
 which are strokes on an empty page, seventy-five in a million do. So the thumbnails of such a pair
-are compared too, after one's brightness and contrast were brought to the other's. `python -m
-benchmarks.near_duplicates` says how many copies are found, and how many others.
+are compared too, after one's brightness and contrast were brought to the other's.
 """
 
 import math

@@ -88,14 +88,16 @@ def read(folder: Path) -> NamedPredictions:
     """Reads the predictions in a folder."""
     parts = []
     with pq.ParquetFile(folder / FILE) as file:
-        classes = known_classes(file)
-        for batch, probabilities in batches(file, classes):
+        classes = _known_classes(file)
+        for batch, probabilities in _batches(file):
             images = [image_id(pixels) for pixels in batch["pixels"].to_pylist()]
-            likelihood = likelihoods(probabilities, batch["label"], classes)
+            place = pc.index_in(batch["label"], pa.array(classes)).fill_null(-1).to_numpy()
+            # The model may not know the true class.
+            likelihood = np.where(place < 0, 0, probabilities[np.arange(len(place)), place])
             columns = {
                 "image": pa.array(np.array(images, np.uint64)),
                 **{name: batch[name] for name in ("label", "prediction", "confidence")},
-                "likelihood": pa.array(likelihood),
+                "likelihood": pa.array(likelihood, pa.float32()),
             }
             parts.append(pa.table(columns))
     return NamedPredictions(classes, pa.concat_tables(parts))
@@ -110,7 +112,7 @@ def calibration_before(folder: Path, temperature: float) -> CalibrationBins:
     """
     confidences, correct = [], []
     with pq.ParquetFile(folder / FILE) as file:
-        for batch, probabilities in batches(file, known_classes(file)):
+        for batch, probabilities in _batches(file):
             powers = probabilities.astype(np.float64) ** temperature
             confidences.append((powers.max(axis=1) / powers.sum(axis=1)).astype(np.float32))
             correct.append(pc.equal(batch["label"], batch["prediction"]))
@@ -118,46 +120,15 @@ def calibration_before(folder: Path, temperature: float) -> CalibrationBins:
     return calibration(np.concatenate(confidences), is_correct)
 
 
-def known_classes(file: pq.ParquetFile) -> tuple[str, ...]:
+def _known_classes(file: pq.ParquetFile) -> tuple[str, ...]:
     """The classes of the model whose answers are in a file."""
     return tuple(json.loads(file.schema_arrow.metadata[b"labels"]))
 
 
-def batches(
-    file: pq.ParquetFile, classes: Sequence[str]
-) -> Iterator[tuple[pa.RecordBatch, NDArray[np.float32]]]:
-    """Reads a file with answers.
-
-    Args:
-        file: One with the column `probabilities`.
-        classes: The classes of the model.
-
-    Yields:
-        Some rows, and the probabilities of the classes, float32 (rows, classes); zeros in a row
-        without an answer.
-    """
+def _batches(file: pq.ParquetFile) -> Iterator[tuple[pa.RecordBatch, NDArray[np.float32]]]:
+    """Reads some rows at a time, and the probabilities of the classes, float32 (rows, classes)."""
     for batch in file.iter_batches(ROWS):
-        column = batch["probabilities"]
-        probabilities = np.zeros((len(batch), len(classes)), np.float32)
-        answered = column.is_valid().to_numpy(zero_copy_only=False)
-        values = column.drop_null().flatten().to_numpy()
-        probabilities[answered] = values.reshape(-1, len(classes))
-        yield batch, probabilities
-
-
-def likelihoods(
-    probabilities: NDArray[np.float32], labels: pa.Array, classes: Sequence[str]
-) -> NDArray[np.float32]:
-    """The probabilities of the true classes; 0 for a class that the model does not know.
-
-    Args:
-        probabilities: float32 (rows, classes of the model).
-        labels: The names of the true classes, null where there is none.
-        classes: The names of the model's classes.
-    """
-    place = pc.index_in(labels, pa.array(classes, pa.string())).fill_null(-1).to_numpy()
-    of_true = probabilities[np.arange(len(place)), place]
-    return np.where(place < 0, np.float32(0), of_true)
+        yield batch, batch["probabilities"].flatten().to_numpy().reshape(len(batch), -1)
 
 
 def learnt_images(project: Project, version: ModelVersion) -> Path | None:

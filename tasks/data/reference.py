@@ -8,7 +8,7 @@ predictions are those of the evaluation; the images are read again for their fac
 By default, two versions are also compared on the images of an evaluation in the store.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -24,11 +24,10 @@ from retrain.project import Project
 from retrain.registry import lineage
 from retrain.registry.versions import ModelVersion
 from retrain.store import Artifact, Store
-from tasks.data import image_table
 from tasks.data.image_facts import is_sampled, measure, schema
 from tasks.data.image_table import read_images
 from tasks.data.predictions import FEATURES, FILE
-from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, open_pulled, unit_of
+from tasks.data.raw_dataset import RawDataset, Reader, open_pulled
 
 SPLIT = "test"
 FOLDER = "reference"  # of the run's artifacts
@@ -153,25 +152,3 @@ def _input_of(store: Store, artifact: Stored | None, step: str) -> Stored | None
     """The output of a step that an artifact was made of."""
     digest = artifact and artifact[1]["inputs"].get(step)
     return _find(store, step, lambda manifest: manifest["digest"] == digest) if digest else None
-
-
-@dataclass(frozen=True)
-class EvaluatedImages:
-    """Reads the images of a test split, and no others; cheap to send to a worker of Ray.
-
-    Attributes:
-        data: Reads all of the data.
-        validated: The output of `validate`.
-    """
-
-    data: Reader
-    validated: Path
-
-    def parts(self) -> Iterator[Unit]:
-        """The images, in units of those of the data; see `tasks.data.raw_dataset.Reader`."""
-        for table in image_table.read_split(self.validated, SPLIT, ["file", "row"]):
-            yield unit_of(zip(*table.to_pydict().values(), strict=True))
-
-    def read(self, unit: Unit) -> Iterator[RawImage]:
-        """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
-        return self.data.read(unit)

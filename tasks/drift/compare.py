@@ -9,8 +9,7 @@ likely as the real one, whatever the distribution of the feature. The median of 
 the usual distance. The yardstick is a larger distance, chosen so that without a change, at least
 one feature exceeds its yardstick in at most 5 of 100 checks (Bonferroni); it is above the usual
 distance by at least the effect of one image. The score says how far the real distance is above the
-usual one, and is 1 at the yardstick. `python -m benchmarks.drift` counts false alarms, and what is
-found.
+usual one, and is 1 at the yardstick.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Reports the drift between two samples: a table, files to keep, and an event for Prefect."""
+"""Reports the drift between two samples: tables, files to keep, and an event for Prefect."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,6 @@ from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.notify import emit
-from retrain.runs.records import publish_table
 from retrain.workload import Drift
 from tasks.drift.compare import COLUMNS, compare, shares
 
@@ -107,8 +106,3 @@ def show(drift: Mapping[str, Any]) -> None:
             f"{drift['reference']}; {drift['file']}"
         )
     )
-
-
-def publish(workload: str, drift: Mapping[str, Any]) -> None:
-    """Shows the features as an artifact of the Prefect flow run."""
-    publish_table(workload, "drift", drift["features"], f"{sentence(drift)} `{drift['file']}`")

@@ -168,8 +168,7 @@ def score_opponents(
     except ValueError as error:
         raise ValueError(
             f"{error}\nThat is the champion, and a model is promoted only after a comparison with "
-            "it. If its files are damaged: retrain verify --repair. Else make an earlier version "
-            f"champion: retrain rollback {name} --reason '...'"
+            f"it. Make an earlier version champion: retrain rollback {name} --reason '...'"
         ) from error
     if reference is None or reference.broken or reference.version == champion.version.version:
         return of_champion, None

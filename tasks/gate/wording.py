@@ -29,12 +29,14 @@ def sentences(rules: Gate, role: str, opponent: Opponent) -> list[str]:
     assert comparison is not None
     name = f"the {role}, version {opponent.version}"
     both, fewest = f"this model or {name},", f"{rules.min_compared}"
-    lines = left_out_as(comparison["learnt"], f"{both} was trained on them", "test image")
-    lines += not_recorded(comparison["recorded"], f"{name},")
-    lines += left_out_as(
+    lines = _left_out_as(comparison["learnt"], f"{both} was trained on them")
+    if not comparison["recorded"]:
+        lines.append(
+            f"It is not known which of these images {name}, was trained on; none were left out."
+        )
+    lines += _left_out_as(
         comparison["other_classes"],
         f"{both} does not know their classes. The comparison is of the classes that both know",
-        "test image",
     )
     if not comparison["metrics"]:
         return [
@@ -54,7 +56,7 @@ def sentences(rules: Gate, role: str, opponent: Opponent) -> list[str]:
         for metric in comparison["not_compared"]
     ]
     if facts := comparison["metrics"].get(rules.metric):
-        lines.append(measured(comparison, rules.metric, name))
+        lines.append(_measured(comparison, rules.metric, name))
         if rules.metric == "accuracy":
             lines.append(
                 f"{facts['gained']} images only this model has right, {facts['lost']} only version "
@@ -146,32 +148,19 @@ def new_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> lis
     ]
 
 
-def left_out_as(count: int, why: str, noun: str = "image") -> list[str]:
-    """The sentence about images that were left out, if there are any.
+def _left_out_as(count: int, why: str) -> list[str]:
+    """The sentence about test images that were left out, if there are any.
 
     Args:
         count: How many were left out.
         why: The reason, as a clause.
-        noun: The noun for one image.
     """
-    return (
-        [f"{count:,} {noun}{' was' if count == 1 else 's were'} left out: {why}."] if count else []
-    )
-
-
-def not_recorded(recorded: bool, name: str) -> list[str]:
-    """The sentence about a model of which it is not recorded which images it was trained on.
-
-    Args:
-        recorded: Whether it is recorded; then there is no sentence.
-        name: The name of the model.
-    """
-    if recorded:
+    if not count:
         return []
-    return [f"It is not known which of these images {name} was trained on; none were left out."]
+    return [f"{count:,} test image{' was' if count == 1 else 's were'} left out: {why}."]
 
 
-def measured(comparison: Mapping[str, Any], metric: str, against: str) -> str:
+def _measured(comparison: Mapping[str, Any], metric: str, against: str) -> str:
     """The difference between two models in a metric, and how surely it is known.
 
     Args:

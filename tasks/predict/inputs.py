@@ -1,28 +1,20 @@
 """Reads the images to classify: folders at any depth, or Parquet files.
 
-The images need no classes, and the names of files and folders do not define splits. Only a
-comparison of two models needs the classes, and then such names do define splits.
+The images need no classes, and the names of files and folders do not define splits.
 """
 
 import hashlib
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from retrain.errors import UsageError
 from retrain.outputs import state_of
-from tasks.data import listings
 from tasks.data.listing import IMAGE_SUFFIXES, is_no_image, list_files
-from tasks.data.parquet_files import USUAL
-from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, group, open_format
-
-SPLIT = "test"  # what is read of labelled images, if their names define splits
-
+from tasks.data.raw_dataset import RawImage, Reader, Unit, group, open_format
 
 TASKS = 8.0  # that a unit is worth: a network answers many images at once
 
@@ -34,14 +26,12 @@ class Source:
     Attributes:
         format: A key of `tasks.data.raw_dataset.READERS`.
         reader: The reader of that format.
-        split: The split that is read; None if all images are.
         state: Another text after a file of the input has changed, as `retrain.outputs.state_of`
             gives it; empty for images of the store, which do not change.
     """
 
     format: str
     reader: Reader
-    split: str | None = None
     state: str = ""
 
     def units(self) -> list[Unit]:
@@ -54,15 +44,9 @@ class Source:
             Unit(piece.rows, part.bytes * piece.rows // part.rows, (piece,))
             for part in self.reader.parts()
             for piece in part.pieces
-            if piece.rows and self._is_wanted(piece.file)
+            if piece.rows
         )
         return list(group(parts, TASKS))
-
-    def _is_wanted(self, file: str) -> bool:
-        if self.split is None:
-            return True
-        assert isinstance(self.reader, RawDataset)
-        return self.reader.split_of(file) == self.split
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +58,12 @@ class Image:
         sha256: SHA-256 (hex) of the encoded image; None if its file cannot be read.
         data: The encoded image; empty when there is none.
         error: Why its file cannot be read; None if it can.
-        label: The name of its class, if the input has classes; None if they are not read.
     """
 
     path: str
     sha256: str | None
     data: bytes
     error: str | None = None
-    label: str | None = None
 
 
 def open_source(root: Path, place: str, image_column: str | None) -> Source:
@@ -97,37 +79,6 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
     """
     name = _recognise(root, f"--input {place}")
     return Source(name, open_format(name, root, image_column, labelled=False), state=state_of(root))
-
-
-def open_labelled(
-    root: Path, place: str, image_column: str | None, label_column: str | None
-) -> Source:
-    """Finds out what a folder holds, with the classes of its images as far as it has them.
-
-    Of images whose names define splits, those of the test split are read, if there is one.
-
-    Args:
-        root: The folder.
-        place: The name of the folder, as the user gave it.
-        image_column: The Parquet column with the images; None if it has a usual name.
-        label_column: The Parquet column with their classes; None if it has a usual name.
-
-    Raises:
-        UsageError: There are no images, or it is not clear which are meant.
-        ValueError: A file cannot be read, or only some belong to a split.
-    """
-    names = [name for name, _ in list_files(root)]
-    name = "table" if listings.are_there(root, names) else _recognise(root, f"--data {place}")
-    if name == "parquet" and not (label_column or _has_labels(root)):
-        reader = open_format(name, root, image_column, labelled=False)
-        return Source(name, reader, state=state_of(root))
-    reader = open_format(name, root, image_column, label_column)
-    try:
-        splits = {reader.split_of(piece.file) for unit in reader.parts() for piece in unit.pieces}
-    except ValueError as error:
-        text = re.sub(r"data\.(image|label)_column", r"--\1-column", str(error))
-        raise ValueError(text) from error
-    return Source(name, reader, SPLIT if SPLIT in splits else None, state_of(root))
 
 
 def read(source: Source, unit: Unit) -> Iterator[Image]:
@@ -163,17 +114,10 @@ def _recognise(root: Path, named: str) -> str:
     return "folders"
 
 
-def _has_labels(root: Path) -> bool:
-    """Whether Parquet files have classes, by the columns of the first."""
-    first = next(name for name, _ in list_files(root) if name.endswith(".parquet"))
-    columns = pq.read_schema(root / first).names
-    return not set(USUAL["label_column"]).isdisjoint(columns)
-
-
 def _image(raw: RawImage) -> Image:
     named = raw.path != f"{raw.file}:{raw.row}"
     path = _text(raw.path if named else f"{raw.file}#{raw.row}")
-    return Image(path, hashlib.sha256(raw.data).hexdigest(), raw.data, label=raw.label)
+    return Image(path, hashlib.sha256(raw.data).hexdigest(), raw.data)
 
 
 def _text(name: str) -> str:

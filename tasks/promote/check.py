@@ -207,24 +207,15 @@ def check_files(folder: Path, version: ModelVersion, example: Example | None) ->
     Raises:
         ValueError: A file is gone or has changed; the message names it.
     """
-    for name, sha256 in known_files(version, example).items():
-        if not is_file_with(folder / name, sha256):
-            is_there = (folder / name).is_file()
-            how = "has changed since it was registered" if is_there else "is gone"
-            raise ValueError(f"{name} in {folder} {how}.")
+    # Of a version without an example only the weights are known.
+    weights = {f"{packages.MODEL}/{packages.WEIGHTS}": version.weights}
+    for name, sha256 in (weights | dict(example.files if example else {})).items():
+        if not (folder / name).is_file():
+            raise ValueError(f"{name} in {folder} is gone.")
+        if sha256_of(folder / name) != sha256:
+            raise ValueError(f"{name} in {folder} has changed since it was registered.")
     if damage := package.fault(folder, version.package_digest):
         raise ValueError(f"the package {damage}.")
-
-
-def known_files(version: ModelVersion, example: Example | None) -> dict[str, str]:
-    """SHA-256 (hex) of the files of a package; only of the weights if there is no example."""
-    weights = {f"{packages.MODEL}/{packages.WEIGHTS}": version.weights}
-    return weights | dict(example.files if example else {})
-
-
-def is_file_with(path: Path, sha256: str) -> bool:
-    """Whether there is a file with a SHA-256 (hex)."""
-    return path.is_file() and sha256_of(path) == sha256
 
 
 def check_answers(

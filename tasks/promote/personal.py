@@ -7,7 +7,7 @@ from typing import Literal
 
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
-from retrain.registry import decisions, trust, versions
+from retrain.registry import decisions, versions
 from retrain.registry.ledger import Action, Decision, Entry, Ledger
 from retrain.registry.versions import ModelVersion
 from retrain.runs import records
@@ -50,8 +50,6 @@ class PersonalDecision:
         """The decision in one sentence."""
         title, previous = f"{self.workload} version {self.version}", self.previous
         if self.action == "rolled back":
-            if self.version == previous:
-                return f"{title} stays the champion"
             instead = f" instead of version {previous}" if previous else ""
             return f"{title} is the champion again{instead}"
         why = f"({self.who}: {self.reason})"
@@ -242,15 +240,14 @@ def roll_back(project: Project, name: str, reason: str, to: int | None = None) -
 def _roll_back(project: Project, name: str, reason: str, to: int | None) -> PersonalDecision:
     ledger = decisions.read(project, name)
     champion = versions.champion(project, name)
-    disputed = trust.look(project, name).unsigned
-    if ledger.unfinished and not disputed:
+    if ledger.unfinished:
         decisions.settle(project, name)
         entry = ledger.appointment
         if entry in ledger.unfinished and entry.reason == reason:  # this was killed
             return decided(name, entry)
         return _roll_back(project, name, reason, to)
     current = champion.version if champion else None
-    number = _target(name, ledger, current, to, disputed)
+    number = _target(name, ledger, current, to)
     version = versions.get(project, name, number)
     if version is None:
         raise ValueError(f"{name} version {number} was deleted; choose another with --to.")
@@ -261,16 +258,13 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Pers
         latency = check_version(project, version, Path(scratch))
     left_out = _left_out(ledger, current, number)
     best = versions.reference(project, name)
-    becomes = best is None or best.version in left_out
-    if disputed and disputed.version == number:  # it is accepted
-        becomes = becomes or disputed.reference
     decision = Decision(
         action="rolled back",
         version=number,
         previous=current,
         verdict="rolled back",
         reason=reason,
-        reference=becomes,
+        reference=best is None or best.version in left_out,
         package=version.package_digest,
         training=version.train_digest,
     )
@@ -280,10 +274,8 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Pers
     return decided(name, entry, str(latency))
 
 
-def _target(
-    name: str, ledger: Ledger, current: int | None, to: int | None, disputed: Entry | None
-) -> int:
-    """The version to go back to; the champion itself, if that settles what is disputed."""
+def _target(name: str, ledger: Ledger, current: int | None, to: int | None) -> int:
+    """The version to go back to."""
     if to is None:
         line = ledger.line
         if current in line:
@@ -293,7 +285,7 @@ def _target(
             raise ValueError(f"{name} has no champion{before} to go back to.")
         return line[-1]
     champions = sorted({entry.version for entry in ledger.entries if entry.appoints})
-    if to == current and disputed is None:
+    if to == current:
         raise UsageError(f"{name} version {to} is the champion already.")
     if to not in champions:
         earlier = ", ".join(str(number) for number in champions if number != current)

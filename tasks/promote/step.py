@@ -5,6 +5,8 @@ and one that a kill interrupted is completed.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -91,7 +93,7 @@ def promote(
     with versions.lock(project):
         _check_still_holds(decision, versions.champion(project, name))
         if decision.facts["verdict"] == "champion already":
-            return _facts(_unchanged(project, name, decision))
+            return _facts(_unchanged(decision, validated, trained, scores, workspace))
         describe = partial(
             card.describe, name, version, validated.facts, trained, scores, decision.facts
         )
@@ -130,13 +132,27 @@ def _check(
     return versions.note_latency(project, version, latency)
 
 
-def _unchanged(project: Project, name: str, decision: Artifact) -> ModelVersion:
-    """The champion, which the model is itself; what a kill left undone is done first."""
+def _unchanged(
+    decision: Artifact,
+    validated: Artifact,
+    trained: Artifact,
+    scores: Artifact,
+    workspace: Workspace,
+) -> ModelVersion:
+    """The champion, which the model is itself; what a kill left undone is done first.
+
+    If files of its package were changed, they are uploaded again.
+    """
+    project, name = workspace.project, workspace.workload
     decisions.settle(project, name)
     champion = versions.champion(project, name)
     _check_still_holds(decision, champion)
     assert champion is not None
-    assert Registered(project, champion).package  # raises an error if it is damaged
+    try:
+        assert Registered(project, champion).package  # raises an error if it is damaged
+    except ValueError:
+        with _packaged(validated, trained, scores, workspace) as folder:
+            versions.upload(project, champion, folder)
     return champion
 
 
@@ -269,14 +285,7 @@ def _register(
     """
     project, classes, facts = workspace.project, validated.facts["classes"], scores.facts
     model = trained.folder / "model"
-    with TemporaryDirectory(dir=workspace.folder) as folder:
-        package_folder = Path(folder) / "package"
-        write_package(model, facts["precision"], classes, package_folder, facts["min_confidence"])
-        if package.digest_of_folder(package_folder) != facts["package"]:
-            raise ValueError(
-                "The weights, or models/, have changed since the model was evaluated; nothing is "
-                "registered. Run again."
-            )
+    with _packaged(validated, trained, scores, workspace) as package_folder:
         run_id = _run_of(trained, workspace)
         images = sample(open_raw_dataset(data, pulled), validated.folder)
         keep(project, run_id, facts["package"], example_of(package_folder, images, scores.folder))
@@ -300,6 +309,23 @@ def _register(
             lineage=lineage.write(project, history),
         )
         return versions.register(project, candidate, package_folder)
+
+
+@contextmanager
+def _packaged(
+    validated: Artifact, trained: Artifact, scores: Artifact, workspace: Workspace
+) -> Iterator[Path]:
+    """A temporary folder with the package of a model, which is the one that was evaluated."""
+    model, classes, facts = trained.folder / "model", validated.facts["classes"], scores.facts
+    with TemporaryDirectory(dir=workspace.folder) as folder:
+        package_folder = Path(folder) / "package"
+        write_package(model, facts["precision"], classes, package_folder, facts["min_confidence"])
+        if package.digest_of_folder(package_folder) != facts["package"]:
+            raise ValueError(
+                "The weights, or models/, have changed since the model was evaluated; nothing is "
+                "registered. Run again."
+            )
+        yield package_folder
 
 
 def _run_of(trained: Artifact, workspace: Workspace) -> str:

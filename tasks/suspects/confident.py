@@ -12,8 +12,7 @@ are confidently of another class. Where classes are alike, most of these are the
 mistakes: on CIFAR-10 with 3 % of the labels flipped, four of five. So the number comes from a
 model of the labels here: with the probability `noise`, which is fitted together with a temperature,
 a label is any of the others. That says of each image how probable it is that its label is wrong.
-The class that is proposed is that of the paper's section 3.1. `python -m benchmarks.suspects`
-measures both.
+The class that is proposed is that of the paper's section 3.1.
 """
 
 import numpy as np

@@ -1,21 +1,16 @@
-"""Finds before a training what would fail in it, and says what may surprise the user.
-
-It finds these faults:
-
-- a setting that the training loop does not use, or that does not go with another setting
-- a GPU or a compiler that this machine lacks
-- a network of the user's that cannot be saved and loaded
-"""
+"""Finds before a training what would fail in it, and says what may surprise the user."""
 
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir
+from dataclasses import replace
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import models
-from models import custom, processing, user_code
+from models import user_code
 from models.custom import KEY as FACTORY
 from retrain.code import source_of
 from retrain.hardware import find_compiler, gpu_capabilities
@@ -28,12 +23,8 @@ from tasks.train.job import TrainingJob
 from tasks.train.loops import used_by
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from models.network import Network
     from tasks.data.champion import Start
 
-CLASSES = 2  # of a network that is tried
 TOLERANCE = 1e-4  # of a logit
 METRICS = ("train_loss", "val_loss", "val_accuracy")  # of the project's own loop
 # Parameters for which the parts of the network have to be known.
@@ -59,13 +50,13 @@ def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
     family, settings, shape = described(workload)
     train, root = workload.train, project.root
     yield from family.library_faults(settings, shape, root)
-    if train.lora and (network := without_memory(workload, project)):
+    if train.lora and (network := family.without_memory(settings, shape, root)):
         from tasks.train.network import lora_faults
 
         yield from lora_faults(network)
     try:
         if workload.model.family == "custom":
-            _rehearse(settings, shape, root)
+            user_code.find(settings.factory, FACTORY, root)
         if train.function:
             user_code.find(train.function, FUNCTION, root)
     except ValueError as error:
@@ -77,16 +68,6 @@ def described(workload: Workload) -> tuple[Any, Any, tuple[int, int, int]]:
     family, images = import_module(f"models.{workload.model.family}"), workload.images
     settings = family.Settings.model_validate(workload.model.model_dump(exclude={"family"}))
     return family, settings, (images.size, images.size, images.channels)
-
-
-def without_memory(workload: Workload, project: Project) -> "Network | None":
-    """The network as tensors that have shapes but no values; None where it cannot be had so."""
-    family, settings, shape = described(workload)
-    if not hasattr(family, "without_memory"):
-        return None
-    classes = len(workload.checks.labels or ()) or CLASSES
-    network: Network | None = family.without_memory(settings, shape, project.root, classes)
-    return network
 
 
 Rules = list[tuple[bool, str]]  # whether each is broken, and what is said then
@@ -201,78 +182,44 @@ def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
             f"train takes batches of {job.batch_size} images: {configured} cannot be divided among "
             f"{job.scale.workers} workers."
         )
-    settings, images = job.settings, open_prepared(job.images).images
-    if name := settings.get("pretrained"):
-        with chdir(job.root):
-            line = processing.difference(name, settings.get("pretrained_version"), images)
-        yield from [line] if line else []
 
 
-def _rehearse(settings: custom.Settings, shape: tuple[int, int, int], root: Path) -> None:
-    """Tries a network of the user's: it answers, is saved, is loaded elsewhere, and answers again.
+def try_network(job: TrainingJob) -> None:
+    """Has a network of the user's learn, answer, be saved, be loaded elsewhere and answer again.
 
-    The files of the project are not where it is loaded: what would fail after the training, or
+    The files of the project are not where it is loaded. So what would fail after the training, or
     where the model is served, fails before the training.
 
     Raises:
         ValueError: The network cannot do one of these, or its answers differ.
     """
-    named = f"the network of {settings.factory}"
-    user_code.find(settings.factory, FACTORY, root)
-    with chdir(root):
-        network = custom.build(settings, shape, CLASSES)
-    answers = _logits(network, named, shape)
-    with TemporaryDirectory() as folder, chdir(folder):
-        with _saying(f"{named} cannot be saved"):
-            models.save(
-                network,
-                Path(folder),
-                family="custom",
-                settings=settings.model_dump(),
-                labels=[str(number) for number in range(CLASSES)],
-                images={},
-            )
-        with _saying(
-            f"{named} cannot be loaded on another machine, where all weights are in what is saved; "
-            "the function gets pretrained=False if it has such a parameter, and the files of "
-            "model.files"
-        ):
-            loaded = models.load(Path(folder)).module
-    difference = (_logits(loaded, named, shape) - answers).abs().max().item()
-    if difference > TOLERANCE:
+    import torch
+
+    data, named = open_prepared(job.images), f"the network of {job.settings['factory']}"
+    shape = (2, *data.shape)
+    images = torch.arange(prod(shape)).remainder(256).to(torch.uint8).reshape(shape)
+    with torch.random.fork_rng(devices=[]), TemporaryDirectory() as folder:
+        network, saved = job.build(data), Path(folder, "model")
+        try:
+            network.train()(images).sum().backward()
+            answers = network.eval()(images).detach()
+            replace(job, output=saved).save(network, data, 1.0)
+            with chdir(folder):
+                loaded = models.load(saved).module.eval()(images).detach()
+        except Exception as error:
+            raise ValueError(
+                f"{FACTORY}: {named} has to learn from images of {data.shape}, to answer, to be "
+                "saved, and to be loaded on another machine, where all weights are in what is "
+                "saved (the function gets pretrained=False if it has such a parameter, and the "
+                f"files of model.files): {user_code.said_by(error)}."
+            ) from error
+    if answers.shape != (2, len(data.labels)):
+        raise ValueError(
+            f"{FACTORY}: {named} returns {tuple(answers.shape)} for two images and "
+            f"{len(data.labels)} classes, not (2, {len(data.labels)})."
+        )
+    if (difference := (loaded - answers).abs().max().item()) > TOLERANCE:
         raise ValueError(
             f"{FACTORY}: {named} gives other answers after it was saved and loaded, by up to "
             f"{difference:.2g}: its state_dict lacks something that they depend on."
         )
-
-
-def _logits(network: "Network", named: str, shape: tuple[int, int, int]) -> "Tensor":
-    """The logits of a network for an image."""
-    import torch
-
-    image = torch.arange(shape[0] * shape[1] * shape[2]).remainder(256).to(torch.uint8)
-    size = f"{shape[0]} x {shape[1]} pixels and {shape[2]} channels"
-    with _saying(f"{named} failed on an image of {size}"), torch.inference_mode():
-        logits: Tensor = network.eval()(image.reshape(1, *shape))
-    if logits.shape != (1, CLASSES):
-        raise ValueError(
-            f"{FACTORY}: {named} returns {tuple(logits.shape)} for one image and {CLASSES} "
-            f"classes, not (1, {CLASSES})."
-        )
-    return logits
-
-
-@contextmanager
-def _saying(what_failed: str) -> Iterator[None]:
-    """Says in one line what failed, and why.
-
-    Raises:
-        ValueError: In place of any error.
-    """
-    try:
-        yield
-    except Exception as error:
-        why = str(error).removeprefix(f"{FACTORY}: ")
-        if not isinstance(error, ValueError) or why == str(error):
-            why = user_code.said_by(error)
-        raise ValueError(f"{FACTORY}: {what_failed}: {why.removesuffix('.')}.") from error

@@ -14,7 +14,6 @@ from models import pretrained
 from retrain.hardware import gpu_capabilities, has_bf16, machine
 from retrain.workload import Gate
 from tasks.data.survey import BELOW_CLASS, Survey
-from tasks.train.estimate import CPU_SHARE, GPU_FLOPS, cpu_flops
 
 # A small published network without a classifier of its own for the embeddings: 22 million weights.
 PUBLISHED = "facebook/dinov2-small"
@@ -27,7 +26,11 @@ SIZES = (32, 64, 96, 128, 224)  # of images, for a training from scratch
 # A ResNet of eight 3 x 3 convolutions, trained from scratch; and that with 18 layers, for a GPU.
 SMALL = {"embedding_size": 32, "hidden_sizes": [32, 64, 128, 256], "depths": [1, 1, 1, 1]}
 LARGE = {"embedding_size": 64, "hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2]}
-# FLOPs of a forward pass over an image of 64 x 64 pixels, as `tasks.train.estimate` measures them.
+# FLOP/s that a training reaches on a core, and on a GPU of 2020 or later, roughly. Nothing is
+# measured, so that the same images get the same proposal.
+CORE_FLOPS = {"fp32": 5e10, "bf16": 1.5e11}
+GPU_FLOPS = {"fp32": 10e12, "bf16": 150e12}
+# FLOPs of a forward pass over an image of 64 x 64 pixels.
 FLOPS_AT_64 = {"small": 4.1e7, "large": 2.96e8}
 
 UNBALANCED = 3  # times as many images in the largest class as in the smallest
@@ -77,14 +80,13 @@ class Proposal:
 
 
 def this_machine() -> Machine:
-    """This machine, when nothing else runs on it."""
+    """This machine, as far as its kind and its number of cores tell."""
     precision = "bf16" if has_bf16() else "fp32"
     if gpu_capabilities():
         return Machine(GPU_FLOPS[precision], threads=None)
-    cores = machine()["cores"]
-    threads = max(1, cores // 2)  # a thread that has to share its core makes all of them wait
-    fastest = max(cpu_flops() for _ in range(10))  # other programs slow some of them down
-    return Machine(fastest * CPU_SHARE[precision] * threads / cores, threads)
+    # A thread that has to share its core makes all of them wait.
+    threads = max(1, machine()["cores"] // 2)
+    return Machine(CORE_FLOPS[precision] * threads, threads)
 
 
 def find_backbone(name: str | None, root: Path) -> Backbone | None:

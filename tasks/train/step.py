@@ -1,6 +1,6 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
-- `checks.py` finds faults before a run, and `estimate.py` predicts its memory and time
+- `checks.py` finds faults before a run, and tries a network of the user's
 - `launch.py` starts the workers; `loops/` has the training loops, of which one is imported, and
   `job.py` their arguments
 - `sampler.py` and `ingest.py` bring the images; `augment.py` changes them
@@ -31,8 +31,7 @@ from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
 from tasks.data.raw_dataset import READERS
 from tasks.data.shards import SOURCE_MODULE
-from tasks.train.checks import check, check_slowly, notices
-from tasks.train.estimate import forecast
+from tasks.train.checks import check, check_slowly, notices, try_network
 from tasks.train.ingest import CROPPING, DATALOADER, STREAM
 from tasks.train.job import TrainingJob
 from tasks.train.loops import module_name, modules_of_the_user, used_by
@@ -62,11 +61,9 @@ SCALE = (
     looked_up=("pull",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     reports_with=(
-        "models.processing",
         "tasks.compute.placement",
         "tasks.train.checks",
         "tasks.train.elsewhere",
-        "tasks.train.estimate",
         "tasks.train.progress",
     ),
     hours=7 * 24,
@@ -107,6 +104,8 @@ def train(
     job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
     for line in notices(job, start):
         console.say(line)
+    if model.family == "custom":
+        try_network(job)
     with _tracked(workspace, _parameters(job), images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
         try:
@@ -245,4 +244,3 @@ def _dependencies(workload: Workload, images: Artifact, pulled: Artifact, start:
 
 train.checks(check)
 train.checks_slowly(check_slowly)
-train.forecasts(forecast)

@@ -74,9 +74,7 @@ class Clone:
                 start_new_session=True, stdout=stream, stderr=stream,
             )  # fmt: skip
 
-    def retrain(
-        self, *arguments: str, code: int = 0, **more: str
-    ) -> subprocess.CompletedProcess[str]:
+    def call(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Calls the command line in this process, whose code is the same as the clone's."""
         with ExitStack() as stack:
             stack.enter_context(patch.dict(os.environ, self.environment | more, clear=True))
@@ -90,8 +88,15 @@ class Clone:
                 ended = main(arguments)
             gc.unfreeze()
             said = [file.seek(0) or file.read() for file in files]
-        assert ended == code, f"{arguments}: {said}"
         return subprocess.CompletedProcess(arguments, ended, *said)
+
+    def retrain(
+        self, *arguments: str, code: int = 0, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Calls the command line, and checks its exit code."""
+        done = self.call(*arguments, **more)
+        assert done.returncode == code, f"{arguments}: {done.stdout}\n{done.stderr}"
+        return done
 
     def train(self, *arguments: str, workload: str = "vit") -> dict[str, Any]:
         """Runs the flow; returns its document."""
@@ -131,6 +136,12 @@ def make_clone(root: Path, api: str) -> Clone:
     clone = Clone(root, api)
     clone.run("git", "add", "-A")
     clone.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start")
+    shorten_trainings(root)
+    return clone
+
+
+def shorten_trainings(root: Path) -> None:
+    """Changes every workload of a clone to what is quick."""
     path, yaml = root / "params.yaml", YAML()
     tree = yaml.load(path.read_text())
     for workload in tree["workloads"].values():
@@ -138,7 +149,6 @@ def make_clone(root: Path, api: str) -> Clone:
             workload[section].update(values)
     with path.open("w") as file:
         yaml.dump(tree, file)
-    return clone
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,11 @@ import sys
 import pytest
 from ruamel.yaml import YAML
 
-from tests.flows.conftest import draw_photos
+from tests.flows.conftest import ROOT, draw_photos
 from tests.hub import write_clip
 
-WRITTEN = ("team/params.yaml", "team/prefect.yaml", "data.dvc", ".dvc/config")
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
+WRITTEN = ("params.yaml", "prefect.yaml", "data.dvc", ".dvc/config")
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +42,30 @@ def init(clone, *arguments, code=0):
 
 
 def entries(clone):
+    """The workloads and deployments that are not shipped."""
     yaml = YAML(typ="safe")
-    params = yaml.load(clone.root / "team/params.yaml")["workloads"]
-    return params, yaml.load(clone.root / "team/prefect.yaml")["deployments"]
+    params = yaml.load(clone.root / "params.yaml")["workloads"]
+    deployments = yaml.load(clone.root / "prefect.yaml")["deployments"]
+    added = [each for each in deployments if each.get("parameters", {}).get("workload") in params]
+    return (
+        {name: entry for name, entry in params.items() if name != "vit"},
+        [each for each in added if each["name"] != "vit"],
+    )
 
 
 def test_a_workload_a_deployment_and_a_version_of_the_data_are_written(clone, photos):
     before = {path: path.read_bytes() for path in photos.rglob("*.png")}
+    shipped = state(clone)
     document = init(clone, photos)
-    assert document["files"] == ["team/params.yaml", "team/prefect.yaml", "data.dvc"]
+    assert document["files"] == ["params.yaml", "prefect.yaml", "data.dvc"]
     params, deployments = entries(clone)
     assert params == {"my-photos": document["entry"]}
     assert [each["parameters"] for each in deployments] == [{"workload": "my-photos"}]
     assert document["survey"]["classes"] == {f"class-{number}": 12 for number in range(3)}
     assert {path: path.read_bytes() for path in photos.rglob("*.png")} == before
     assert not (clone.root / "data").exists()  # as before; the images are in DVC's cache
-    assert "# Your team's workloads." in (clone.root / "team/params.yaml").read_text()
+    for name in document["files"][:2]:  # all else stays, byte by byte
+        assert (clone.root / name).read_bytes().startswith(shipped[name])
     facts = clone.json("validate", "my-photos")["data"]
     assert sum(facts["rows"].values()) == 36
     again = clone.retrain("init", str(photos), "--yes", code=2)
@@ -64,18 +73,8 @@ def test_a_workload_a_deployment_and_a_version_of_the_data_are_written(clone, ph
 
 
 @pytest.mark.slow
-def test_what_was_in_the_files_stays(clone, photos):
-    init(clone, photos, "--name", "first")
-    clone.edit("team/params.yaml", "  first:\n", "  first: # ours\n")
-    init(clone, photos, "--name", "second")
-    assert "  first: # ours\n" in (clone.root / "team/params.yaml").read_text()
-    params, deployments = entries(clone)
-    assert [*params] == ["first", "second"]
-    assert [each["name"] for each in deployments] == ["first", "second"]
-
-
-@pytest.mark.slow
 def test_the_images_are_pushed_to_a_remote_of_ones_own(clone, photos, tmp_path):
+    clone.edit(".dvc/config", "    remote = starter\n", "")  # nor is a default remote needed
     document = init(clone, photos, "--remote", tmp_path / "remote")
     assert document["files"][-1] == ".dvc/config"
     shutil.rmtree(clone.root / ".dvc/cache")
@@ -99,12 +98,25 @@ def test_nothing_half_written_stays_if_it_fails(clone, photos, tmp_path, with_da
     assert not (clone.root / "data/my-photos").exists()
 
 
-def test_a_workload_that_is_not_valid_here_leaves_nothing(clone, photos):
-    path = clone.root / "team/params.yaml"
-    path.write_text("workloads:\n  vit: {data: {path: data/digits}, model: {family: vit}}\n")
+@pytest.mark.parametrize("more", ["store: {}\n", "  - name: odd\n"])
+def test_where_nothing_can_be_added_nothing_is_changed(clone, photos, more):
+    with (clone.root / "prefect.yaml").open("a") as file:
+        file.write(more)
     before = state(clone)
-    assert "has a workload vit, too" in init(clone, photos, code=2)["error"]
+    assert "prefect.yaml: nothing can be added at its end" in init(clone, photos, code=2)["error"]
     assert state(clone) == before
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_is_taken_over(clone, example):
+    document = clone.json("init", "--example", example)
+    assert document["files"] == ["params.yaml", "prefect.yaml"]
+    params, deployments = entries(clone)
+    shipped = YAML(typ="safe").load(ROOT / "examples" / f"{example}.yaml")["workloads"]
+    assert params == shipped
+    assert [each["parameters"] for each in deployments] == [{"workload": example}]
+    again = clone.retrain("init", "--example", example, code=2)
+    assert f"There is a workload {example} already" in again.stderr
 
 
 @pytest.mark.slow
@@ -119,6 +131,7 @@ def test_images_in_data_stay_where_they_are(clone, photos):
     ("arguments", "code", "message"),
     [
         ([], 2, "Name a folder of images"),
+        (["--example", "bean"], 2, "There are: beans, cifar10, custom, doggos, mnist."),
         (["nowhere"], 2, "There is no folder"),
         (["."], 2, "holds this project itself"),
         (["{photos}", "--name", "no/name"], 2, "do not all accept this name"),
@@ -148,10 +161,6 @@ def listed(photos, tmp_path_factory):
 def test_a_list_in_the_folder_says_the_classes(clone, listed):
     document = init(clone, listed)
     assert (document["workload"], document["survey"]["format"]) == ("flat", "table")
-
-
-def test_the_demo_is_there_already(clone):
-    assert "retrain train vit" in clone.retrain("init", "--demo").stdout
 
 
 def test_the_proposal_is_shown_with_its_reasons(clone, photos):

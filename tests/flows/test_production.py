@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from models.prediction_log import COLUMNS
 from retrain.project import Project
@@ -28,7 +27,7 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     assert found["labelled"] == 360
     assert abs(found["difference"]) < 1e-9
     assert found["worse"] is False
-    assert "As tested" in (clone.root / "reports/vit/latest.html").read_text(encoding="utf-8")
+    assert "As tested" in (clone.root / "reports/vit/production.html").read_text(encoding="utf-8")
 
     # A server has answered most of what came later wrong.
     model = versions.champion(Project(clone.root), "vit")
@@ -48,7 +47,7 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     assert EVENTS["Worse"] == "worse"
     assert document["production"]["classes"][0]["label"] == "0"
     assert "worse than production.max_drop allows" in document["outcome"]
-    assert "Worse" in (clone.root / "reports/vit/latest.html").read_text(encoding="utf-8")
+    assert "Worse" in (clone.root / "reports/vit/production.html").read_text(encoding="utf-8")
     refused = clone.retrain("production", "vit", "--answers", str(tmp_path / "gone"), code=2)
     assert "there is no such folder" in refused.stderr
 
@@ -59,36 +58,6 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     said = "An earlier version has labels: retrain production vit --version 1"
     assert document["outcome"].endswith(said)
     assert document["production"]["labelled"] == 0
-
-
-def test_a_shadow_answers_too_and_is_compared_by_the_labels_that_come(clone, first, tmp_path):
-    [test] = (clone.root / ".retrain/store/pull").glob("*/data/test.parquet")
-    other = clone.train("--set", "train.seed=5")["model"]
-    predict = ("predict", "vit", "--input", str(test), "--force", "--output", str(tmp_path / "o"))
-    clone.edit("params.yaml", "  vit:\n", "  vit:\n    serve: {shadow: vit@8}\n")
-    assert (
-        "serve.shadow vit@8 has not answered: vit has no version '8'"
-        in clone.retrain(*predict).stdout
-    )
-    clone.edit("params.yaml", "vit@8", f"vit@{other['version']}")
-    assert clone.json(*predict)["model"]["version"] == first["model"]["version"]
-
-    truth = pq.read_table(next(clone.root.glob(".retrain/store/evaluate/*/predictions.parquet")))
-    pq.write_table(truth.select(["sha256", "label"]), tmp_path / "labels.parquet")
-    clone.json("labels", "add", "vit", str(tmp_path / "labels.parquet"))
-    kept = str(clone.root / ".retrain/production/vit/answers")
-    compare = ("compare", "vit@1", f"vit@{other['version']}", "--answers", kept)
-    found = clone.json(*compare)["comparison"]
-    assert (found["shown"], found["images"], found["unanswered"]) == (360, 360, 0)
-    assert found["metrics"]["accuracy"]["b"] == pytest.approx(
-        found["metrics"]["accuracy"]["a"] + (found["only_b"] - found["only_a"]) / 360
-    )
-    assert "log_loss" not in found["metrics"]  # a log has no probability of the true class
-    html = (clone.root / "reports/vit/latest.html").read_text(encoding="utf-8")
-    assert f"vit version 1, vit version {other['version']}" in html
-    refused = clone.retrain(*compare, "--data", "docs", code=2)
-    assert "name one" in refused.stderr
-    clone.edit("params.yaml", f"    serve: {{shadow: vit@{other['version']}}}\n", "")
 
 
 def minute(number: int) -> datetime:

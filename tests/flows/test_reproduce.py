@@ -6,8 +6,9 @@ import pytest
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import decisions, lineage, versions
+from retrain.registry import decisions, lineage, reproduce, versions
 from retrain.store import Store
+from tests.flows.conftest import draw_photos
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,28 @@ def test_the_champion_is_reproduced_and_nothing_else_changes(clone, first, proje
     assert all(document["steps"].values())
     assert all(before == now for before, now in document["metrics"].values())
     assert state(project) == before
-    assert list((project.state / "worktrees").iterdir()) == []
+    assert not (project.state / "reproduce").exists()
+
+
+def test_a_workload_of_ones_own_is_reproduced(clone, project, tmp_path):
+    document = clone.json("init", str(draw_photos(tmp_path / "photos")), "--pretrained", "none")
+    assert document["workload"] == "photos"
+    who = ("-c", "user.name=t", "-c", "user.email=t@t")
+    clone.run("git", *who, "commit", "-qam", "Workload photos")
+    trained = clone.train(workload="photos")["model"]
+    leftover = project.state / "reproduce"  # of a process that was killed
+    project.git("worktree", "add", "--quiet", "--detach", str(leftover), "HEAD")
+    document = clone.json("reproduce", "photos")
+    assert document["identical"], document
+    assert document["reproduced"] == trained["digest"]
+    assert len(project.git("worktree", "list").splitlines()) == 1
+
+
+def test_a_commit_that_is_not_here_is_named(project):
+    missing = "c0ffee" * 6 + "c0ff"
+    with pytest.raises(ValueError, match=f"Commit {missing} is not in this clone. Fetch it"):
+        reproduce._checked_out(project, missing).__enter__()
+    assert not (project.state / "reproduce").exists()
 
 
 def test_a_version_with_another_parameter_differs(clone, first, project):
@@ -57,4 +79,4 @@ def test_a_version_with_another_parameter_differs(clone, first, project):
     said = "vit version 1 is not reproduced: train gave another output; nothing that is recorded"
     assert said in done.stdout
     assert "accuracy" in done.stdout
-    assert list((project.state / "worktrees").iterdir()) == []
+    assert not (project.state / "reproduce").exists()

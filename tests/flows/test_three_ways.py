@@ -13,7 +13,7 @@ import pytest
 from retrain import tracking
 from retrain.project import Project
 from tests import templates
-from tests.flows.conftest import RETRAIN, free_port
+from tests.flows.conftest import RETRAIN, draw_photos, free_port, make_clone
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +58,27 @@ def test_dvc_takes_from_the_store_what_a_run_has_made_and_registers_nothing_twic
     assert "Stage 'train@vit' didn't change, skipping" in done.stdout
     assert "Stage 'evaluate@vit' didn't change, skipping" in done.stdout
     assert "Running stage 'gate@vit'" in done.stdout
+
+
+def test_dvc_alone_does_all_of_it_in_a_fresh_clone(first, prefect_api, tmp_path):
+    clone = make_clone(tmp_path / "clone", prefect_api)
+    said = clone.run("dvc", "repro").stdout
+    assert "vit version 1 is the first champion." in said
+    record = json.loads((clone.root / "build/vit/promote/record.json").read_text())
+    assert record["facts"]["digest"] == first["model"]["digest"]
+    assert "accuracy" in clone.run("dvc", "metrics", "show").stdout
+    clone.run("dvc", "plots", "show", "-q")
+    assert (clone.root / "dvc_plots" / "index.html").is_file()
+    diff = json.loads(clone.run("dvc", "params", "diff", "--json").stdout)
+    assert diff["params.yaml"]["workloads.vit.train.epochs"] == {"old": 40, "new": 2, "diff": -38}
+
+    said = clone.run("dvc", "repro").stdout  # what asks something outside, and nothing else
+    assert re.findall("Running stage '(.*)'", said) == ["pull@vit", "gate@vit", "promote@vit"]
+
+    said = clone.run("dvc", "exp", "run", "-S", "workloads.vit.train.epochs=1", "-n", "one").stdout
+    assert "vit version 1 stays the champion" in said
+    shown = json.loads(clone.run("dvc", "exp", "show", "--json").stdout)
+    assert "one" in str(shown)
 
 
 def test_an_experiment_of_dvc_promotes_nothing(clone, first):
@@ -160,8 +181,7 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
         f"{servers['PREFECT_API_URL']}/artifacts/filter",
         {"artifacts": {"key": {"like_": "vit-summary"}}, "sort": "CREATED_DESC", "limit": 1},
     )
-    mlflow = f"http://127.0.0.1:{servers['MLFLOW_PORT']}/#/experiments/"
-    assert f"- [report]({mlflow}" in summary["data"]
+    assert f"reports/vit/{last['run']}.html" in summary["data"]
 
     watched = clone.run(*deployment, "--watch", COLUMNS="500", **servers)
     state = last_flow_run(servers["PREFECT_API_URL"])["state"]
@@ -169,6 +189,28 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
     assert state["message"] in watched.stdout
     assert state["message"].startswith(f"Nothing changed since run {last['run'][:8]} of ")
     assert last_run(clone) == last
+
+
+def test_a_workload_that_init_made_is_one_model_three_ways(clone, servers, tmp_path):
+    params, deployments = clone.root / "params.yaml", clone.root / "prefect.yaml"
+    before = params.read_text(), deployments.read_text()
+    clone.json("init", str(draw_photos(tmp_path / "photos")), "--pretrained", "none")
+    assert params.read_text().startswith(before[0])
+    own = re.sub(r"epochs: \d+", "epochs: 2", params.read_text().removeprefix(before[0]))
+    params.write_text(before[0] + own)
+    clone.run(*RETRAIN, "up", **servers)
+
+    clone.run("dvc", "repro", "promote@photos")
+    record = json.loads((clone.root / "build/photos/promote/record.json").read_text())
+    trained = clone.train("--refresh", workload="photos")
+    deployment = ("prefect", "deployment", "run", "train/photos")
+    clone.run(*deployment, "--param", "refresh=true", "--watch", **servers)
+    [status] = clone.json("status", "photos")
+    assert not any(step["cached"] for step in status["last_run"]["steps"])
+    assert status["last_run"]["run"] != trained["run"]
+    assert status["last_run"]["model"] == trained["model"] == record["facts"]
+    params.write_text(before[0])
+    deployments.write_text(before[1])
 
 
 # Any model passes the gate, and waits then.

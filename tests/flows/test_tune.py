@@ -1,6 +1,5 @@
 """The search for better parameters: its trials are trainings, and a killed one goes on."""
 
-import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,8 @@ from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.state import RunState
 from retrain.search import COMPLETE, FAILED, PRUNED, Ending
-from retrain.step import REPORT, DataVersion, TrialContext
+from retrain.step import DataVersion
 from retrain.store import Artifact, RunContext, Store
-from tasks.train.trial import ending
 from tests.flows.conftest import ROOT, until
 
 SHIFT = "train.augment.shift: {low: 0, high: 1}"
@@ -66,13 +64,6 @@ def test_trials_are_trainings_and_one_that_diverges_is_no_end(clone, first, sear
     assert searched["best"] == best
     assert best["best"]["val_accuracy"] >= other["best"]["val_accuracy"]
     assert f"trial {best['trial']} is the best of 4: val_accuracy" in searched["outcome"]
-
-
-def test_each_trial_is_a_row_of_the_table(searched):
-    rows = tuning.cells(searched["trials"], "val_accuracy")
-    assert [*rows[0]][1:4] == ["train.augment.shift", "train.lr", "val_accuracy"]
-    assert [row["state"] for row in rows] == [COMPLETE, COMPLETE, FAILED, FAILED]
-    assert rows[-1]["best epoch"] == ""
 
 
 def test_nothing_is_registered_and_mlflow_has_the_search_with_its_trials(clone, first, searched):
@@ -166,33 +157,6 @@ def test_trials_run_side_by_side(clone, first):
     assert [trial["state"] for trial in trials] == [COMPLETE, COMPLETE, FAILED]
     assert "diverged in epoch 1" in trials[2]["reason"]
     assert would(clone, "train", "vit", "--set", "train.lr=0.002")["train"] == "come from the cache"
-
-
-def tried(tmp_path, training, bounds):
-    """How a trial of one epoch ends, whose training is a function."""
-    workload = load_workload(ROOT / "params.yaml", "vit", {"train.epochs": 1})
-    context = TrialContext("trial 4", "parent", bounds)
-    return ending(training, workload, Project(tmp_path), {"train.lr": 0.01}, context)
-
-
-def test_a_trial_that_a_library_ends_has_failed(tmp_path):
-    def training(*_):
-        raise RuntimeError("CUDA out of memory")
-
-    trial = tried(tmp_path, training, {})
-    assert (trial.state, trial.reason) == (FAILED, "CUDA out of memory")
-
-
-def test_a_trial_that_has_finished_all_epochs_is_not_pruned(tmp_path):
-    def training(workload, trial):
-        assert (workload.train.lr, trial.bounds) == (0.01, {})
-        (tmp_path / REPORT).mkdir()
-        history = [{"epoch": 1, "val_accuracy": 0.1, "val_loss": 2.0}]
-        (tmp_path / REPORT / "history.json").write_text(json.dumps(history))
-        return Artifact("train", "key", "digest", tmp_path, {}), False
-
-    trial = tried(tmp_path, training, {1: 0.5})
-    assert (trial.state, trial.best["epoch"], trial.reached) == (COMPLETE, 1, [0.1])
 
 
 def test_the_best_trial_is_complete_and_a_search_whose_trials_all_failed_fails(tmp_path):

@@ -1,10 +1,11 @@
-"""Every workload that is shipped, with small stand-ins for the data and weights of its own."""
+"""Every example that is shipped, with small stand-ins for the data and weights of its own."""
 
 import pytest
 
-from retrain.params import workload_names
 from tests import hub
-from tests.flows.conftest import ROOT, ran
+from tests.flows.conftest import ROOT, ran, shorten_trainings
+
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
 
 pytestmark = pytest.mark.slow
 
@@ -36,14 +37,22 @@ def small(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("workload", workload_names(ROOT / "params.yaml"))
-def test_every_shipped_workload_runs(clone, small, workload):
+@pytest.fixture(scope="module")
+def examples(clone):
+    """Those of `examples/`, as workloads of the clone, with short trainings."""
+    for name in EXAMPLES:
+        clone.retrain("init", "--example", name)
+    shorten_trainings(clone.root)
+
+
+@pytest.mark.parametrize("workload", EXAMPLES)
+def test_every_example_runs(clone, small, examples, workload):
     document = clone.train(*small.get(workload, ()), workload=workload)
     assert document["model"]["version"] >= 1
     assert (clone.root / "reports" / workload / f"{document['run']}.html").is_file()
 
 
-def test_another_head_on_the_same_embeddings_embeds_nothing_again(clone, small):
+def test_another_head_on_the_same_embeddings_embeds_nothing_again(clone, small, examples):
     first = clone.train(*small["doggos"], workload="doggos")
     assert [step["step"] for step in first["steps"]][2:5] == ["preprocess", "embed", "train"]
     again = clone.train(*small["doggos"], "--set", "model.hidden=64", workload="doggos")

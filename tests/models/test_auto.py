@@ -128,26 +128,6 @@ def test_images_of_another_size_and_classes_of_another_number(published, tmp_pat
     assert str(folder) not in (tmp_path / models.MODEL).read_text()
 
 
-@pytest.mark.parametrize("kind", ["vit", "deit", "dinov2"])
-def test_position_embeddings_are_interpolated_as_transformers_does(kind, tmp_path):
-    network = made(written(kind)).eval()
-    network.classifier.save_pretrained(tmp_path)
-    larger = made(Settings(pretrained=str(tmp_path)), LARGER).eval()
-    x = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
-    more = {} if kind == "dinov2" else {"interpolate_pos_encoding": True}
-    with torch.inference_mode():
-        theirs = network.classifier.base_model(x, **more).last_hidden_state
-        ours = larger.classifier.base_model(x).last_hidden_state
-    assert torch.allclose(ours, theirs, atol=1e-5)
-
-
-def test_all_that_is_trained_gets_a_gradient(fine_tuned):
-    fine_tuned.train()
-    torch.nn.functional.cross_entropy(fine_tuned(pixels()), torch.arange(6) % 3).backward()
-    assert all((each.grad is not None) == each.requires_grad for each in fine_tuned.parameters())
-    fine_tuned.eval()
-
-
 def refusal(settings, shape=SHAPE, root=ROOT):
     """What is said before a run; `build` says the same."""
     version = auto.pretrained_version(settings, root)
@@ -228,14 +208,6 @@ def test_a_pretrained_network_that_does_not_take_the_images_is_refused(tmp_path,
     assert re.search(said, refusal(Settings(pretrained=str(tmp_path)), LARGER))
 
 
-def test_files_with_the_weights_of_another_network_are_refused(tmp_path):
-    network = made(written("resnet")).classifier
-    network.save_pretrained(tmp_path)
-    vit().config.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="is called a vit, but its files hold other weights"):
-        build(Settings(pretrained=str(tmp_path)), SHAPE, 3)
-
-
 def test_a_file_without_a_last_layer_or_in_half_precision_is_loaded_quietly(tmp_path, capfd):
     saved = ViTModel(vit().config, add_pooling_layer=False).to(torch.bfloat16)
     saved.save_pretrained(tmp_path)
@@ -280,18 +252,6 @@ def test_a_network_gets_the_values_of_pixels_that_its_own_processor_makes(tmp_pa
         )
     assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * expected.std())
     assert not torch.allclose(other, expected, rtol=1e-3, atol=0.1 * expected.std())
-
-
-def test_the_network_of_a_folder_is_known_before_it_is_loaded(tmp_path):
-    vit().save_pretrained(tmp_path / "start")
-    settings = Settings(pretrained="start", pretrained_version="a" * 64)
-    known = auto.without_memory(settings, SHAPE, tmp_path)
-    assert {name: each.shape for name, each in known.classifier.named_parameters()} == {
-        name: each.shape for name, each in vit().named_parameters()
-    }
-    assert all(each.is_meta for each in (*known.parameters(), *known.buffers()))
-    elsewhere = settings.model_copy(update={"pretrained": "somebody/some-network"})
-    assert auto.without_memory(elsewhere, SHAPE, tmp_path) is None
 
 
 def test_without_the_hub_a_network_can_be_tried_again(monkeypatch, tmp_path):

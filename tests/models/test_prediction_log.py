@@ -4,7 +4,6 @@ import hashlib
 import signal
 import subprocess
 import sys
-from time import monotonic, sleep
 
 import pyarrow.parquet as pq
 import pytest
@@ -41,34 +40,6 @@ def test_a_share_of_the_images_is_logged_always_the_same(tmp_path):
     one, two = ({row["sha256"] for row in logged(tmp_path / name)} for name in ("one", "two"))
     assert one == two
     assert 40 < len(one) < 80
-
-
-def test_a_folder_that_is_gone_loses_rows_and_no_answer(tmp_path, caplog):
-    log = PredictionLog(tmp_path / "log", "weights")
-    (tmp_path / "log").rmdir()
-    log.put(IMAGES, ANSWERS)
-    log.close()
-    assert "200 answers could not be logged" in caplog.text
-
-
-def test_what_there_is_no_room_for_is_dropped(tmp_path, monkeypatch):
-    monkeypatch.setattr(prediction_log, "MOST_WAITING", 10)
-    monkeypatch.setattr(PredictionLog, "_write_all", lambda self: None)  # a disk that hangs
-    log = PredictionLog(tmp_path, "weights")
-    log.put(IMAGES, ANSWERS)  # returns
-    log.close()
-
-
-def test_a_file_is_written_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.setattr(prediction_log, "JOURNAL_SECONDS", 0.01)
-    monkeypatch.setattr(prediction_log, "MOST_SECONDS", 0.1)
-    log = PredictionLog(tmp_path, "weights")
-    log.put(IMAGES, ANSWERS)
-    until = monotonic() + 10
-    while not logged(tmp_path) and monotonic() < until:
-        sleep(0.01)
-    assert len(logged(tmp_path)) == len(IMAGES)
-    log.close()
 
 
 PROGRAM = """

@@ -43,16 +43,6 @@ def test_uint8_images_become_float32_logits_that_the_seed_decides(channels):
     assert not torch.equal(logits[0], logits[2])
 
 
-def test_pixels_are_normalised_to_minus_one_to_one():
-    network = build(Settings(**TINY), SHAPE, 5)
-    seen = []
-    network.classifier.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    network(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, *SHAPE))
-    assert seen[0].shape == (2, 3, 8, 8)
-    assert torch.allclose(seen[0][0], torch.tensor(-1.0))
-    assert torch.allclose(seen[0][1], torch.tensor(1.0))
-
-
 def test_the_settings_decide_the_network_and_a_narrow_one_starts_with_larger_weights():
     network = build(Settings(**TINY, mlp_ratio=3.0, dropout=0.2), SHAPE, 5)
     config = network.description["config"]

@@ -1,4 +1,3 @@
-import ast
 import textwrap
 from pathlib import Path
 
@@ -59,23 +58,6 @@ def test_comments_docstrings_formatting_and_code_for_type_checkers_do_not_count(
     before = digests()
     write("tasks/step", SAME)
     assert digests() == before
-
-
-def test_a_parser_that_fails_since_another_thread_parses_is_called_again(
-    write, digests, monkeypatch
-):
-    calls, parse = [], ast.parse
-
-    def fails_once(text):
-        calls.append(text)
-        if len(calls) == 1:
-            raise SystemError("AST constructor recursion depth mismatch")
-        return parse(text)
-
-    monkeypatch.setattr(ast, "parse", fails_once)
-    write("tasks/step", "never_parsed_before = 1")
-    assert set(digests()) == {"tasks.step"}
-    assert len(calls) == 2
 
 
 def test_the_logic_counts_and_is_named(write, digests):

@@ -1,7 +1,6 @@
 """Locks, and what a person is told who waits for one."""
 
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -52,20 +51,3 @@ def test_a_wait_says_which_process_has_the_lock_and_since_when(tmp_path, monkeyp
     assert len(waited) >= 3
     for line in waited[:3]:
         assert line.startswith(process)
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff"])
-def test_a_lock_that_does_not_say_who_has_it_is_waited_for_all_the_same(tmp_path, content):
-    file = tmp_path / "a.lock"
-    file.write_bytes(content)
-    assert locks._holder(file) == locks._holder(tmp_path / "gone") == "another process has it"
-
-
-def test_a_lock_that_is_taken_keeps_the_time_of_its_file(tmp_path):
-    file = tmp_path / "a.lock"
-    file.write_text("of an earlier process, whose text was longer" * 20)
-    before = file.stat().st_mtime_ns
-    with locked(file, wait=False):
-        assert file.read_text().startswith(f"process {os.getpid()} on ")
-        assert "earlier" not in file.read_text()
-        assert file.stat().st_mtime_ns == before

@@ -14,6 +14,7 @@ from retrain.params import (
 from retrain.workload import Drift, Gate
 
 SHIPPED = Path(__file__).parents[2] / "params.yaml"
+EXAMPLES = sorted(SHIPPED.parent.glob("examples/*.yaml"))
 
 
 def params(tmp_path: Path, text: str) -> Path:
@@ -150,15 +151,19 @@ def test_a_file_that_is_no_params_file_is_refused(tmp_path, text):
         load_workload(minimal(tmp_path), "tyo")
 
 
-def test_a_team_has_workloads_in_a_file_of_its_own(tmp_path):
+@pytest.mark.parametrize("name", ["params.yaml", "prefect.yaml"])
+def test_files_of_an_earlier_version_are_not_passed_over_in_silence(tmp_path, name):
     path = minimal(tmp_path)
     (tmp_path / "team").mkdir()
-    own = tmp_path / "team" / "params.yaml"
-    own.write_text("workloads:\n  ours:\n    data: {path: y}\n    model: {family: vit}\n")
-    assert workload_names(path) == ["toy", "ours"]
-    assert load_workload(path, "ours").data.path == "y"
-    own.write_text("workloads: {toy: {}}")
-    with pytest.raises(UsageError, match=r"params\.yaml has a workload toy, too"):
+    (tmp_path / "team" / name).touch()
+    with pytest.raises(UsageError, match=rf"team/{name}: no longer read; move the entries to"):
+        workload_names(path)
+
+
+def test_an_unknown_key_at_the_top_is_refused(tmp_path):
+    path = minimal(tmp_path)
+    path.write_text(path.read_text() + "stoer: {}\n")
+    with pytest.raises(UsageError, match=r"params\.yaml: stoer: no such key. Did you mean 'store'"):
         load_workload(path, "toy")
 
 
@@ -238,8 +243,9 @@ def test_shipped_workloads_list_every_section_that_dvc_reads():
     from ruamel.yaml import YAML
 
     sections = {"data", "checks", "images", "model", "train", "scale", "evaluate", "gate"}
-    for name, tree in YAML(typ="safe", pure=True).load(SHIPPED.read_text())["workloads"].items():
-        load_workload(SHIPPED, name)
+    for path in (SHIPPED, *EXAMPLES):
+        [(name, tree)] = YAML(typ="safe", pure=True).load(path.read_text())["workloads"].items()
+        assert name == ("vit" if path == SHIPPED else path.stem)
         assert sections <= set(tree), name
         assert "workers" in tree["scale"], name
 
@@ -264,9 +270,10 @@ def test_a_section_is_read_alone_and_has_defaults(tmp_path):
         load_section(path, "toy", Drift)
 
 
-@pytest.mark.parametrize("name", workload_names(SHIPPED))
-def test_decided_parameters_can_be_read_again_as_a_lineage_records_them(tmp_path, name):
-    decided = load_workload(SHIPPED, name)
+@pytest.mark.parametrize("path", [SHIPPED, *EXAMPLES], ids=lambda path: path.stem)
+def test_decided_parameters_can_be_read_again_as_a_lineage_records_them(tmp_path, path):
+    [name] = workload_names(path)
+    decided = load_workload(path, name)
     recorded = decided.model_dump(mode="json", exclude={"name", "tune"})
     (tmp_path / "params.yaml").write_text(json.dumps({"workloads": {name: recorded}}))
     again = load_workload(tmp_path / "params.yaml", name)

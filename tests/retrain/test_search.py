@@ -14,7 +14,6 @@ from retrain.search import (
     Search,
     parameters,
     search_key,
-    size,
 )
 
 SHIPPED = Path(__file__).parents[2] / "params.yaml"
@@ -123,18 +122,6 @@ def test_trials_side_by_side_are_different_ones(tmp_path):
     assert search.next([0, 2]).number == 1  # that one was left by a process
 
 
-def test_a_small_space_is_tried_whole(tmp_path):
-    space = {
-        "train.batch_size": {"choices": [32, 64]},
-        "train.augment.shift": {"low": 0, "high": 2},
-    }
-    assert size(parameters(workload(space))) == 6
-    found = tried(tmp_path, space, 6, lambda values: values["train.batch_size"])
-    assert len({tuple(values.items()) for values in found}) == 6
-    assert found[0] == {"train.augment.shift": 1, "train.batch_size": 64}
-    assert size(parameters(workload(TWO))) == math.inf
-
-
 def test_nothing_is_pruned_before_three_are_complete_and_then_the_worse_half_is(tmp_path):
     search = search_of(tmp_path, TWO)
     search.begin(9, anew=False)
@@ -149,15 +136,6 @@ def test_nothing_is_pruned_before_three_are_complete_and_then_the_worse_half_is(
     assert search.bounds() == pytest.approx({2: 0.06, 4: 0.2})  # the third of five, second of four
     states = [row["state"] for row in search_of(tmp_path, TWO).rows()]
     assert states == [COMPLETE] * 3 + [FAILED] + [PRUNED] * 2
-
-
-def test_a_metric_that_should_be_small_and_one_that_is_reported_late(tmp_path):
-    search = search_of(tmp_path, TWO, maximize=False)
-    search.begin(9, anew=False)
-    for last in (-0.3, -0.2, -0.1):
-        end(search, search.next(), [-math.inf, -1.0, -0.5, last])
-    assert search.study.best_value == pytest.approx(0.1)
-    assert search.bounds() == {2: -1.0}
 
 
 def key(data="images", code="code", **overrides):

@@ -8,16 +8,13 @@ from retrain.settings import REMOTE, Retention
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     monkeypatch.delenv(REMOTE, raising=False)
-    (tmp_path / "team").mkdir()
     return Project(tmp_path)
 
 
-def test_the_environment_wins_over_the_team_and_the_team_over_the_shipped(project, monkeypatch):
+def test_the_environment_wins_over_the_file(project, monkeypatch):
     assert project.store_remote is None
     project.params.write_text("workloads: {}\n# x\nstore:\n\n  # ours\n  remote: s3://a/b/\nz: 1\n")
     assert project.store_remote == "s3://a/b"
-    (project.root / "team" / "params.yaml").write_text("store: {remote: gs://c}\n")
-    assert project.store_remote == "gs://c"
     monkeypatch.setenv(REMOTE, "file:///mnt/store")
     assert project.store_remote == "file:///mnt/store"
     monkeypatch.setenv(REMOTE, "")
@@ -40,11 +37,10 @@ def test_what_is_no_remote_store_is_refused(project, section, message):
     assert "secret" not in str(refused.value)
 
 
-def test_each_limit_of_the_retention_is_the_team_s_or_the_shipped_one_or_the_default(project):
+def test_each_limit_of_the_retention_is_the_file_s_or_the_default(project):
     assert project.retention == Retention(versions=20, days=90)
-    project.params.write_text("retention:\n  versions: 5\n  days: 30\nworkloads: {}\n")
-    (project.root / "team" / "params.yaml").write_text("retention: {versions: 7}\n")
-    assert project.retention == Retention(versions=7, days=30)
+    project.params.write_text("retention:\n  versions: 5\nworkloads: {}\n")
+    assert project.retention == Retention(versions=5, days=90)
 
 
 @pytest.mark.parametrize(

@@ -104,44 +104,6 @@ def test_epochs_are_logged_once_at_their_numbers(project):
     assert [metric.step for metric in logged] == list(range(1, 351))
 
 
-def test_metrics_are_logged_to_a_finished_run_too_and_once(project):
-    run_id = start(project, "nine").run_id
-    tracking.end_run(project, run_id, "FINISHED")
-    for _ in range(2):
-        assert tracking.log_metrics(project, run_id, {"test_accuracy": 0.9})
-    assert len(tracking.client(project).get_metric_history(run_id, "test_accuracy")) == 1
-    assert tracking.client(project).get_run(run_id).data.metrics == {"test_accuracy": 0.9}
-
-
-def test_the_metrics_of_the_best_epoch_are_logged_beside_those_of_the_last(project):
-    run_id = start(project, "best").run_id
-    tracking.log_epochs(
-        project, run_id, [EPOCH | {"epoch": 1}, EPOCH | {"epoch": 2, "val_loss": 9}]
-    )
-    tracking.log_best(project, run_id, EPOCH | {"epoch": 1, "checkpoint": True, "lr": 0.1})
-    logged = tracking.client(project).get_run(run_id).data.metrics
-    assert (logged["val_loss"], logged["best_val_loss"]) == (9, EPOCH["val_loss"])
-    best = {name for name in logged if name.startswith("best_")}
-    assert best == {f"best_{name}" for name in {*EPOCH, "epoch"} - tracking.NOT_BEST}
-
-
-@pytest.mark.parametrize("gone", ["deleted", "never there"])
-def test_a_run_that_is_gone_is_no_error(project, tmp_path, gone, caplog):
-    run_id = "0" * 32
-    if gone == "deleted":
-        run_id = start(project, "ten").run_id
-        tracking.client(project).delete_run(run_id)
-    assert not tracking.log_metrics(project, run_id, {"test_accuracy": 0.9})
-    assert not tracking.log_artifacts(project, run_id, tmp_path, "evaluate")
-    assert run_id in caplog.text
-
-
-def test_a_deleted_experiment_is_taken_back(project):
-    first = start(project, "eleven", "deleted")
-    tracking.client(project).delete_experiment(first.experiment_id)
-    assert start(project, "twelve", "deleted").experiment_id == first.experiment_id
-
-
 def test_an_unreachable_server_is_reported_in_seconds(project, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

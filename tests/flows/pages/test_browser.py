@@ -1,4 +1,4 @@
-"""A page in a real browser: no request, no error, nothing that a screen reader stumbles over."""
+"""Pages in a real browser: no request, no error, nothing that a screen reader stumbles over."""
 
 import shutil
 import subprocess
@@ -8,39 +8,26 @@ import pytest
 
 from flows.pages import page
 from tests.browser import opened
-from tests.flows.pages.test_page import page_with
+from tests.flows.pages.test_page import content_with
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """A page with one of each block."""
-    file = tmp_path_factory.mktemp("page") / "page.html"
-    file.write_text(page.render(page_with("cat")), encoding="utf-8")
-    return file
-
-
-def test_a_page_loads_without_a_network(file, tmp_path):
+def test_the_pages_of_runs_load_without_a_network_and_lead_to_images(clone, first, tmp_path):
+    folder = clone.root / "reports" / "vit"
     with opened(tmp_path) as tab:
-        tab.open(file)
-        assert tab.evaluate("document.querySelectorAll('svg').length") == 7
-        assert tab.evaluate("document.querySelector('h1').innerText").startswith("✓ cat")
-        assert tab.faults == []
-
-
-def test_a_link_opens_the_images_of_a_confusion(file, tmp_path):
-    with opened(tmp_path) as tab:
-        tab.open(file)
-        assert not tab.evaluate("document.querySelector('details').open")
+        for file in [*sorted(folder.glob("*.html")), folder / f"{first['run']}.html"]:
+            tab.open(file)
+            assert tab.faults == [], file
+        assert not tab.evaluate("document.querySelector('details:has(#confused-0)').open")
         tab.evaluate("document.querySelector('a[href=\"#confused-0\"]').click()")
         tab.evaluate("new Promise(done => setTimeout(done, 300))")
-        assert tab.evaluate("document.querySelector('details').open")
+        assert tab.evaluate("document.querySelector('details:has(#confused-0)').open")
 
 
 def test_a_page_with_long_names_fits_a_phone(tmp_path):
     file = tmp_path / "page.html"
-    file.write_text(page.render(page_with("x" * 300)), encoding="utf-8")
+    file.write_text(page.render("run", content_with("x" * 300)), encoding="utf-8")
     with opened(tmp_path / "profile") as tab:
         metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
         tab.call("Emulation.setDeviceMetricsOverride", **metrics)
@@ -49,12 +36,12 @@ def test_a_page_with_long_names_fits_a_phone(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(file, tmp_path, tmp_path_factory, scheme):
+def test_axe_finds_nothing_serious(clone, first, tmp_path, tmp_path_factory, scheme):
     axe = _axe(tmp_path_factory.mktemp("axe"))
     with opened(tmp_path) as tab:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         tab.call("Emulation.setEmulatedMedia", features=features)
-        tab.open(file)
+        tab.open(clone.root / "reports" / "vit" / f"{first['run']}.html")
         tab.evaluate(axe)
         found = tab.evaluate("axe.run().then(result => result.violations)")
     serious = [one for one in found if one["impact"] in ("serious", "critical")]

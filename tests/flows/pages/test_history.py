@@ -25,7 +25,7 @@ def test_each_champion_is_in_the_picture_and_each_decision_in_the_table(project,
     folder = page.folder_of(project, "toy")
     folder.mkdir(parents=True)
     (folder / f"{entries[0].run}.html").touch()
-    html = page.render(history.page_of(project, "toy"))
+    html = page.render("history", history.content(project, "toy"))
     assert "toy version 3 is the champion." in html
     for number in (1, 2, 3):
         assert html.count(f"<title>version {number}, promoted on") == 1
@@ -35,7 +35,7 @@ def test_each_champion_is_in_the_picture_and_each_decision_in_the_table(project,
 
 
 def test_a_single_champion_is_no_picture(project, one):  # noqa: F811
-    html = page.render(history.page_of(project, "toy"))
+    html = page.render("history", history.content(project, "toy"))
     assert "<svg" not in html
     assert "promoted" in html
 
@@ -50,55 +50,50 @@ def test_a_version_that_was_not_promoted_does_not_stretch_the_axis(project, thre
     entries.append(
         replace(entries[0], version=4, action="rejected", time="2026-11-09T00:00:00+00:00")
     )
-    chart, _ = history.pictures(entries, known | {4: bad})
-    champions, others = chart.lines
-    assert len(champions.dots) == 3
-    assert (others.points, [dot.style for dot in others.dots]) == ("", ["hollow"])
-    assert "0.0000" in others.dots[0].title
-    assert others.dots[0].y == max(dot.high for dot in champions.dots) or others.dots[0].y <= 164
+    found = history.pictures(entries, known | {4: bad})["accuracy"]
+    assert len(found["the champion's"]) == 3
+    [other] = found[history.OTHERS]
+    assert (other["style"], other["y"]) == (
+        "hollow",
+        min(point["low"] for point in found["the champion's"]),
+    )
+    assert "0.0000" in other["title"]
 
 
-def test_old_decisions_are_counted_and_the_command_for_them_is_named(project, one):  # noqa: F811
-    [entry] = decisions.read(project, "toy").entries
-    entries = [entry] * (history.MAX_ROWS + 2)
-    for number in range(2):
-        keep_failure(project, f"run-{number}", "2099-01-01", ValueError("no time"))
-    for failures in ([], records.failed_runs(project, "toy", "train")):
-        table, command = history.table(entries, failures, {}, "toy", project.root)
-        assert len(table.rows) == history.MAX_ROWS
-        told = f"{2 + len(failures)} older decisions", "retrain history toy"
-        assert (command.meaning, command.command) == told
+def test_old_decisions_are_counted_and_the_command_for_them_is_named(project, three, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(history, "MAX_ROWS", 3)
+    keep_failure(project, "run-1", "2099-01-01", ValueError("no time"))
+    found = history.content(project, "toy")
+    assert (len(found["rows"]), found["older"]) == (3, 1)
+    html = page.render("history", found)
+    assert "1 older decisions" in html
+    assert "retrain history toy" in html
 
 
 def test_a_run_without_a_decision_stands_among_them_with_its_reason(project, three):  # noqa: F811
-    entries = [
-        replace(entry, time=f"2026-11-0{entry.number}T00:00:00+00:00")
-        for entry in decisions.read(project, "toy").entries
-    ]
     refusal = RejectedDataError("The data is rejected:\n- no image: 3 of 9\nAll of them: there")
-    refused = keep_failure(project, "run-b", "2026-11-02", refusal)
-    keep_failure(project, "run-a", "2026-11-09", OSError("the disk is gone"))
-    keep_failure(project, "run-c", "2026-11-05", refusal, flow="validate")
+    refused = keep_failure(project, "run-b", "2000-11-02", refusal)
+    keep_failure(project, "run-a", "2099-11-09", OSError("the disk is gone"))
+    keep_failure(project, "run-c", "2099-11-05", refusal, flow="validate")
     folder = page.folder_of(project, "toy")
     folder.mkdir(parents=True)
     (folder / f"{refused.stem}.html").touch()
-    failures = records.failed_runs(project, "toy", "train")
-    [table] = history.table(entries, failures, {}, "toy", folder)
-    assert [row[1].text for row in table.rows] == [
-        "failed", "promoted", "refused", "promoted", "promoted"
-    ]  # fmt: skip
-    told = [(row[0].link, row[-1].text) for row in table.rows]
-    assert told[0] == ("", "the disk is gone")
-    assert told[2] == ("run-b.html", "The data is rejected: - no image: 3 of 9")
-    html = page.render(history.page_of(project, "toy"))
+    found = history.content(project, "toy")
+    told = [(row["decision"][0], row["has_page"]) for row in found["rows"]]
+    assert (told[0], told[-1]) == (("failed", False), ("refused", True))
+    assert [name for name, _ in told[1:-1]] == ["promoted"] * 3
+    html = page.render("history", found)
+    assert "the disk is gone" in html
+    assert "The data is rejected: - no image: 3 of 9" in html
+    assert 'href="run-b.html"' in html
     for ending in ("Refused", "Failed"):
         assert f"<dt>{ending}</dt><dd>1</dd>" in html
 
 
 def test_a_workload_whose_first_data_was_refused_has_a_history(project):  # noqa: F811
     file = keep_failure(project, "run-1", "2026-11-02", RejectedDataError("too few images"))
-    html = page.render(history.page_of(project, "toy"))
+    html = page.render("history", history.content(project, "toy"))
     assert "toy has no champion." in html
     assert "too few images" in html
     file.unlink()  # as `retrain gc` does; the last document stays
-    assert "No decision was made yet." in page.render(history.page_of(project, "toy"))
+    assert "No decision was made yet." in page.render("history", history.content(project, "toy"))

@@ -7,10 +7,11 @@ import pytest
 from retrain.cli.main import main
 
 PARAMS = """\
-common: &common
-  epochs: 7
-  lr: 0.01
 workloads:
+  common:
+    train: &common
+      epochs: 7
+      lr: 0.01
   toy:
     data: {path: data/toy}
     model: {family: vit}
@@ -20,9 +21,6 @@ workloads:
     gate:
       min:
         accuracy: 0.5
-"""
-TEAM = """\
-workloads:
   ours:
     data: {path: data/x}
     model:
@@ -34,8 +32,6 @@ workloads:
 @pytest.fixture(autouse=True)
 def clone(tmp_path, monkeypatch):
     (tmp_path / "params.yaml").write_text(PARAMS)
-    (tmp_path / "team").mkdir()
-    (tmp_path / "team" / "params.yaml").write_text(TEAM)
     monkeypatch.chdir(tmp_path)
 
 
@@ -47,22 +43,22 @@ def settings(capsys, *arguments):
 
 def test_a_value_is_shown_with_the_line_that_set_it(capsys):
     found = settings(capsys, "toy")
-    assert found["train.lr"] == (0.02, "params.yaml:10")
-    assert found["train.epochs"] == (7, "params.yaml:2")  # by the merge of YAML
+    assert found["train.lr"] == (0.02, "params.yaml:11")
+    assert found["train.epochs"] == (7, "params.yaml:4")  # by the merge of YAML
     assert found["train.batch_size"] == (64, None)
-    assert found["gate.min"] == ({"accuracy": 0.5}, "params.yaml:12")
-    assert found["data.path"] == ("data/toy", "params.yaml:6")
+    assert found["gate.min"] == ({"accuracy": 0.5}, "params.yaml:14")
+    assert found["data.path"] == ("data/toy", "params.yaml:7")
     assert "train.lora" in found
     assert not {"train.lora.r", "model.factory"} & found.keys()
     ours = settings(capsys, "ours", "model.")
-    assert ours["model.factory"] == ("a:b", "team/params.yaml:6")
+    assert ours["model.factory"] == ("a:b", "params.yaml:18")
     assert "model.hidden_size" not in ours
 
 
 def test_a_person_reads_value_default_and_meaning(capsys):
     assert main(["params", "toy", "train.lr"]) == 0
     line, meaning = capsys.readouterr().out.splitlines()[:2]
-    assert line == "train.lr = 0.02   (params.yaml:10; default: 0.001)"
+    assert line == "train.lr = 0.02   (params.yaml:11; default: 0.001)"
     assert meaning == "    The peak learning rate."
     assert main(["params", "train.lora.r"]) == 0
     assert capsys.readouterr().out.startswith("train.lora.r: whole number >= 1 <= 4096;")

@@ -12,7 +12,11 @@ from retrain.cli.command import app
 from retrain.cli.help import EXAMPLES
 from retrain.cli.main import main
 
-PARAMS = "workloads: {toy: {data: {path: data/toy}, model: {family: vit}}}\n"
+PARAMS = """\
+workloads:
+  toy: {data: {path: data/toy}, model: {family: vit}}
+  ours: {data: {path: data/ours}, model: {family: vit}}
+"""
 COMMANDS = [name for name in app if not name.startswith("-")]
 
 
@@ -20,8 +24,6 @@ COMMANDS = [name for name in app if not name.startswith("-")]
 def clone(tmp_path, monkeypatch):
     """A project with one workload, in a terminal of 80 columns."""
     (tmp_path / "params.yaml").write_text(PARAMS)
-    (tmp_path / "team").mkdir()
-    (tmp_path / "team" / "params.yaml").write_text(PARAMS.replace("toy", "ours"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     return tmp_path

@@ -1,13 +1,12 @@
 """Versions and decisions of a registry."""
 
 import hashlib
-import subprocess
 from dataclasses import fields
 from pathlib import Path
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import decisions, packages, trust, versions
+from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 
@@ -54,17 +53,3 @@ def decision(version: int, action: str = "promoted", previous: int | None = None
 
 def history(project: Project, name: str):
     return decisions.read(project, name).entries
-
-
-def key_of(folder: Path, name: str, *options: str) -> Path:
-    """A new SSH key."""
-    file = folder / name
-    command = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(file))
-    subprocess.run([*command, *options], check=True)
-    return file
-
-
-def allow(project: Project, key: Path, options: str = "") -> None:
-    public = key.with_suffix(".pub").read_text()
-    with (project.root / trust.SIGNERS).open("a") as file:
-        file.write(f"{key.name} {options} {public}")

@@ -60,9 +60,7 @@ def test_a_run_without_news_is_not(webhook, prefect_session, how):
     assert webhook == []
 
 
-def test_the_report_is_a_file_of_the_project_if_no_server_has_it(
-    webhook, prefect_session, tmp_path, monkeypatch
-):
+def test_the_report_is_a_file_of_the_project(webhook, prefect_session, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def body(workload: str):

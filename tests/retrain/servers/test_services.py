@@ -59,8 +59,6 @@ def make_project(folder, environment):
     deployments = deployments.replace("flows/train.py:train", "small.py:small")
     deployments = deployments.replace("workload: vit", "workload: vit\n      seconds: 0")
     (folder / "prefect.yaml").write_text(deployments)
-    (folder / "team").mkdir()
-    (folder / "team" / "prefect.yaml").write_text(deployments.replace("name: vit", "name: ours"))
     (folder / "small.py").write_text(FLOW)
     (folder / "params.yaml").write_text("workloads: {}\n")
     for name in (
@@ -205,7 +203,6 @@ def test_the_deployment_is_registered_with_its_next_runs(project, api):
     assert planned_next.planned
     times = [datetime.fromisoformat(run["expected_start_time"]) for run in runs]
     assert datetime.fromisoformat(planned_next.time) == min(times)
-    assert api("deployments/name/small/ours")["entrypoint"] == "small.py:small"  # of the team
 
 
 def test_a_run_started_in_the_project_is_watched_to_its_end_with_its_output(project):

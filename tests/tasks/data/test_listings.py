@@ -8,7 +8,6 @@ import pytest
 from retrain.project import Project
 from retrain.store import Artifact
 from retrain.workload import Checks, Data
-from tasks.predict.inputs import open_labelled
 from tasks.pull.step import data_version, pull
 from tasks.validate.step import validate
 from tests.tasks.pull.pulling import make_workspace
@@ -149,15 +148,6 @@ def test_a_path_that_leads_elsewhere_is_refused(tmp_path, path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_link_out_of_a_folder_that_is_read_in_place_is_refused(tmp_path):
-    write_files(tmp_path, {"secret.png": png(1)})
-    write_files(tmp_path / "given", IMAGES | {"all.csv": table("path,label", LABELS.items())})
-    (tmp_path / "given/photos/0.png").unlink()
-    (tmp_path / "given/photos/0.png").symlink_to(tmp_path / "secret.png")
-    with pytest.raises(ValueError, match=r"all.csv names photos/0.png, which is a link out of"):
-        open_labelled(tmp_path / "given", "given", None, None)
-
-
 BROKEN = {
     "two classes in a table": (
         "all.csv",
@@ -184,10 +174,3 @@ def test_a_broken_list_is_named_with_what_is_wrong(tmp_path, fault):
     images = IMAGES | ({"photos/a/1.png": png(1)} if fault == "an ambiguous name" else {})
     with pytest.raises(ValueError, match=message):
         pulled(tmp_path, images | {name: content})
-
-
-def test_a_list_is_compared_with_its_classes(tmp_path):
-    write_files(tmp_path, IMAGES | {"test.csv": table("path,label", LABELS.items())})
-    source = open_labelled(tmp_path, "photos", None, None)
-    assert (source.format, source.split) == ("table", "test")
-    assert sum(unit.rows for unit in source.units()) == len(LABELS)

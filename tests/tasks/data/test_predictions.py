@@ -5,15 +5,20 @@ import pyarrow as pa
 import pytest
 from scipy.special import softmax
 
-from tasks.data.predictions import FILE, calibration_before, likelihoods, read
+from tasks.data.predictions import FILE, calibration_before, read
 from tasks.evaluate import predictions
 from tasks.evaluate.predictions import Answers
 
 
-def test_a_class_that_the_model_does_not_know_has_no_likelihood():
-    probabilities = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]], np.float32)
-    labels = pa.array(["bee", "cat", None])
-    assert likelihoods(probabilities, labels, ["ant", "bee"]).tolist() == [0.75, 0.0, 0.0]
+def test_a_class_that_the_model_does_not_know_has_no_likelihood(tmp_path):
+    names = [f"{number:064x}" for number in range(2)]
+    rows = pa.RecordBatch.from_arrays(
+        [*map(pa.array, (names, names, names, ["bee", "cat"]))], [*"abcd"]
+    )
+    probabilities = np.array([[0.25, 0.75], [0.5, 0.5]], np.float32)
+    answers = Answers(rows, probabilities.argmax(axis=1), probabilities)
+    predictions.write([answers], ["ant", "bee"], tmp_path / FILE)
+    assert read(tmp_path).rows["likelihood"].to_pylist() == [0.75, 0.0]
 
 
 def test_the_calibration_without_the_temperature_is_that_of_the_logits(tmp_path):

@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict, replace
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from pyarrow import Table
 
@@ -13,16 +12,12 @@ from retrain.outputs import Plan, digest_of_output, list_files
 from retrain.project import Project
 from retrain.store import Store
 from retrain.workload import Data
-from tasks.data import image_table
 from tasks.data.image_facts import FACTS, schema
-from tasks.data.image_table import read_images
 from tasks.data.predictions import LEARNT, learnt_images
-from tasks.data.raw_dataset import open_raw_dataset
-from tasks.data.reference import EvaluatedImages, find_evaluated, find_reference, keep_reference
-from tasks.predict.inputs import Source, read
+from tasks.data.reference import find_evaluated, find_reference, keep_reference
 from tests import templates
 from tests.tasks.toy_data import write_files
-from tests.tasks.toy_model import VERSION, write_data
+from tests.tasks.toy_model import VERSION
 
 
 @pytest.fixture
@@ -111,19 +106,3 @@ def test_the_data_of_an_evaluation_is_found_in_the_store(tmp_path, embedded):
     assert places == ("validate", "folders", "pull")
     (found.validated / "data" / "a.txt").unlink()
     assert find_evaluated(store, VERSION) is None
-
-
-def test_the_test_images_are_read_in_order_and_no_others(tmp_path):
-    pulled, validated = write_data(tmp_path, ROWS)
-    file = validated.folder / image_table.FILE_NAME
-    table = pq.read_table(file)
-    kept = [row for row, place in enumerate(table["row"].to_pylist()) if place % 3 != 1]
-    pq.write_table(table.take(kept), file)  # the others were set aside
-    data = open_raw_dataset(COLUMNS, pulled)
-    source = Source("parquet", EvaluatedImages(data, validated.folder))
-    images = [image for unit in source.units() for image in read(source, unit)]
-    expected = list(read_images(data, validated.folder, "test"))
-    assert len(expected) == 27
-    assert [(each.sha256, each.label) for each in images] == [
-        (each.sha256, each.label) for each in expected
-    ]

@@ -3,11 +3,10 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy.spatial.distance import cdist
 
 from retrain.project import Project
-from tasks.data.image_facts import is_sampled, lot, measure, schema
-from tasks.drift.compare import compare, energy, shares
+from tasks.data.image_facts import measure, schema
+from tasks.drift.compare import compare
 from tasks.drift.report import TEST_SPLIT, report, sentence
 from tests.tasks.data.test_reference import VERSION
 from tests.tasks.toy_data import png
@@ -47,33 +46,6 @@ def test_a_sample_is_not_far_from_itself_nor_from_another_of_the_same_images():
         found = scores(reference, draw(seed, rows=300))
         assert max(found.values()) < 1.5, found
     assert scores(reference, draw(1)) == scores(reference, draw(1))
-
-
-def test_distances_means_and_scores_are_those_of_their_formulas():
-    one = draw(0, 4, label=["ant", "ant", "bee", "bee"], brightness=[1.0, 2.0, 3.0, 4.0])
-    other = draw(1, 4, label=["bee", "cat", "bee", "bee"], brightness=[3.0, 4.0, 5.0, 7.0])
-    features = {each["feature"]: each for each in compare(one, other)}
-    assert tuple(features) == NAMES
-    label, brightness = features["label"], features["brightness"]
-    assert [*label.values()][1:4] == [None, None, 0.5]
-    assert (brightness["distance"], brightness["reference"], brightness["incoming"]) == (
-        0.5,
-        2.5,
-        4.75,
-    )
-    assert brightness["yardstick"] - brightness["usual"] >= 1 / 4
-    for each in features.values():
-        reach = each["yardstick"] - each["usual"]
-        assert each["score"] == pytest.approx(max(0.0, each["distance"] - each["usual"]) / reach)
-
-
-def test_two_images_of_a_thousand_that_are_unlike_a_constant_are_no_drift():
-    sides = np.full(1000, 8.0)
-    sides[:2] = 16.0
-    few = scores(draw(0, 1000), draw(1, 1000, side=sides))
-    sides[:50] = 16.0
-    many = scores(draw(0, 1000), draw(1, 1000, side=sides))
-    assert few["side"] <= 1 < 1.5 < many["side"]
 
 
 def test_a_thousand_classes_are_no_drift_unless_their_shares_differ():
@@ -124,16 +96,6 @@ def test_few_images_prove_little():
     assert few["brightness"] < many["brightness"] / 2
 
 
-def test_the_shares_of_a_label_that_one_of_the_two_lacks():
-    one = draw(0, 4, label=["ant", "ant", "bee", "bee"])
-    other = draw(0, 4, label=["bee", "cat", "bee", "bee"])
-    assert shares(one, other) == [
-        {"label": "ant", "reference": 0.5, "incoming": 0.0},
-        {"label": "bee", "reference": 0.5, "incoming": 0.75},
-        {"label": "cat", "reference": 0.0, "incoming": 0.25},
-    ]
-
-
 def test_the_facts_of_an_image_are_those_before_it_is_resized():
     facts = measure(png(1, width=18, height=8))
     assert facts["side"] == pytest.approx(12)
@@ -152,30 +114,3 @@ def test_many_copies_of_an_image_are_told(tmp_path):
             place="photos", against=TEST_SPLIT, run="run",
         )  # fmt: skip
         assert (said in sentence(found)) and ("copies" in sentence(found)) == bool(said)
-
-
-def test_the_sample_does_not_follow_the_splits_which_the_digests_beginning_decides():
-    rng = np.random.default_rng(0)
-    digests = [bytes([0] * 8).hex() + rng.bytes(24).hex() for _ in range(10_000)]
-    taken = sum(is_sampled(digest, len(digests)) for digest in digests)
-    assert 900 < taken < 1100
-    stuck = [is_sampled(lot(f"{number}.png", "00" * 32), 10_000) for number in range(5000)]
-    assert 400 < sum(stuck) < 600  # copies of an image, as many as of others
-    assert all(is_sampled(digest, 1000) for digest in digests[:100])
-
-
-def distance(reference: np.ndarray, incoming: np.ndarray) -> float:
-    is_incoming = np.arange(len(reference) + len(incoming)) >= len(reference)
-    return energy(np.concatenate([reference, incoming]), is_incoming[None])[0]
-
-
-def test_the_distance_is_that_of_the_formula():
-    rng = np.random.default_rng(0)
-    one, other = rng.normal(size=(30, 5)), rng.normal(1, 2, size=(20, 5))
-    between, first, second = (
-        cdist(a, b).mean() for a, b in ((one, other), (one, one), (other, other))
-    )
-    expected = ((2 * between - first - second) / (2 * between)) ** 0.5
-    assert distance(one, other) == pytest.approx(expected)
-    assert distance(one * 7, other * 7) == pytest.approx(expected)
-    assert distance(one[:1], one[:1]) == 0

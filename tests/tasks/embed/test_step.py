@@ -18,6 +18,7 @@ from tasks.embed.step import embed
 from tests.tasks.embed.conftest import run_embed
 
 ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "doggos.yaml"
 
 
 def plain_embeddings(images: Path, backbone: Path, split: str, batch_size: int) -> np.ndarray:
@@ -80,10 +81,10 @@ def test_actors_write_the_same_bytes_as_this_process(
     ],
 )
 def test_what_does_not_go_with_embeddings_is_refused(changes, said):
-    workload = load_workload(ROOT / "params.yaml", "doggos", changes)
+    workload = load_workload(EXAMPLE, "doggos", changes)
     [fault] = embed.check(workload, Project(ROOT))
     assert fault.startswith(f"{said}: ")
-    doggos, vit = (load_workload(ROOT / "params.yaml", name) for name in ("doggos", "vit"))
+    doggos, vit = load_workload(EXAMPLE, "doggos"), load_workload(ROOT / "params.yaml", "vit")
     assert list(embed.check(doggos, Project(ROOT))) == []
     assert (embed.needed(doggos), embed.needed(vit)) == (True, False)
 

@@ -16,7 +16,7 @@ from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files, plan
 from retrain.project import Project
-from retrain.registry import audit, decisions, packages, versions
+from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.runs.state import DryRun, RunState, StepHasToRunError
@@ -24,11 +24,7 @@ from retrain.step import DataVersion, following
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload
-from tasks.compute import served
 from tasks.data import image_table, package
-from tasks.data.predictions import FILE
-from tasks.data.raw_dataset import open_raw_dataset
-from tasks.evaluate import as_served
 from tasks.evaluate.champion import score_ahead, score_opponents
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
@@ -45,7 +41,6 @@ from tests.tasks.toy_model import (
 )
 
 ROWS = 45
-SERVE = served.serve
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
 
 
@@ -248,41 +243,6 @@ def test_the_same_package_has_the_challengers_metrics_and_the_best_so_far_is_sco
     client.delete_registered_model_alias("toy", versions.REFERENCE)
 
 
-def test_parts_that_several_processes_classify_say_what_the_evaluation_said(
-    project, written, data, scores, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(served, "ROWS_PER_PROCESS", 20)
-    monkeypatch.setattr(served, "MAX_ROWS", 10)
-    monkeypatch.setattr("joblib.cpu_count", lambda: 2)
-    table = pq.read_table(data[1].folder / image_table.FILE_NAME)
-    pq.write_table(table, tmp_path / image_table.FILE_NAME, row_group_size=20)
-    source = open_raw_dataset(WORKLOAD.data, data[0])
-    place = workspace(tmp_path / "first", project.root)
-    served.start_ahead()  # one of the processes is there already
-    as_served.classify("toy", written, source, tmp_path, place)
-    answers = pq.ParquetFile(place.folder / FILE)
-    groups = [answers.metadata.row_group(n).num_rows for n in range(answers.num_row_groups)]
-    assert groups == [10, 10, 10, 10, 5]
-    evaluated, answered = pq.read_table(scores.folder / FILE), answers.read()
-    assert answered.schema.metadata == evaluated.schema.metadata
-    for name in ("path", "sha256", "pixels", "label", "prediction"):
-        assert answered[name].to_pylist() == evaluated[name].to_pylist()
-    expected, found = (np.stack(each["probabilities"].to_numpy()) for each in (evaluated, answered))
-    assert np.abs(found - expected).max() < 1e-6
-
-    # After a kill, the parts that are there count.
-    parts = sorted(place.scratch.glob("0*.parquet"))
-    assert len(parts) == 3
-    parts[1].unlink()
-    (tmp_path / "gone").mkdir()
-    moved = replace(place, folder=tmp_path / "gone")
-    asked = []
-    monkeypatch.setattr(served, "serve", lambda *a: asked.append(a) or SERVE(*a))
-    as_served.classify("toy", written, source, tmp_path, moved)
-    assert sum(len(images) for images, _ in asked) == 20
-    assert (moved.folder / FILE).read_bytes() == (place.folder / FILE).read_bytes()
-
-
 def broken(written: Path, folder: Path) -> Path:
     """A package that does not load."""
     shutil.copytree(written, folder)
@@ -307,7 +267,6 @@ def test_a_reference_that_does_not_answer_is_set_aside(
         "set aside", best.version, champion.version
     )  # fmt: skip
     assert "too old" in entry.reason
-    assert audit.faults(project) == []
     assert versions.champion(project, "toy").version == champion.version
     look = DryRun(
         RunState("toy", WORKLOAD, DataVersion("d", True), Store(project.store), runner.context)
@@ -328,5 +287,4 @@ def test_a_champion_that_does_not_answer_is_an_error_before_the_training(
         followed(Runner(RunContext("run", project)), score_ahead, *data, "training")
     said = str(caught.value)
     assert "That is the champion" in said
-    assert "retrain verify --repair" in said
     assert "retrain rollback toy" in said

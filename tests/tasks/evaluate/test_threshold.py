@@ -29,15 +29,6 @@ def test_it_is_the_lowest_one_that_the_precision_is_shown_for(wanted):
     assert (shown[0] == 0) is (wanted == 0.5)  # where all answers are good enough, all count
 
 
-def test_answers_of_one_confidence_are_accepted_together():
-    confidence = np.repeat(np.array([0.5, 0.9], np.float32), [100, 400])
-    correct = np.ones(500, bool)
-    correct[:50] = False
-    assert 0.5 < threshold(confidence, correct, 0.98) <= 0.9
-    correct[-20:] = False  # at 0.9 too, some of which may stand last
-    assert threshold(confidence, correct, 0.98) == ACCEPTS_NOTHING
-
-
 def test_a_precision_that_was_only_measured_by_chance_is_seldom_promised():
     random, wanted, missed = np.random.default_rng(1), 0.95, 0
     large = np.sort(random.beta(6, 1, 1_000_000))

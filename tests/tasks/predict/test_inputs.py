@@ -10,7 +10,7 @@ import pytest
 from retrain.errors import UsageError
 from tasks.data import raw_dataset
 from tasks.predict import inputs
-from tasks.predict.inputs import open_labelled, open_source
+from tasks.predict.inputs import open_source
 from tests.tasks.toy_data import png, write_files, write_parquet
 
 
@@ -75,40 +75,3 @@ def test_what_is_no_input_is_refused(tmp_path, names, message):
     write_files(tmp_path, dict.fromkeys(names, b""))
     with pytest.raises(UsageError, match=f"--input {message}"):
         open_source(tmp_path, "photos", None)
-    with pytest.raises(UsageError, match=f"--data {message}"):
-        open_labelled(tmp_path, "photos", None, None)
-
-
-def read_labelled(folder, image_column=None, label_column=None):
-    source = open_labelled(folder, "photos", image_column, label_column)
-    images = [image for unit in source.units() for image in inputs.read(source, unit)]
-    assert sum(unit.rows for unit in source.units()) == len(images)
-    return source.split, [(image.path, image.label) for image in images]
-
-
-def test_of_split_folders_the_test_split_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 2)
-    files = [f"{split}/{label}/{n}.png" for split in ("train", "test", "valid")
-             for label in ("ant", "bee") for n in range(3)]  # fmt: skip
-    write_files(tmp_path, {name: png(number) for number, name in enumerate(files)})
-    split, found = read_labelled(tmp_path)
-    assert split == "test"
-    assert found == [(name, name.split("/")[1]) for name in files if name.startswith("test/")]
-    write_files(tmp_path / "flat", {f"train/ant/{n}.png": png(n) for n in range(3)})
-    assert read_labelled(tmp_path / "flat") == (
-        None, [(f"train/ant/{n}.png", "ant") for n in range(3)],
-    )  # fmt: skip
-
-
-def test_parquet_has_labels_if_it_has_their_column(tmp_path):
-    write_parquet(tmp_path / "a" / "test-0.parquet", [png(0), png(1)], [1, 0], names=["ant", "bee"])
-    write_parquet(tmp_path / "a" / "train-0.parquet", [png(2)], [1], names=["ant", "bee"])
-    found = [("test-0.parquet#0", "bee"), ("test-0.parquet#1", "ant")]
-    assert read_labelled(tmp_path / "a") == ("test", found)
-    (tmp_path / "b").mkdir()
-    table = pa.table({"image": [png(2)], "kind": ["ant"]})
-    pq.write_table(table, tmp_path / "b" / "x.parquet")
-    assert read_labelled(tmp_path / "b") == (None, [("x.parquet#0", None)])
-    assert read_labelled(tmp_path / "b", None, "kind") == (None, [("x.parquet#0", "ant")])
-    with pytest.raises(ValueError, match="set --label-column to one of them"):
-        read_labelled(tmp_path / "b", None, "sort")

@@ -14,20 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
-import models
-from models.network import Observed
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
-from tasks.compute.served import PackageProcess
-from tasks.data import image_facts, package, raw_dataset
+from tasks.data import package, raw_dataset
 from tasks.data.champion import Registered
 from tasks.predict import predict as module
 from tasks.predict.inputs import Source, open_source
-from tasks.predict.predict import Job, Worker, predict, read_origin, sample
+from tasks.predict.predict import Job, Worker, predict, read_origin
 from tasks.promote.package import write_package
 from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
@@ -219,60 +215,6 @@ def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_p
     assert again["reused"] == 2
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
     assert not any(path.exists() for path in parts)
-
-
-def test_finished_units_are_of_one_package_and_of_unchanged_files(toy, folder, tmp_path):
-    copy = tmp_path / "images"
-    shutil.copytree(folder, copy, symlinks=True)
-    keys = []
-    for who, content in ((toy.older, None), (toy.champion, None), (toy.older, images()["03.png"])):
-        if content is not None:
-            (copy / "03.png").write_bytes(content)  # the same, but perhaps another
-        opened = source(copy)
-        keys.append(module._key(who, opened, opened.units()))
-    assert len(set(keys)) == 3
-
-
-def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
-    toy, folder, first, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(image_facts, "SAMPLE", 20)
-    monkeypatch.setattr(image_facts, "WITH_FEATURES", 8)
-    found = sample(toy.older, source(folder), Store(tmp_path))
-    table = pq.read_table(first[1])
-    rows = table.filter(
-        [
-            label is not None and image_facts.is_sampled(image_facts.lot(path, sha256), ROWS)
-            for label, path, sha256 in zip(
-                *(table[n].to_pylist() for n in ("label", "path", "sha256")), strict=True
-            )
-        ]
-    )
-    assert 5 < len(rows) < 35
-    assert found["label"] == rows["label"]
-    most = [max(given) for given in rows["probabilities"].to_pylist()]
-    assert np.abs(found["confidence"].to_numpy() - most).max() < 1e-6
-    assert set(found["side"].to_pylist()) == {8.0}
-    # What the last layer of the package's network, which inverts the images, takes.
-    place = [sorted(images()).index(path) for path in rows["path"].to_pylist()]
-    network, inverted = models.load(toy.model).module, torch.from_numpy(255 - pixels(ROWS)[place])
-    _, expected = Observed(network).answer(inverted, "fp32")
-    given = found["features"].to_pylist()
-    kept = [row for row, features in enumerate(given) if features]
-    assert 1 < len(kept) < len(given)
-    for row in kept:
-        assert np.abs(np.array(given[row]) - expected[row].numpy()).max() < 1e-5
-
-
-def test_a_package_that_cannot_tell_its_features_only_classifies(toy, tmp_path):
-    package = tmp_path / "package"
-    shutil.copytree(toy.champion.package, package)
-    for code in package.rglob("serving.py"):  # two: that which MLflow runs is a copy
-        code.write_text(code.read_text().replace("predict_with_features", "_not_in_old_ones"))
-    process = PackageProcess(package, tmp_path)
-    given = process.classify([png(image) for image in pixels(2)], [True, True])
-    process.close()
-    assert (given["features"].null_count, given["error"].null_count) == (2, 2)
 
 
 def test_actors_write_the_same_file(toy, folder, first, tmp_path, monkeypatch, ray_session):

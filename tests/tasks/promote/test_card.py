@@ -18,7 +18,7 @@ from tests.tasks.toy_model import LABELS, write_model
 
 ENTRY = Entry(
     number=1, action="promoted", version=1, previous=None, verdict="first", reason=None, data=None,
-    commit=None, run=None, who=None, time="2026-01-02", document=None, before="", digest="",
+    commit=None, run=None, who=None, time="2026-01-02", document=None,
 )  # fmt: skip
 
 
@@ -112,28 +112,6 @@ def test_the_card_says_what_the_model_accepts(trained, tmp_path, least, coverage
     assert f"| accepted_precision | {interval}" in text
 
 
-def test_the_worst_classes_come_first_and_a_name_breaks_no_table(trained, tmp_path):
-    rows = [(f"c{n}", 50, n / 10) for n in range(9, 1, -1)]
-    rows += [("none", 0, 0.0), ("a|b\n`c`", 50, 0.1)]
-    lines = described(trained, scores(tmp_path / "scores", *rows)).splitlines()
-    first = lines.index("| class | test images | recall | 95 % interval | precision |") + 2
-    shown = [line.split(" | ")[0] for line in lines[first : first + card.WORST]]
-    assert shown == [r"| a\|b \`c\`", "| c2", "| c3", "| c4", "| c5"]
-    assert lines[first + card.WORST] == ""
-    assert any("none (0)" in line for line in lines)
-
-
-def test_limits_follow_from_the_facts(trained, tmp_path):
-    evaluation = scores(tmp_path / "scores", ("ant", 80, 0.9), precision="bf16")
-    numerics = {"told_precision": "bf16", "threads": 1}
-    told = replace(trained, facts=trained.facts | {"numerics": numerics})
-    text = described(told, evaluation, near_duplicates=12)
-    assert "batches of 64, by a function that was told to train in bf16." in text
-    assert "Classes with fewer" not in text
-    assert "- In bf16, a probability differs from that in fp32 by up to 0.02." in text
-    assert "12 images look almost like one of a later split." in text
-
-
 def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, run):
     trained = train(project)
     run(trained, "cannot tell")
@@ -163,13 +141,3 @@ def test_the_description_has_the_figures_of_the_champion_beside():
         "| metric | this model | champion, version 3 |", "|---|---|---|",
         "| accuracy | 0.9 | 0.875 |", "| new | 0.25 |  |", "", "",
     ]  # fmt: skip
-
-
-def test_the_description_is_as_long_as_mlflow_s_column():
-    version = SimpleNamespace(package_digest="mine")
-    lines = "\n".join(f"line {number}" for number in range(1000))
-    text = model_card.description(version, ENTRY, {}, lines)
-    assert model_card.LONGEST_DESCRIPTION - 20 < len(text) <= model_card.LONGEST_DESCRIPTION
-    *_, last, empty, rest = text.splitlines()
-    assert last in lines.splitlines()
-    assert (empty, rest) == ("", "(The rest is in the run's artifacts: `card/mine.md`)")

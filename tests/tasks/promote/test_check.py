@@ -1,18 +1,16 @@
 """What is registered is loaded in a process of its own before it becomes champion."""
 
 import re
-import shutil
 
 import pytest
 
 import models
-from retrain import tracking
 from retrain.registry import packages, versions
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.promote import check, package as packaging
 from tasks.promote.personal import roll_back
 from tests.tasks.promote.conftest import COLUMNS, COMPARE, ROWS, history, train
-from tests.tasks.toy_model import IMAGES, LABELS, pixels, png, write_data, write_model, write_scores
+from tests.tasks.toy_model import IMAGES, LABELS, write_model, write_scores
 
 pytestmark = pytest.mark.usefixtures("few_calls")
 
@@ -67,26 +65,6 @@ def test_a_package_answers_within_the_tolerance_in_either_precision(
     assert not list(folder.rglob("*.pyc"))
 
 
-def test_a_tie_within_the_tolerance_is_no_difference():
-    before = {"ant": 0.40001, "bee": 0.4, "cat": 0.19999}
-    now = {"ant": 0.4, "bee": 0.40001, "cat": 0.19999}
-    assert check.difference(before, now, "bee", 1e-4) is None
-    assert check.difference(before, now, "cat", 1e-4) is not None
-    assert check.difference(before, now | {"cat": 0.2002}, "bee", 1e-4) is not None
-
-
-@pytest.mark.parametrize(("most", "count"), [(None, 64), (3, 3), (0, 1)])
-def test_the_sample_is_from_all_over_the_split_and_short_of_large_images(
-    tmp_path, monkeypatch, most, count
-):
-    pulled, validated = write_data(tmp_path, 200)
-    if most is not None:
-        monkeypatch.setattr(check, "MAX_BYTES", most * (len(png(pixels(1)[0])) + 9) + 1)
-    source = open_raw_dataset(COLUMNS, pulled)
-    paths = [image.path for image in check.sample(source, validated.folder)]
-    assert paths == [f"{place * 200 // 64}.png" for place in range(count)]
-
-
 def test_the_check_runs_the_code_of_the_package_and_not_the_projects(project, images, tmp_path):
     trained = train(project)
     scores = write_scores(project.root / "scores", trained, ROWS)
@@ -136,14 +114,3 @@ def test_before_a_rollback_a_version_is_loaded_and_asked_without_the_data(projec
     with pytest.raises(ValueError, match="toy version 1 cannot be served: it answers"):
         roll_back(project, "toy", "wrong labels")
     assert versions.champion(project, "toy").version == 2
-
-
-def test_a_version_without_an_example_only_has_to_answer(project, one, tmp_path):
-    version = versions.champion(project, "toy")
-    tracking.client(project).delete_run(version.run_id)
-    shutil.rmtree(next(project.root.glob("mlruns/*/*/artifacts/examples")))
-    check.check_version(project, version, tmp_path)
-    package = packages.fetch(project, version, project.root)
-    (package / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
-    with pytest.raises(ValueError, match="toy version 1 cannot be served: "):
-        check.check_version(project, version, tmp_path)

@@ -12,7 +12,7 @@ from mlflow.tracking._tracking_service import utils
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import audit, decisions, model_card, packages, versions
+from retrain.registry import decisions, model_card, packages, versions
 from tasks.promote import check
 from tasks.promote.personal import review, roll_back
 from tests import templates
@@ -134,9 +134,7 @@ def test_the_next_process_ends_where_one_that_was_not_killed_does(
         killed = Project(folder / str(number))
         champion = versions.champion(killed, "toy")
         assert (champion and champion.version) in (before, after)
-        assert audit.faults(killed) == []
         act(images, killed)
         assert state(killed) == expected, number
-        assert audit.faults(killed) == audit.lineage_faults(killed) == []
         number += 1
     assert number > 5

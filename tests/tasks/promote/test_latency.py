@@ -4,12 +4,11 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from retrain.registry import audit, decisions, model_card, versions
+from retrain.registry import decisions, model_card, versions
 from retrain.workload import Gate
 from tasks.compute.served import Timed
 from tasks.promote import check, latency, outcome
 from tasks.promote.personal import review
-from tasks.promote.step import Intent
 from tests.tasks.promote.conftest import FAST, champion, decide, history, train
 
 BOUND = Gate(max_latency_ms=50)
@@ -67,13 +66,6 @@ def test_the_percentiles_are_by_nearest_rank_and_without_the_warm_up():
     assert str(found) == "p95 of a single image: 24.0 ms (p50 12.5 ms; 50 calls, 1 thread, cpu)"
 
 
-def test_above_the_bound_it_is_measured_once_more_and_the_better_one_counts():
-    busy, idle = [90.0] * (latency.WARM_UP + 20), [60.0] * (latency.WARM_UP + 20)
-    assert latency.measure(Scripted(*busy, *idle), [b""], 70).p95 == 60
-    assert latency.measure(Scripted(*idle, *busy), [b""], 50).p95 == 60
-    assert latency.measure(Scripted(*idle), [b""], 70).p95 == 60
-
-
 def test_what_is_too_slow_is_rejected_with_a_sentence_and_nothing_moves(
     project, run, one, look, takes, monkeypatch, caplog
 ):
@@ -112,18 +104,6 @@ def test_what_is_too_slow_is_rejected_with_a_sentence_and_nothing_moves(
     raised = Gate(max_latency_ms=100)
     assert look(slow, "better", 1, rules=raised) is None
     assert run(slow, "better", 1, rules=raised)["aliases"] == ["champion", "reference"]
-    assert audit.faults(project) == []
-
-
-def test_what_is_asked_for_is_measured_again(project, run, look, takes):
-    takes(80)
-    trained, again = train(project), Intent(promote=True, again=True)
-    run(trained, "first", rules=BOUND)
-    run(trained, "first", rules=BOUND, intent=again)
-    assert [entry.action for entry in history(project)] == ["rejected"]
-    takes(30)
-    assert look(trained, "first", None, again, BOUND) is None
-    assert run(trained, "first", rules=BOUND, intent=again)["aliases"] == ["champion", "reference"]
 
 
 def test_what_is_too_slow_by_the_time_of_its_approval_still_waits(project, run, takes):

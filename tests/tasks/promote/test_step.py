@@ -2,16 +2,13 @@ import getpass
 import json
 from dataclasses import asdict, replace
 
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from retrain import tracking
 from retrain.project import Project
 from retrain.registry import decisions, packages, versions
-from tasks.data import image_table, package
+from tasks.data import package
 from tasks.data.image_facts import schema
-from tasks.data.predictions import image_id, known_images
 from tasks.data.reference import find_reference
 from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
 from tests.tasks.toy_model import LABELS, write_scores
@@ -115,7 +112,6 @@ def test_the_package_has_the_code_that_it_runs_and_no_other(project, one):
         "prediction_log",
         "pretrained",
         "serving",
-        "shadow",
         "user_code",
     )
     assert code == {f"models/{name}.py" for name in (*modules, *own)}
@@ -155,18 +151,6 @@ def test_what_changed_after_the_evaluation_is_not_registered(project, run, chang
         run(trained, "first", None, scores)
     assert versions.champion(project, "toy") is None
     assert history(project) == ()
-
-
-def test_which_images_its_data_had_is_known_of_a_version(project, run, images):
-    run(train(project), "first", intent=COMPARE)
-    version = versions.get(project, "toy", 1)
-    file = known_images(project, version)
-    table = pq.read_table(images[1].folder / image_table.FILE_NAME)
-    assert len(table) > ROWS  # not the test images alone
-    expected = sorted({image_id(pixels) for pixels in table["pixels"].to_pylist()})
-    assert np.load(file).tolist() == expected
-    other = replace(version, package_digest="0" * 64)  # of an older version of the project
-    assert known_images(project, other) is None
 
 
 def test_what_drift_is_found_against_is_there_without_the_store(project, run):

@@ -1,24 +1,17 @@
 """A training function of the user's: what it gets, what it reports, and what it does wrong."""
 
-import json
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import ray.train
-import torch
 from safetensors.torch import load
 
 import models
-from models.network import normalise
 from retrain import tracking
 from retrain.workload import Best, Model, Scale, Train
-from tasks.data.shards import open_prepared
-from tasks.train.datasets import SplitDataset
-from tasks.train.job import RAY
-from tasks.train.reports import BEST, HISTORY, NEWEST
+from tasks.train.reports import BEST, NEWEST
 from tests.tasks.train import functions
 from tests.tasks.train.helpers import SMALL, run, validated
 
@@ -56,17 +49,6 @@ def test_a_training_that_was_over_is_not_repeated(trained, images):
     again = run(trained.project.root, images, with_function("train"), model=MODEL, output="again")
     assert again.facts == trained.facts
     assert again.history == trained.history
-
-
-def test_the_images_that_it_gets_are_those_that_the_served_network_sees(images):
-    network = models.build("custom", MODEL.model_dump(exclude={"family"}), (8, 8, 1), 3)
-    pixels = partial(normalise, mean=network.mean, std=network.std)
-    dataset, val = SplitDataset(images, "val", 1.0, pixels), open_prepared(images).split("val")
-    expected = network.normalised(torch.from_numpy(val.images[np.arange(len(val))]))
-    assert len(dataset) == len(expected)
-    for (image, label), row in zip(dataset.__getitems__([7, 5]), (7, 5), strict=True):
-        assert torch.equal(image, expected[row])
-        assert label == val.labels[row]
 
 
 def reporting(*reports, **arguments):
@@ -203,21 +185,3 @@ def test_workers_with_accelerate_train_one_network(for_workers, images):
     trained = run(for_workers, images, chosen, model=MODEL, scale=Scale(workers=2))
     assert trained.facts["val_accuracy"] > 0.6
     assert len(trained.history) == 4
-
-
-@pytest.mark.slow
-def test_a_report_counts_that_ray_had_recorded_when_the_driver_was_killed(for_workers, images):
-    lost = with_function("stops_once", arguments={"lost": str(for_workers / "lost")})
-    scale = Scale(workers=1, max_failures=0)
-    with pytest.raises(ray.train.TrainingFailedError, match="the connection was lost"):
-        run(for_workers, images, lost, model=MODEL, scale=scale, output="lost-output")
-    reports = for_workers / "scratch" / HISTORY
-    document = json.loads(reports.read_text())
-    [first, second] = document["history"]
-    # As a kill leaves it that comes before the project has taken the second report.
-    newest = sorted(path.name for path in (for_workers / "scratch" / RAY).glob("checkpoint_*"))[0]
-    document = {"history": [first], "best": first, "newest": newest}
-    reports.write_text(json.dumps(document))
-    resumed = run(for_workers, images, lost, model=MODEL, scale=scale)
-    assert [entry["epoch"] for entry in resumed.history] == [1, 2, 3, 4]
-    assert resumed.history[1]["val_accuracy"] == second["val_accuracy"]

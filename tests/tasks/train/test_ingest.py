@@ -1,13 +1,11 @@
 """The images that reach the training, from memory and through windows."""
 
-from itertools import chain
-
 import numpy as np
 import pytest
 import torch
 
 from tasks.data.shards import open_prepared
-from tasks.train.ingest import Ingest, in_order, windows
+from tasks.train.ingest import Ingest, windows
 from tasks.train.sampler import BatchSampler, Windows
 from tests.tasks.train.helpers import write_form, write_split
 
@@ -57,9 +55,3 @@ def test_what_fits_the_memory_has_no_windows_and_what_does_not_stays_within_it(s
     found = windows(split.images, "auto", stored / 2 / 1e9, batch_size=4)
     held = 2 * found.batches * 4 * SIZE * SIZE * 3
     assert 0.6 * stored / 2 < held <= stored / 2
-
-
-def test_rows_in_order_come_in_batches_with_the_rest_at_the_end(split):
-    found = rows_of(in_order(split, range(3, 53), 20, CPU))
-    assert [len(batch) for batch in found] == [20, 20, 10]
-    assert list(chain(*found)) == list(range(3, 53))

@@ -32,25 +32,6 @@ def test_one_cycle_is_pytorchs():
         scheduler.step()
 
 
-@pytest.mark.parametrize(("schedule", "middle", "last"), [("cosine", 0.5, 0), ("constant", 1, 1)])
-def test_the_rate_rises_to_the_peak_and_falls_or_stays(schedule, middle, last):
-    hyperparameters = Train(lr=0.01, schedule=schedule, warmup=0.1)
-    rates = [learning_rate(step, 100, hyperparameters) / 0.01 for step in range(100)]
-    assert rates[0] > 0
-    assert rates[:11] == sorted(rates[:11])
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert [rates[10], rates[55], rates[99]] == pytest.approx([1, middle, last], abs=0.01)
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "one_cycle"])
-@pytest.mark.parametrize("warmup", [0.0, 0.25, 0.5, 0.9])
-@pytest.mark.parametrize("steps", [1, 2, 4, 7])
-def test_the_shortest_trainings_have_a_learning_rate_too(schedule, warmup, steps):
-    hyperparameters = Train(lr=0.01, schedule=schedule, warmup=warmup)
-    rates = [learning_rate(step, steps, hyperparameters) for step in range(steps)]
-    assert all(0 < rate <= hyperparameters.lr * (1 + 1e-12) for rate in rates)
-
-
 @pytest.mark.parametrize("largest", [0.5, 0.0])
 def test_clipping_scales_the_gradients_down_and_0_leaves_them(largest):
     module = torch.nn.Linear(1, 1)

@@ -1,6 +1,7 @@
 """A network of the user's own is tried before a training; its files travel with it."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -110,30 +111,6 @@ def test_what_is_not_there_is_found_before_anything_runs(tmp_path, changes, faul
     [
         ({"train": {"function": "examples.ported:run"}}, "examples.ported has no function run."),
         ({"model": {"factory": "examples.network:make"}}, "examples.network has no function make."),
-        ({"model": {"arguments": {"depth": 1}}}, "TypeError: build_model() got an unexpected"),
-        ({"model": {"arguments": {}}}, "failed on an image of 8 x 8 pixels and 1 channels"),
-        (
-            {"model": {"factory": "tests.tasks.train.functions:no_module", "arguments": {}}},
-            "returned a Unexpected, not a torch.nn.Module.",
-        ),
-        (
-            {"model": FILES | {"factory": "tests.tasks.train.functions:always_pretrained"}},
-            "unexpected keyword argument 'vocabulary'",
-        ),
-        (
-            {
-                "model": {
-                    "factory": "tests.tasks.train.functions:always_pretrained",
-                    "arguments": {"weights": "weights/mine.pt"},
-                }
-            },
-            "pretrained=False if it has such a parameter, and the files of model.files: "
-            "tests.tasks.train.functions:always_pretrained failed: FileNotFoundError",
-        ),
-        (
-            {"model": {"factory": "tests.tasks.train.functions:forgets", "arguments": {}}},
-            "gives other answers after it was saved and loaded",
-        ),
     ],
 )
 def test_code_that_cannot_be_used_is_found_before_the_training(tmp_path, changes, fault):
@@ -144,11 +121,39 @@ def test_code_that_cannot_be_used_is_found_before_the_training(tmp_path, changes
     assert "\n" not in found
 
 
+PLAIN = {"factory": FACTORY, "arguments": {"channels": 1}, "files": {}}
+
+
 @pytest.mark.parametrize(
-    "model",
-    [{}, FILES, {"factory": "tests.tasks.train.functions:tied", "arguments": {}}],
-    ids=["plain", "files", "tied"],
+    ("model", "fault"),
+    [
+        ({"arguments": {"depth": 1}}, "TypeError: build_model() got an unexpected"),
+        ({"arguments": {}}, "has to learn from images of (8, 8, 1)"),
+        (
+            {"factory": "tests.tasks.train.functions:no_module", "arguments": {}},
+            "returned a Unexpected, not a torch.nn.Module.",
+        ),
+        (
+            {
+                "factory": "tests.tasks.train.functions:always_pretrained",
+                "arguments": {"weights": "weights/mine.pt"},
+            },
+            "pretrained=False if it has such a parameter, and the files of model.files): "
+            "ValueError: model.factory: tests.tasks.train.functions:always_pretrained failed: "
+            "FileNotFoundError",
+        ),
+        (
+            {"factory": "tests.tasks.train.functions:forgets", "arguments": {}},
+            "gives other answers after it was saved and loaded",
+        ),
+    ],
 )
-def test_code_that_can_be_used_is_not_refused(tmp_path, model):
+def test_a_network_that_cannot_be_trained_saved_and_loaded_is_found_before_the_training(
+    tmp_path, images, model, fault
+):
     pretrained_weights(tmp_path)
-    assert list(check_slowly(workload(tmp_path, model=model), Project(tmp_path))) == []
+    settings = workload(tmp_path, model=PLAIN | model).model
+    with pytest.raises(ValueError, match=re.escape(fault)) as found:
+        run(tmp_path, images, Train(batch_size=16), model=settings)
+    assert "\n" not in str(found.value)
+    assert not list(tmp_path.rglob("mlflow.json"))  # no run was begun

@@ -1,7 +1,6 @@
 """What is shown and logged of a training while it runs."""
 
 import json
-import logging
 import time
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 
 from retrain.runs.console import Progress
 from tasks.train import progress
-from tasks.train.progress import FILE, EpochLines, Meter, followed
+from tasks.train.progress import FILE, Meter, followed
 
 EPOCH = {"epoch": 1, "val_loss": 0.5, "images_per_second": 7.0}
 
@@ -44,40 +43,6 @@ def test_what_the_meter_measures_is_shown(tmp_path, monkeypatch):
     written = json.loads((tmp_path / FILE).read_text())
     assert Progress(**written["progress"]) == Progress(2, 3, 0.5, 5 * 8 / 2.0, 2.0, 6.0)
     assert written["history"] == [EPOCH]
-
-
-def test_in_a_log_an_epoch_has_a_line_if_it_is_due_and_the_last_one_always(monkeypatch, caplog):
-    clock = [0.0]
-    monkeypatch.setattr(progress, "monotonic", lambda: clock[0])
-    lines = EpochLines()
-    caplog.set_level(logging.INFO, "retrain")
-
-    def show(seconds, epochs, is_over=False):
-        clock[0] = seconds
-        history = [EPOCH | {"epoch": number + 1} for number in range(epochs)]
-        now = Progress(min(epochs + 1, 9), 9, epochs / 9, 7.0, 0.6, 30.0)
-        lines.show(now, history, is_over=is_over)
-        shown = list(caplog.messages)
-        caplog.clear()
-        return shown
-
-    assert show(1.9, 1) == []
-    assert show(2.0, 2) == ["train  epoch 2/9  val_loss 0.5000  30 s left"]
-    assert show(3.0, 2) == []
-    assert show(4.0, 4) == ["train  epoch 4/9  val_loss 0.5000  30 s left"]
-    assert show(63.9, 4) == []
-    assert show(64.0, 4) == ["train  epoch 5/9  loss 0.600  7 images/s  30 s left"]
-    assert show(65.0, 5, is_over=True) == ["train  epoch 5/9  val_loss 0.5000  30 s left"]
-    assert show(65.0, 5, is_over=True) == []
-
-
-def test_a_training_that_ends_at_once_has_no_line(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "retrain")
-    with followed(tmp_path, lambda *_: None, lambda history: None):
-        Meter(writing_to(tmp_path), epochs=1, per_epoch=10, batch=8, step=0).write(
-            10, 1.0, 7.0, [EPOCH]
-        )
-    assert caplog.messages == []
 
 
 def test_epochs_are_logged_while_the_training_runs_and_again_after_a_failure(tmp_path):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tasks.train.sampler import SHUFFLE, BatchSampler, Windows, class_weights
+from tasks.train.sampler import BatchSampler, Windows, class_weights
 
 LABELS = np.repeat([0, 1, 2], [900, 90, 10])
 
@@ -49,20 +49,6 @@ def test_fewer_rows_than_a_batch_make_one_of_equal_shares():
     shares = [batches(rows=5, size=16, rank=rank, workers=2).epoch(0) for rank in range(2)]
     assert [share.shape for share in shares] == [(1, 2), (1, 2)]
     assert batches(rows=5, size=16).epoch(0).shape == (1, 5)
-
-
-@pytest.mark.parametrize("other", [{"rank": 1, "workers": 2}, {"seed": 1}])
-def test_every_worker_step_and_seed_draws_its_own_dropout(other):
-    seeds = batches().network_seeds(5)
-    assert seeds == batches().network_seeds(5)
-    assert len({*seeds, *batches().network_seeds(6), *batches(**other).network_seeds(5)}) == 15
-
-
-def test_images_are_drawn_as_numpy_draws_them():
-    chances = class_weights(LABELS, 3)[LABELS]
-    random = np.random.default_rng((0, SHUFFLE, 2))
-    drawn = random.choice(1000, 1000, p=chances / chances.sum())
-    assert np.array_equal(batches(1000, 10, chances=chances).epoch(2).ravel(), drawn)
 
 
 @pytest.mark.parametrize("windows", [None, Windows(batches=20, block=5)])

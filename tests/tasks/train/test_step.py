@@ -7,7 +7,7 @@ import torch
 import models
 from models.network import Network
 from retrain import tracking
-from retrain.workload import Augment, Model, Scale, Train
+from retrain.workload import Augment, Model, Train
 from tests.tasks.train.helpers import KEY, LABELS, SMALL, run, validated, write_prepared
 
 RECIPE = Train(epochs=12, batch_size=16, lr=0.01, augment=Augment(shift=1))
@@ -116,13 +116,3 @@ def test_a_batch_in_parts_takes_the_same_steps_and_no_more_images_at_once(
     for name in ("train_loss", "val_loss"):
         losses, others = ([epoch[name] for epoch in each.history] for each in (parts, whole))
         assert losses == pytest.approx(others, rel=1e-3)
-
-
-def test_how_it_was_calculated_is_recorded(trained, images, tmp_path):
-    numerics = {"precision": "fp32", "attention": "sdpa", "compiled": False, "threads": 1}
-    assert trained.facts["numerics"] == numerics
-    bf16 = RECIPE.model_copy(update={"precision": "bf16"})
-    rough = run(tmp_path, images, bf16, scale=Scale(threads=2))
-    assert rough.facts["val_accuracy"] > 0.9
-    changed = {"precision": "bf16", "attention": "eager", "threads": 2}
-    assert rough.facts["numerics"] == numerics | changed

@@ -4,16 +4,12 @@ import time
 from pathlib import Path
 
 import pytest
-import ray
 import ray.train
 import torch.distributed
 from ray.train import TrainingFailedError
 
 from retrain.caching import is_transient
-from retrain.runs import console
 from retrain.workload import Augment, Model, Scale, Train
-from tasks.train import checkpoint
-from tasks.train.collective import value_of_first
 from tasks.train.job import TrainingJob
 from tasks.train.launch import launch
 from tasks.train.loops import torch as torch_loop
@@ -97,13 +93,6 @@ def test_a_divided_network_trains_as_a_whole_one_when_a_worker_is_killed(
     assert_alike(divided, alone)
 
 
-class Idle:
-    """Takes CPUs from others."""
-
-    def wait(self):
-        pass
-
-
 def raising_on_the_last_rank(job):
     """A worker's function: the last worker fails while the others wait for it."""
     context = ray.train.get_context()
@@ -113,17 +102,6 @@ def raising_on_the_last_rank(job):
     if rank == context.get_world_size() - 1:
         raise job.bounds["error"]
     torch.distributed.all_reduce(torch.zeros(1))
-
-
-def going_on(job):
-    """A worker's function: the last worker sees one checkpoint more than the others."""
-    context = ray.train.get_context()
-    is_last = context.get_world_rank() == context.get_world_size() - 1
-    place = job.scratch / ("last" if is_last else "others")
-    loaded = checkpoint.load(place, value_of_first(checkpoint.newest(place)))
-    if loaded != {"step": 5}:
-        raise job.bounds["error"]
-    return {}
 
 
 def train_with(tmp_path, monkeypatch, error, scale=SCALE, work=raising_on_the_last_rank):
@@ -146,14 +124,6 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE, work=raising_on_the_la
     launch(job)
 
 
-def test_workers_go_on_from_the_step_that_the_first_one_sees(ray_session, tmp_path, monkeypatch):
-    for folder, steps in (("last", (5, 9)), ("others", (5,))):
-        (tmp_path / "scratch" / folder).mkdir(parents=True)
-        for step in steps:
-            checkpoint.save(tmp_path / "scratch" / folder, step, {"step": step}, 2)
-    train_with(tmp_path, monkeypatch, ValueError("another step"), work=going_on)
-
-
 def test_a_verdict_on_one_worker_ends_all_at_once_and_is_not_tried_again(
     ray_session, tmp_path, monkeypatch
 ):
@@ -172,24 +142,3 @@ def test_other_errors_are_tried_as_often_as_configured_by_ray_and_no_more(
         train_with(tmp_path, monkeypatch, ConnectionError("away"), scale)
     assert (tmp_path / "scratch" / "tries-of-0").read_text() == "x"
     assert not is_transient(raised.value)
-
-
-def test_workers_that_find_no_place_are_told_of_and_start_when_there_is_one(
-    ray_session, images, tmp_path, monkeypatch
-):
-    taking = ray.remote(num_cpus=3)(Idle).remote()  # of four
-    ray.get(taking.wait.remote())
-    said = []
-
-    def say(line):
-        said.append(line)
-        if line.startswith("train waits"):
-            ray.kill(taking)
-
-    monkeypatch.setattr(console, "say", say)
-    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1")
-    trained = run(tmp_path, images, RECIPE, scale=Scale(workers=2))
-    assert trained.facts["val_accuracy"] > 0
-    [line] = [line for line in said if line.startswith("train waits")]
-    assert line.startswith("train waits for Ray to start its workers: 2 with 1 CPUs each. Free")
-    assert "are 1 of 4 CPUs and 0 of 0 GPUs, in 1 machines." in line

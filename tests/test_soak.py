@@ -1,0 +1,146 @@
+"""Ends runs at random moments; the next run brings everything to the same end.
+
+    make soak TRIALS=50
+
+A trial has a clone for itself. A run is ended at a moment drawn over the length of an undisturbed
+one, in one of four ways; in half of the trials a file of the store is damaged then. Then a run goes
+to its end, which must be that of the undisturbed one, to the bit, and must leave nothing behind.
+"""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import time
+from contextlib import closing, suppress
+
+import psutil
+import pytest
+
+from tests import templates
+from tests.flows.conftest import RETRAIN, copy_clone, make_clone, until
+
+pytestmark = pytest.mark.slow
+
+TRIALS = int(os.environ.get("TRIALS", "4"))
+SEED = int(os.environ.get("SEED", "0"))
+WAYS = ("SIGKILL to all", "SIGKILL", "SIGTERM", "Ctrl-C")
+MARK = "RETRAIN_SOAK"  # in the environment of all processes of a clone; its value is the folder
+TRAIN = ("train", "vit", "--json", "--promote", "--set", "train.epochs=4")
+OFTEN = ("--set", "scale.checkpoint_seconds=0.1")
+# Files that are being written, and marks of processes, which all have ended.
+PARTIAL = (".*.partial", ".*.lock", ".retrain/**/.*.partial", ".retrain/processes/*")
+DOUBLED = "SELECT key, step FROM metrics GROUP BY run_uuid, key, step HAVING count(*) > 1"
+FINAL = {"COMPLETED", "CRASHED", "FAILED", "CANCELLED"}
+
+
+def start(clone):
+    """Starts a run in a session of its own; what it prints goes to files."""
+    with (clone.root / "out.json").open("wb") as output, (clone.root / "log").open("ab") as errors:
+        return subprocess.Popen(
+            [*RETRAIN, *TRAIN, *OFTEN], cwd=clone.root, start_new_session=True,
+            env=clone.environment | {MARK: str(clone.root)}, stdout=output, stderr=errors,
+        )  # fmt: skip
+
+
+def processes(root):
+    """The processes of the runs in a clone that are still there."""
+    return [
+        process
+        for process in psutil.process_iter(["environ", "status"])
+        if (process.info["environ"] or {}).get(MARK) == str(root)
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+
+
+def end(run, way, root):
+    """Ends a run in one of the ways."""
+    if way == "SIGKILL to all":
+        for process in processes(root):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+    elif way == "Ctrl-C":
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    else:
+        run.send_signal(getattr(signal, way))
+
+
+def disturb(clone, way, after):
+    """Starts a run and ends it after some seconds, unless it is over by then."""
+    run = start(clone)
+    # Python drops the exception of Ctrl-C where nothing can raise it; a person presses once more.
+    for patience in (after, 60, 60):
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(patience)
+            return
+        end(run, way, clone.root)
+    run.wait(1)
+
+
+def damage_a_file(root, rng):
+    """Changes a byte in the middle of a file of the store."""
+    store = root / ".retrain" / "store"
+    files = [path for path in store.rglob("*") if path.is_file() and path.stat().st_size]
+    outputs = [path for path in files if "scratch" not in path.parts]
+    if outputs:
+        file = rng.choice(sorted(outputs))
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        file.write_bytes(content)
+
+
+def query(database, text):
+    with closing(sqlite3.connect(database, timeout=30)) as connection:
+        return connection.execute(text).fetchall()
+
+
+def finish(clone):
+    """Lets a run go to its end; what must be the same after a disturbed run."""
+    assert start(clone).wait(600) == 0, (clone.root / "log").read_text()
+    document = json.loads((clone.root / "out.json").read_text())
+    database = clone.root / "mlflow.db"
+    return {
+        "weights": document["model"]["digest"],
+        "versions": query(database, "SELECT version FROM model_versions"),
+        "aliases": query(database, "SELECT alias, version FROM registered_model_aliases"),
+        "decisions": [(each["action"], each["version"]) for each in clone.json("history", "vit")],
+    }
+
+
+def assert_nothing_is_left(root, damaged):
+    until(lambda: not processes(root), 20)
+    statuses = {status for (status,) in query(root / "mlflow.db", "SELECT status FROM runs")}
+    assert damaged or statuses == {"FINISHED"}
+    assert query(root / "mlflow.db", DOUBLED) == []
+    for table in ("flow_run", "task_run"):
+        states = query(root / ".retrain/prefect/prefect.db", f"SELECT state_type FROM {table}")
+        assert {state for (state,) in states} <= FINAL
+    assert [path for pattern in PARTIAL for path in root.glob(pattern)] == []
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A clone before its first run, what that leads to, and how long it takes."""
+    place = tmp_path_factory.mktemp("soak")
+    empty = make_clone(place / "empty", "")
+    templates.place_prefect_database(empty.root)
+    templates.place_mlflow_database(empty.root)
+    clone, began = copy_clone(empty, place / "undisturbed"), time.monotonic()
+    outcome = finish(clone)
+    seconds = time.monotonic() - began
+    assert_nothing_is_left(clone.root, damaged=False)
+    return empty, outcome, seconds
+
+
+@pytest.mark.parametrize("number", range(TRIALS))
+def test_after_a_run_that_was_ended_the_next_one_leads_to_the_same(undisturbed, tmp_path, number):
+    empty, outcome, seconds = undisturbed
+    rng, clone = random.Random(f"{SEED} {number}"), copy_clone(empty, tmp_path / "clone")
+    disturb(clone, WAYS[number % len(WAYS)], rng.uniform(0, seconds))
+    if damaged := rng.random() < 0.5:
+        damage_a_file(clone.root, rng)
+    assert finish(clone) == outcome
+    assert_nothing_is_left(clone.root, damaged)
