@@ -33,7 +33,7 @@ upgrade:  ## Merge a newer version of this project (REF=upstream/main), and show
 	git fetch upstream
 	git merge --no-edit $(REF)
 	@$(MAKE) --no-print-directory setup
-	@$(BIN)/retrain plan
+	@$(BIN)/retrain train --dry-run
 
 lock:  ## Lock the newest versions that pyproject.toml allows (UPGRADE=NAME for one package).
 	$(BIN)/uv pip compile --quiet $(UPGRADE_OPTION) pyproject.toml --extra s3 --extra servers \
@@ -53,11 +53,11 @@ test: setup  ## Run the tests, but for the slow ones.
 test-all: test  ## Run the slow tests, too.
 	$(PYTEST) -m slow
 
-test-cluster: setup  ## Train on two machines made of namespaces, and let them and their servers fail (as root).
+test-cluster: setup  ## Train on two machines made of namespaces, and lose one of them (as root).
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
 fuzz: setup  ## Try broken images, data sets and configurations (CASES=2000).
-	$(BIN)/python -m pytest -m slow tests/test_fuzz.py
+	$(BIN)/python -m pytest -m slow tests/flows/test_fuzz.py
 
 lint: setup  ## Check style (ruff) and types (mypy, strict).
 	$(BIN)/ruff check .
@@ -76,12 +76,12 @@ bench: setup  ## Run the benchmarks side by side with what a user would write in
 	$(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
 
 soak: setup  ## End runs at random moments, and check that the next run mends all (TRIALS=50).
-	$(BIN)/python -m pytest -m slow tests/test_soak.py
+	$(BIN)/python -m pytest -m slow tests/flows/test_soak.py
 
 year: setup  ## Play a year of a project week by week, with what goes wrong in one (WEEKS=52).
-	$(BIN)/python -m pytest -m slow tests/test_year.py
+	$(BIN)/python -m pytest -m slow tests/flows/test_year.py
 
-up: setup  ## Start the Prefect server, a worker with the deployments, the MLflow UI, and Ray.
+up: setup  ## Start the Prefect server, a worker with the deployments, and the MLflow UI.
 	@$(BIN)/retrain up
 
 down: setup  ## Stop what `make up` started.

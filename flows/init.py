@@ -28,7 +28,7 @@ from retrain.project import PARAMS, Project
 from tasks.data.survey import Survey as Survey, survey
 from tasks.pull.dvc_source import STARTER
 from tasks.pull.local_source import LocalSource
-from tasks.train.proposal import Proposal as Proposal, find_backbone, propose, this_machine
+from tasks.train.proposal import Proposal as Proposal, find_backbone, propose, threads_here
 
 DEPLOYMENTS = "prefect.yaml"
 PINNED = "data.dvc"
@@ -118,7 +118,7 @@ def look(
         except FileNotFoundError as error:
             raise UsageError(f"--pretrained: {error}.") from None
     path = _place(project, name, images).as_posix()
-    return seen, propose(path, seen, this_machine(), backbone)
+    return seen, propose(path, seen, threads_here(), backbone)
 
 
 def write(

@@ -93,8 +93,6 @@ def verify(project: Project, repair: bool, progress: Callable[[int, int], None])
 
 
 def _of_package(project: Project, version: ModelVersion) -> Iterator[Fault]:
-    if version.removed:
-        return
     with TemporaryDirectory() as place:
         try:
             folder = packages.fetch(project, version, Path(place))

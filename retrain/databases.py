@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from rich.markup import escape
+
 from retrain.locks import locked
+from retrain.runs import console
 
 
 @contextmanager
@@ -41,6 +44,7 @@ def created(path: Path, create: Callable[[Path], None]) -> Iterator[None]:
 
 
 def _create(path: Path, create: Callable[[Path], None]) -> None:
+    console.say(escape(f"Makes {path.name}, which is done once."))
     aside = path.with_name(f".{path.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
     aside.mkdir()

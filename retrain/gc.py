@@ -2,82 +2,95 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from time import time
 from typing import Any
 
-from retrain import remote_gc, roots
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import lineage, snapshot, versions
 from retrain.registry.versions import ModelVersion
-from retrain.remote_gc import DAY, Finding, Garbage
-from retrain.roots import Roots
 from retrain.runs.records import LATEST
 from retrain.store import Store
 
+DAY = 86400.0  # seconds
 KEEP = 5  # runs of each flow and workload
-LOG_DAYS = 30
+DAYS = 90  # that files of other runs are kept
+# What runs leave beside the store, by its kind.
+OF_RUNS = {
+    "log": ".retrain/logs/[0-9]*-[0-9]*-*.log",  # those of servers have no time in the name
+    "report": "reports/*/*.html",
+    "search": ".retrain/searches/*/*",
+    "drift": ".retrain/drift/*/*",
+    "answers": ".retrain/production/*/answers/*.parquet",
+    "package": ".retrain/champions/*",  # a copy of what MLflow has, like the next
+    "pixels": ".retrain/learnt_pixels/*.npy",
+}
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Something that nothing needs.
+
+    Attributes:
+        kind: `artifact`; `scratch` or `leftover`, of a run that was killed; `run`, the document of
+            a run; or a key of `OF_RUNS`.
+        name: The step and the key; the flow, the workload and the run; or the path.
+        bytes: The size of its files.
+    """
+
+    kind: str
+    name: str
+    bytes: int
+
+
+# Something that can go, and what removes it; it is removed before the next one is looked for,
+# while its lock is held.
+Finding = tuple[Garbage, Callable[[], object]]
 
 
 def collect(
-    project: Project, keep: int = KEEP, *, dry_run: bool = False, remote: bool = False
+    project: Project, keep: int = KEEP, days: int = DAYS, *, dry_run: bool = False
 ) -> list[Garbage]:
     """Removes what nothing needs; takes the arguments of `findings`, and raises its errors.
 
     Returns:
         What was removed, or would be.
     """
-    return list(take(findings(project, keep, dry_run=dry_run, remote=remote), dry_run=dry_run))
+    return list(take(findings(project, keep, days), dry_run=dry_run))
 
 
-def findings(
-    project: Project,
-    keep: int = KEEP,
-    *,
-    dry_run: bool = False,
-    remote: bool = False,
-    without: Collection[ModelVersion] = (),
-) -> Iterator[Finding]:
+def findings(project: Project, keep: int = KEEP, days: int = DAYS) -> Iterator[Finding]:
     """What nothing needs.
 
-    An artifact is needed if one of the last runs made or used it, if a registered version of a
-    model was trained by it, if the champion or the reference came from it, if another project that
-    uses the store needs it, or if a run of now or of the last day has used or made it.
+    An artifact is needed if one of the last runs made or used it, if the champion or the reference
+    came from it, or if a run of now or of the last day has used or made it.
 
     Args:
         project: The clone with the store and the runs.
         keep: How many runs of each flow and workload are kept. The runs under names that are not
             in `params.yaml` count together, and such a name goes with its last run.
-        dry_run: Nothing is to be removed, so that the roots of the project stay, too.
-        remote: Also what no project needs in the remote store; see `retrain.remote_gc`.
-        without: Versions that need their training no more.
+        days: How many days the logs, reports and other files of earlier runs are kept.
 
     Raises:
-        UsageError: `keep` is less than one, there is no remote store, or the section `retention` of
-            the parameters is wrong.
-        RemoteError: The remote store does not answer.
+        UsageError: `keep` or `days` is less than one.
         mlflow.exceptions.MlflowException: The registry does not answer. Nothing was removed.
     """
-    if keep < 1:
-        raise UsageError("--keep: at least the last run is kept.")
-    store = Store.of(project)
-    if remote and store.remote is None:
-        raise UsageError("--remote: there is no remote store here; store.remote names one.")
-    own_roots = Roots(_taken(project, keep), _registered_outputs(project, keep, without))
-    needed, since = own_roots | roots.of_others(project), store.runs.oldest() - DAY
-    if not dry_run:
-        roots.replace(project, lambda: Roots(_taken(project, keep), own_roots.digests))
-    yield from _old_documents(project, keep)
-    yield from _old_logs(project)
-    yield from _artifacts(store, needed, since)
+    if keep < 1 or days < 1:
+        raise UsageError("--keep, --days: at least the last run and the last day are kept.")
+    store, opponents = Store(project.store), _opponents(project, keep)
+    taken, behind = _taken(project, keep), _outputs_behind(project, opponents)
+    before, since = time() - days * DAY, store.runs.oldest() - DAY
+    yield from _old_documents(project, keep, before)
+    yield from _old_files(project, before, _needed_names(project, keep, opponents))
+    yield from _artifacts(store, taken, behind, since)
     yield from _leftovers(store, since)
-    if remote and store.remote:
-        yield from remote_gc.findings(store.remote, own_roots)
 
 
 def take(found: Iterable[Finding], *, dry_run: bool) -> Iterator[Garbage]:
@@ -88,12 +101,15 @@ def take(found: Iterable[Finding], *, dry_run: bool) -> Iterator[Garbage]:
         yield garbage
 
 
-def _artifacts(store: Store, needed: Roots, since: float) -> Iterator[Finding]:
+def _artifacts(
+    store: Store, taken: Collection[tuple[str, str]], behind: Collection[str], since: float
+) -> Iterator[Finding]:
+    """The artifacts that no run has taken, and that no opponent came from."""
     from filelock import Timeout
 
     for step, key in store.entries():
         digest = store.inspect(step, key)[0].get("digest")
-        if (step, key) in needed.outputs or digest in needed.digests:
+        if (step, key) in taken or digest in behind:
             continue
         with suppress(Timeout), store.lock(step, key, wait=False):
             # A run takes an artifact under this lock.
@@ -124,11 +140,22 @@ def _finding(kind: str, store: Store, step: str, key: str, folder: Path) -> Find
     return Garbage(kind, f"{step} {key}", _bytes_freed(folder)), remove
 
 
-def _old_logs(project: Project) -> Iterator[Finding]:
-    """The logs of runs; those of servers have no time in the name."""
-    for path in sorted(project.logs.glob("[0-9]*-[0-9]*-*.log")):
-        if path.stat().st_mtime < time() - LOG_DAYS * DAY:
-            yield Garbage("log", project.relative(path), path.stat().st_size), path.unlink
+def _old_files(project: Project, before: float, needed: set[str]) -> Iterator[Finding]:
+    """The files and folders beside the store in which nothing was written since a time."""
+    for kind, pattern in OF_RUNS.items():
+        for path in sorted(project.root.glob(pattern)):
+            written = max(file.stat().st_mtime for file in (path, *path.rglob("*")))
+            if path.stem not in needed and written < before:
+                size = size_of(path) if path.is_dir() else path.stat().st_size
+                remove = partial(rmtree, path) if path.is_dir() else path.unlink
+                yield Garbage(kind, project.relative(path), size), remove
+
+
+def _needed_names(project: Project, keep: int, opponents: list[ModelVersion]) -> set[str]:
+    """The names of files and folders that stay: of the last runs, and of the opponents."""
+    runs = {document["run"] for group in _documents(project) for _, document in group[:keep]}
+    models = {name for version in opponents for name in (version.package_digest, version.run_id)}
+    return {"latest", "index", *runs, *models}
 
 
 def _documents(project: Project) -> list[list[tuple[Path, dict[str, Any]]]]:
@@ -159,18 +186,13 @@ def _taken(project: Project, keep: int) -> frozenset[tuple[str, str]]:
     )
 
 
-def last_runs(project: Project, keep: int = KEEP) -> set[str]:
-    """The ids of the runs that are kept."""
-    return {document["run"] for group in _documents(project) for _, document in group[:keep]}
-
-
-def _old_documents(project: Project, keep: int) -> Iterator[Finding]:
+def _old_documents(project: Project, keep: int, before: float) -> Iterator[Finding]:
     """The documents of earlier runs; failed runs of a workload keep theirs as long as reports."""
-    workloads, since = workload_names(project.params), time() - project.retention.days * DAY
+    workloads = workload_names(project.params)
     for group in _documents(project):
         for path, document in group[keep:]:
             is_of_workload = path.parent.name in workloads
-            if "error" in document and is_of_workload and path.stat().st_mtime >= since:
+            if "error" in document and is_of_workload and path.stat().st_mtime >= before:
                 continue
             name = path.relative_to(project.state / "runs").with_suffix("").as_posix()
             yield Garbage("run", name, path.stat().st_size), path.unlink
@@ -179,32 +201,36 @@ def _old_documents(project: Project, keep: int) -> Iterator[Finding]:
                 (path.parent / LATEST).unlink(missing_ok=True)  # with it, the name
 
 
-def _registered_outputs(
-    project: Project, keep: int, without: Collection[ModelVersion]
-) -> frozenset[str]:
-    """The digests of the trainings that are registered, and of what the opponents came from.
+def _opponents(project: Project, keep: int) -> list[ModelVersion]:
+    """The champions and the references of all models.
 
-    The opponents are the champion and the reference. A model under a name that is not in
-    `params.yaml` counts as long as one of its runs is kept. A version whose package was removed
-    does not count.
+    A model under a name that is not in `params.yaml` counts as long as one of its runs is kept.
     """
-    old = {(version.name, version.version) for version in without}
     names = set(workload_names(project.params))
     names |= {path.parent.name for group in _documents(project) for path, _ in group[:keep]}
-    digests: set[str | None] = set()
-    for name in names & set(snapshot.names(project)):
-        registered = snapshot.read(project, name).versions.values()
-        digests |= {
-            version.tags.get(versions.TRAINING)
-            for version in registered
-            if versions.REMOVED not in version.tags and (name, version.version) not in old
-        }
-        for find in (versions.champion, versions.reference):
-            with suppress(ValueError):  # its lineage is gone or was changed, as `verify` says
-                version = find(project, name)
-                if version and (record := lineage.read(project, version)):
-                    digests |= {output.digest for output in record.steps}
-    return frozenset(digest for digest in digests if digest)
+    found = [
+        find(project, name)
+        for name in sorted(names & set(snapshot.names(project)))
+        for find in (versions.champion, versions.reference)
+    ]
+    return [version for version in found if version]
+
+
+def _outputs_behind(project: Project, opponents: list[ModelVersion]) -> frozenset[str]:
+    """The digests of what models were made from."""
+    digests: set[str] = set()
+    for version in opponents:
+        with suppress(ValueError):  # its lineage is gone or was changed, as `verify` says
+            if record := lineage.read(project, version):
+                digests |= {output.digest for output in record.steps}
+    return frozenset(digests)
+
+
+def total(garbage: Collection[Garbage]) -> str:
+    """How many pieces there are, and their size, for a person."""
+    from rich.filesize import decimal
+
+    return f"{len(garbage) or 'nothing'}, {decimal(sum(piece.bytes for piece in garbage))}"
 
 
 def _bytes_freed(folder: Path) -> int:

@@ -35,7 +35,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 # it is valid in JSON.
 DEFAULT = ""
 
-SECTIONS = ("retention", "schedule", "store", "workloads")  # of the file
+SECTIONS = ("store", "workloads")  # of the file
 # Files of earlier versions, whose content a clone may still have.
 MOVED = (Path("team", PARAMS), Path("team", "prefect.yaml"))
 

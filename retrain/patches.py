@@ -7,10 +7,7 @@ five.
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import VersionInfo
+from typing import Any, Literal
 
 
 def let_forks_end() -> None:
@@ -69,14 +66,3 @@ def why_not_started(failure: BaseException) -> Literal["no place", "lost"] | Non
     if isinstance(failure, exceptions.WorkerGroupStartupTimeoutError):
         return "no place"
     return "lost" if isinstance(failure, exceptions.WorkerGroupStartupFailedError) else None
-
-
-async def version_of_clone() -> "VersionInfo | None":
-    """The version that Prefect gives deployments: the commit, if the clone has a remote.
-
-    Prefect 3.8 finds it for each deployment anew, with five calls of git, and only in private.
-    See https://github.com/PrefectHQ/prefect/pull/17966.
-    """
-    from prefect._internal.versioning import get_inferred_version_info
-
-    return await get_inferred_version_info()

@@ -7,13 +7,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retrain.digests import sha256_of
 from retrain.errors import UsageError
-
-if TYPE_CHECKING:
-    from retrain.settings import Retention, Schedule
 
 PARAMS = "params.yaml"
 CODE = Path(__file__).parent  # of this package, which runs
@@ -56,28 +53,6 @@ class Project:
         from retrain.settings import store_remote
 
         return store_remote(self.params)
-
-    @property
-    def retention(self) -> "Retention":
-        """What `retrain maintain` keeps, by `params.yaml` and the defaults.
-
-        Raises:
-            UsageError: A key or a value is wrong.
-        """
-        from retrain.settings import retention
-
-        return retention(self.params)
-
-    @property
-    def schedule(self) -> "Schedule":
-        """What runs do that nobody has started by hand, from the same file.
-
-        Raises:
-            UsageError: A key or a value is wrong.
-        """
-        from retrain.settings import schedule
-
-        return schedule(self.params)
 
     @property
     def logs(self) -> Path:

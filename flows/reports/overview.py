@@ -13,20 +13,18 @@ from retrain.registry import decisions, versions
 from retrain.registry.ledger import Entry, Ledger
 from retrain.registry.versions import ModelVersion
 from retrain.runs import records
-from retrain.servers.schedule import NextRun
 from retrain.workload import Gate
 from tasks.gate import wording
 from tasks.promote.personal import review as review, standing
 from tasks.pull.dvc_source import DvcSource
 
 
-def state_of(project: Project, name: str, next_run: NextRun | None) -> dict[str, Any]:
+def state_of(project: Project, name: str) -> dict[str, Any]:
     """The state of a workload, as `--json` prints it.
 
     Args:
         project: The clone.
         name: The name of the workload.
-        next_run: Its next run, if one is scheduled.
     """
     champion = versions.champion(project, name)
     ledger = decisions.read(project, name)
@@ -39,7 +37,6 @@ def state_of(project: Project, name: str, next_run: NextRun | None) -> dict[str,
         "waiting": ledger.waiting and _waiting(name, ledger.waiting, champion),
         "last_run": last_run,
         "data": _data_version(project, last_run),
-        "next_run": next_run,
         "resolution": _resolution(project, ledger),
     }
 

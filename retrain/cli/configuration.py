@@ -1,6 +1,5 @@
-"""The commands about the parameters of workloads: `params` and `schema`."""
+"""The command about the parameters of workloads: `params`."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from textwrap import fill
@@ -80,15 +79,3 @@ def _show(listed: "Sequence[Declared]") -> None:
             line = f"{parameter.name} = {as_yaml(parameter.value)}   ({origin})"
         print(wrapped(line.replace("`", ""), "    "))
         print(fill(parameter.description, 80, initial_indent="    ", subsequent_indent="    "))
-
-
-@app.command(group=LOOKING)
-def schema() -> Answer:
-    """Write the JSON schema of params.yaml, for editors.
-
-    Example: `retrain schema > params.schema.json`
-    """
-    from retrain.cli.params import json_schema
-
-    document = json_schema()
-    return Answer(document, lambda: print(json.dumps(document, indent=1)))

@@ -15,7 +15,6 @@ from importlib import metadata
 from typing import Literal
 
 from retrain.cli.command import KEEPING, Answer, Clone, app
-from retrain.errors import RemoteError
 from retrain.messages import message_of
 from retrain.project import Project
 
@@ -195,12 +194,7 @@ def _store(project: Project) -> str:
     remote = Store.of(project).remote
     if remote is None:
         return "on this machine only; store.remote shares it with others"
-    list(remote.listed("leases"))
-    try:
-        remote.write("doctor", b"")
-    except RemoteError as error:
-        raise UserWarning(f"{error} What is made here is not sent there.") from None
-    remote.delete(["doctor"])
+    remote.has("doctor", "none")
     return f"{remote.url} answers"
 
 
@@ -218,7 +212,8 @@ def _servers(project: Project) -> str:
         health = service.health and f"{service.url}{service.health}"
         answers = not health or reachable.request(health, seconds=SERVER_SECONDS)[0] == 200
         if service not in running or not answers:
-            raise ValueError(f"{service.name} does not answer: see retrain logs {service.name}")
+            log = project.relative(project.logs / f"{service.name}.log")
+            raise ValueError(f"{service.name} does not answer: see {log}")
     return f"{', '.join(service.name for service in running)} run"
 
 

@@ -69,7 +69,7 @@ DEFAULTS = RunOptions()
 
 @app.command(group=TRAINING)
 def train(
-    workload: Workload,
+    workload: Annotated[str | None, Parameter(completer=workloads)] = None,
     /,
     *,
     options: RunOptions = DEFAULTS,
@@ -82,11 +82,16 @@ def train(
     Examples: `retrain train vit`, `retrain train vit --set train.epochs=3 --dry-run`
 
     Args:
+        workload: An entry of params.yaml; with --dry-run it may be left out, for all of them.
         promote: Promote the model if it passes, also with --set or --data-rev, or if it was rolled
             back.
     """
     from flows.train import train as flow
 
+    if workload is None:
+        if options != RunOptions(dry_run=True):
+            raise UsageError("Which workload is to be trained? For all, there is only --dry-run.")
+        return _plans(project)
     is_trial = bool(options.overrides or options.data_rev) and options.as_name is None
     may_promote = True if promote else False if is_trial else None
     return run_steps(flow, workload, options, project, to_json, promote=may_promote)
@@ -159,9 +164,8 @@ def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -
     return Answer(record)
 
 
-@app.command(group=TRAINING)
-def plan(*, project: Clone) -> Answer:
-    """Show what the next training of each workload would do, and why."""
+def _plans(project: Project) -> Answer:
+    """What the next training of each workload would do, and why."""
     from flows.train import train as flow
 
     plans: dict[str, Any] = {}
@@ -228,10 +232,6 @@ def run_steps(
 
 def _tell_unchanged(state: "RunState", unchanged: "Document") -> Answer:
     """Answers what stands, since nothing has changed."""
-    from retrain.runs import console
-
-    with console.shown_on(sys.stderr):  # it may have something to send
-        state.keep()
     if state.version.warning:
         print(state.version.warning, file=sys.stderr)
     return Answer(unchanged | {"took": _seconds()}, lambda: print(wrapped(unchanged["outcome"])))

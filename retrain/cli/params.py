@@ -14,7 +14,6 @@ from ruamel.yaml.nodes import MappingNode
 from models import families
 from retrain.params import as_yaml
 from retrain.project import Project
-from retrain.settings import Retention, Schedule
 from retrain.workload import Workload
 
 Schema = Mapping[str, Any]
@@ -111,7 +110,7 @@ def _entry_of(project: Project, workload: str) -> tuple[dict[str, Any], dict[str
 
 
 REMOTE = (
-    "The object store where all machines find what one has made: `s3://bucket/prefix`, "
+    "The mirror of the store, where all machines find what one has made: `s3://bucket/prefix`, "
     "`gs://bucket/prefix` or `file:///folder`. `RETRAIN_STORE_REMOTE` wins over it."
 )
 
@@ -129,15 +128,11 @@ def json_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {"remote": {"type": "string", "description": REMOTE}},
     }
-    settings = {
-        "retention": Retention.model_json_schema(),
-        "schedule": Schedule.model_json_schema(),
-    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
         "additionalProperties": False,
-        "properties": {"store": store, **settings, "workloads": workloads},
+        "properties": {"store": store, "workloads": workloads},
         "$defs": definitions,
     }
 

@@ -38,17 +38,16 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
     """
     from flows.reports import overview
     from retrain.runs import console, records
-    from retrain.servers.schedule import next_runs
 
     if workload:
         records.check_name(project, workload)
-    listed, scheduled = [workload] if workload else records.names(project), next_runs(project)
-    states = [overview.state_of(project, name, scheduled.get(name)) for name in listed]
+    listed = [workload] if workload else records.names(project)
+    states = [overview.state_of(project, name) for name in listed]
 
     def show() -> None:
         used = [state for state in states if state["champion"] or state["last_run"] or workload]
         if used:
-            columns = ("workload", "champion", "accuracy", "age", "data", "next run")
+            columns = ("workload", "champion", "accuracy", "age", "data")
             console.print_table(columns, [_status_row(state) for state in used])
         for sentence in (sentence for state in used for sentence in _sentences(state)):
             print(wrapped(with_local_times(sentence)))
@@ -61,14 +60,13 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
 
 
 def _status_row(state: Mapping[str, Any]) -> tuple[Any, ...]:
-    champion, next_run = state["champion"], state["next_run"]
+    champion = state["champion"]
     data = state["data"] and state["data"][:8]
-    begins = next_run and local_time(next_run.time)
     if champion is None:
-        return state["workload"], "none", None, None, data, begins
+        return state["workload"], "none", None, None, data
     accuracy = f"{champion['metrics']['accuracy']:.4f}"
     since = ago(state["since"] or champion["created"]).removesuffix(" ago")
-    return state["workload"], f"version {champion['version']}", accuracy, since, data, begins
+    return state["workload"], f"version {champion['version']}", accuracy, since, data
 
 
 def _sentences(state: Mapping[str, Any]) -> Iterator[str]:
@@ -91,8 +89,6 @@ def _sentences(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: the data is {state['data'][:8]} now; the champion was trained on {old}."
     if state["resolution"]:
         yield f"{name}: {state['resolution']['says']}"
-    if state["next_run"] and not state["next_run"].planned:
-        yield f"{name}: the next run needs the servers: retrain up"
 
 
 def _show_workload(state: Mapping[str, Any]) -> None:

@@ -1,11 +1,12 @@
 """The commands about the project's servers: `up`, `down`."""
 
 from retrain.cli.command import SERVING, Answer, Clone, app
+from retrain.messages import wrapped
 
 
 @app.command(group=SERVING)
 def up(*, project: Clone) -> Answer:
-    """Start the Prefect server, a worker, the MLflow UI and Ray."""
+    """Start the Prefect server, a worker and the MLflow UI."""
     from retrain import tracking
     from retrain.servers import services
 
@@ -17,12 +18,13 @@ def up(*, project: Clone) -> Answer:
         return f"{url}/deployments" if service.name == "prefect" else url
 
     already_running = services.running(project)
-    running = services.up(project)
+    running, deployments = services.up(project)
 
     def show() -> None:
         for service in running:
             state = "runs already" if service in already_running else "started"
             print(f"{service.name:<8} {state:<13} {pages(service)}")
+        print(wrapped(f"Deployments: {', '.join(deployments)}"))
 
     return Answer([{"name": service.name, "url": service.url} for service in running], show)
 

@@ -1,8 +1,7 @@
-"""The commands about what is stored: `verify`, `gc` and `maintain`."""
+"""The commands about what is stored: `verify` and `gc`."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,13 +12,7 @@ from retrain.errors import UsageError
 
 if TYPE_CHECKING:
     from flows.verify import Fault, Verified
-    from retrain.remote_gc import Garbage
-
-Yes = Annotated[
-    bool,
-    Parameter(name=("--yes", "-y"), help="Do not ask; without a terminal nobody can be asked."),
-]
-NOTHING = Answer({}, lambda: print("Nothing was removed."))
+    from retrain.gc import Garbage
 
 
 @app.command(group=KEEPING)
@@ -75,13 +68,13 @@ def _lines(verified: "Verified") -> Iterator[str]:
 def gc(
     *,
     keep: int = 5,
+    days: int = 90,
     dry_run: bool = False,
-    remote: bool = False,
-    yes: Yes = False,
+    yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Remove what no recent run, model or other project needs.
+    """Remove what no recent run and no champion needs.
 
     It lists what would go, and asks first.
 
@@ -89,61 +82,23 @@ def gc(
 
     Args:
         keep: How many runs of each flow and workload are kept.
+        days: How many days the logs, reports and other files of earlier runs are kept.
         dry_run: List what would be removed, and remove nothing.
-        remote: Also what no project needs in the remote store of all machines.
+        yes: Do not ask; without a terminal nobody can be asked.
     """
     from retrain import gc
 
-    collect = partial(gc.collect, project, keep, remote=remote)
-    if not (dry_run or _is_agreed("gc", lambda: collect(dry_run=True), yes, to_json)):
-        return NOTHING
+    collect = partial(gc.collect, project, keep, days)
+    if not (dry_run or _is_agreed(lambda: collect(dry_run=True), yes, to_json)):
+        return Answer({}, lambda: print("Nothing was removed."))
     garbage = collect(dry_run=dry_run)
     size = sum(piece.bytes for piece in garbage)
     show = partial(_show_garbage, garbage, "To remove" if dry_run else "Removed")
     return Answer({"dry_run": dry_run, "bytes": size, "garbage": garbage}, show)
 
 
-@app.command(group=KEEPING)
-def maintain(
-    *,
-    dry_run: bool = False,
-    yes: Yes = False,
-    project: Clone,
-    to_json: ToJson,
-) -> Answer:
-    """Remove what has grown old, and what `gc` removes.
-
-    Packages of old versions, trials in MLflow, searches and reports go. What a rollback, a card, a
-    lineage or a reproduction needs stays. The section `retention` of params.yaml says for how long.
-    It lists what would go, and asks first.
-
-    Examples: `retrain maintain --dry-run`, `retrain maintain --yes`
-
-    Args:
-        dry_run: List what would be removed, and remove nothing.
-    """
-    from flows.maintain import clean
-
-    def look() -> "Sequence[Garbage]":
-        return clean(project, dry_run=True).garbage
-
-    if not (dry_run or _is_agreed("maintain", look, yes, to_json)):
-        return NOTHING
-    cleaned = clean(project, dry_run=dry_run)
-
-    def show() -> None:
-        _show_garbage(cleaned.garbage, "To remove" if dry_run else "Removed")
-        for failure in cleaned.failures:
-            print(f"retrain: {failure}", file=sys.stderr)
-
-    document = {"bytes": cleaned.bytes, **asdict(cleaned)}
-    return Answer(document, show, failed=bool(cleaned.failures))
-
-
-def _is_agreed(
-    command: str, look: "Callable[[], Sequence[Garbage]]", yes: bool, to_json: bool
-) -> bool:
-    """Whether a person agrees to what a command would remove, with `--yes` or after a look.
+def _is_agreed(look: "Callable[[], Sequence[Garbage]]", yes: bool, to_json: bool) -> bool:
+    """Whether a person agrees to what would be removed, with `--yes` or after a look.
 
     Raises:
         UsageError: Nobody can be asked.
@@ -153,7 +108,7 @@ def _is_agreed(
     if yes:
         return True
     if to_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(f"{command} removes files: add --yes, or look first with --dry-run.")
+        raise UsageError("gc removes files: add --yes, or look first with --dry-run.")
     garbage = look()
     _show_garbage(garbage, "To remove")
     return bool(garbage) and Confirm.ask("Remove them?", default=False)
@@ -162,8 +117,9 @@ def _is_agreed(
 def _show_garbage(garbage: "Sequence[Garbage]", verb: str) -> None:
     from rich.filesize import decimal
 
+    from retrain.gc import total
+
     for piece in garbage:
         print(f"{piece.kind:<9} {piece.name} {decimal(piece.bytes)}")
-    size = decimal(sum(piece.bytes for piece in garbage))
-    print(f"{verb}: {len(garbage) or 'nothing'}, {size}.")
+    print(f"{verb}: {total(garbage)}.")
     print("What a run has used or made in the last 24 hours stays.")

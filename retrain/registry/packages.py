@@ -30,10 +30,8 @@ def download(project: Project, version: ModelVersion) -> Path:
         The package's folder, as `versions.register` received it.
 
     Raises:
-        ValueError: The weights are missing, or are not those that were registered; or the
-            retention has removed the package.
+        ValueError: The weights are missing, or are not those that were registered.
     """
-    _check_there(version)
     uri = uri_of(project, version)
     local = tracking.local_path(uri)
     package = local or project.state / "champions" / (version.package_digest)
@@ -69,22 +67,9 @@ def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
 
     Returns:
         The package's folder; its files may be missing or changed.
-
-    Raises:
-        ValueError: The retention has removed the package.
     """
-    _check_there(version)
     uri = uri_of(project, version)
     return tracking.local_path(uri) or _download(project, uri, folder)
-
-
-def _check_there(version: ModelVersion) -> None:
-    if version.removed:
-        raise ValueError(
-            f"The package of {version.title} was removed by the retention on "
-            f"{version.removed[:10]}. Have it again with: "
-            f"retrain reproduce {version.name}@{version.version}"
-        )
 
 
 def _has_weights(package: Path, version: ModelVersion) -> bool:

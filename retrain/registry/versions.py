@@ -23,7 +23,6 @@ CHAMPION = "champion"
 REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
 TRAINING = "retrain.train_digest"  # a tag of each version that this project has registered
 PACKAGES = "packages"  # the folder of the run's artifacts
-REMOVED = "retrain.removed"  # a tag of a version without a package any more: when that was removed
 # The attributes that are JSON in their tags.
 JSON = {"images", "metrics", "latency", "min_confidence"}
 
@@ -112,7 +111,6 @@ class ModelVersion(Candidate):
         created: When it was registered (ISO 8601, UTC).
         broken: Why it cannot be served; None if nothing is known against it.
         latency: How fast it was in the last check before a promotion; None before the first.
-        removed: When the retention removed its package (ISO 8601, UTC); None if it is there.
     """
 
     version: int
@@ -121,7 +119,6 @@ class ModelVersion(Candidate):
     created: str
     broken: str | None = None
     latency: Latency | None = None
-    removed: str | None = None
 
     @property
     def title(self) -> str:
@@ -201,7 +198,7 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
-    """The version with a package; None when the package is not registered, or was removed."""
+    """The version with a package; None when the package is not registered."""
     return _find(project, name, "package_digest", package_digest)
 
 
@@ -214,7 +211,7 @@ def _find(project: Project, name: str, tag: str, value: str) -> ModelVersion | N
     """The version with a tag; the one that was changed last, if there are several."""
     model = snapshot.read(project, name)
     for version in model.versions.values():
-        if version.tags.get(f"retrain.{tag}") == value and REMOVED not in version.tags:
+        if version.tags.get(f"retrain.{tag}") == value:
             return _read(version, model)
     return None
 

@@ -39,6 +39,7 @@ logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets
 
 QUIET_SECONDS = 2.0  # what ends sooner shows no progress
 PLAIN_LINE_SECONDS = 5.0
+SILENT_SECONDS, MOST_SILENT_SECONDS = 3.0, 60.0  # before a line that something goes on; it doubles
 DRAWN_SECONDS = 0.1  # between two updates of a count, which may be a million small files
 WIDTH = 110  # without a terminal, so that tables in a CI log are not cut at 80
 
@@ -73,10 +74,15 @@ class Progress:
 
 @dataclass
 class _Screen:
-    """The screen, when this process has one, and the file that has all other output."""
+    """The screen, when this process has one, and the file that has all other output.
+
+    Attributes:
+        said: When the last line was shown, by `time.monotonic`.
+    """
 
     console: Console | None = None
     log: Path | None = None
+    said: float = 0.0
 
 
 _screen = _Screen()
@@ -144,6 +150,7 @@ def shown_on(stream: TextIO) -> Iterator[None]:
 
 def say(line: str | Table) -> None:
     """Shows a line, with its times in the local zone and as a log record too, or a table."""
+    _screen.said = monotonic()
     if isinstance(line, str):
         line = with_local_times(line)
     if isinstance(line, str) and line:
@@ -193,7 +200,8 @@ class _LateBar(Bar):
 def progress(name: str) -> Iterator[Show]:
     """Shows that something goes on: a live bar in a terminal, else a line every few seconds.
 
-    What ends within two seconds shows nothing. Inside another block, it is a part of what that one
+    What ends within two seconds shows nothing. Where there is no bar, what is silent for longer has
+    a line, too. Inside another block, it is a part of what that one
     shows.
 
     Args:
@@ -250,17 +258,26 @@ def _live_bar(name: str) -> Iterator[Show]:
 
 @contextmanager
 def _plain_lines(name: str) -> Iterator[Show]:
-    last = monotonic()
+    began, last, told = monotonic(), monotonic(), ""
     context = copy_context()  # of the run: Prefect needs it for lines from the training's thread
 
     def show(_: float | None, text: str) -> None:
-        nonlocal last
+        nonlocal last, told
+        told = text
         if monotonic() - last >= PLAIN_LINE_SECONDS:
             last = monotonic()
             # Two threads cannot be in the same context.
             context.copy().run(say, escape(f"  {name}  {text}"))
 
-    yield show
+    def break_silence(over: Event) -> None:
+        pause = SILENT_SECONDS
+        while not over.wait(pause):
+            if monotonic() - _screen.said >= pause:
+                pause = min(2 * pause, MOST_SILENT_SECONDS)
+                say(escape(f"  {name}  {told or 'goes on'}  {monotonic() - began:.0f} s"))
+
+    with telling_meanwhile(break_silence):
+        yield show
 
 
 @contextmanager

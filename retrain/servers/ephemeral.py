@@ -43,7 +43,8 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
     os.environ["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
     # Closes its input, which ends it, and waits. First to be registered, last to be called.
     atexit.register(process.communicate)
-    with console.progress("starting"):
+    with console.progress("starting") as show:
+        show(None, "the libraries, and a Prefect server, whose database is made the first time")
         gc.disable()  # a sixth of the time of the imports, which leave nothing to collect
         for call in meanwhile:
             if _is_up(port):

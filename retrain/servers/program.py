@@ -9,10 +9,7 @@ meanwhile. In the server's own process, the tool is imported only once.
 import gc
 import os
 import runpy
-import secrets
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import zoneinfo
@@ -26,10 +23,8 @@ from time import sleep
 import psutil
 
 from retrain import databases, tracking
-from retrain.atomic import write_json
-from retrain.project import Project, find_project
+from retrain.project import find_project
 from retrain.runs import lost
-from retrain.servers import ray_cluster
 from retrain.servers.reachable import request
 
 # In the environment of a service of `make up`, and of all that it starts: `<.retrain>:<name>`. A
@@ -48,9 +43,7 @@ def main() -> None:
     _, name, *command = sys.argv
     if mark := os.environ.get(MARK):
         end_processes(mark)  # of the service as it was before it died
-    if name == "ray":
-        command += _prepare_ray(find_project())
-    elif name == "mlflow":
+    if name == "mlflow":
         tracking.client(find_project())
     elif name == "worker":
         _end_runs_of_dead_worker()
@@ -120,27 +113,6 @@ def _collect_garbage() -> None:
         while gc.get_count()[0] < GARBAGE_OBJECTS:
             sleep(0.5)
         gc.collect(2 if number % YOUNG_COLLECTIONS == 0 else 1)
-
-
-def _prepare_ray(project: Project) -> list[str]:
-    """Writes a new token and the address of the Ray that starts; gives the rest of its arguments.
-
-    Without the token, other users of this machine cannot run code on the Ray. The port is a free
-    one, because the Ray of another clone may run too.
-    """
-    sessions = project.state / "ray"
-    shutil.rmtree(sessions, ignore_errors=True)  # of earlier starts
-    [token] = map(Path, ray_cluster.token(project).values())
-    token.unlink(missing_ok=True)
-    token.touch(mode=0o600, exist_ok=False)
-    token.write_text(secrets.token_hex(32), encoding="utf-8")
-    with socket.socket() as probe:
-        probe.bind((ray_cluster.HOST, 0))
-        port = probe.getsockname()[1]
-    address = {"address": f"{ray_cluster.HOST}:{port}", "pid": os.getpid()}
-    write_json(project.state / ray_cluster.SHARED, address)
-    is_short = len(os.fsencode(sessions)) <= ray_cluster.MAX_SESSIONS_PATH
-    return ["--port", str(port), *(("--temp-dir", str(sessions)) if is_short else ())]
 
 
 def _end_runs_of_dead_worker() -> None:

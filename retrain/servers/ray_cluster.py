@@ -1,47 +1,30 @@
-"""Connects to Ray: the cluster of `RAY_ADDRESS`, the Ray of `make up`, or one for this process.
-
-The Ray of `make up` saves a run the 3 to 5 s of starting one, and the time of stopping it.
-"""
+"""Connects to Ray: the cluster of `RAY_ADDRESS`, or one of this process."""
 
 import json
 import logging
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from retrain import hardware
 from retrain.atomic import write_text
-from retrain.errors import UsageError
 from retrain.hardware import Node
-from retrain.project import Project, find_project
 from retrain.servers import machines, reachable
 
 # Training workers and Ray's other tasks share a small machine: with as many logical CPUs as cores,
 # two workers would take all CPUs, and the other tasks would never start.
 MIN_LOGICAL_CPUS = 4
 
-HOST = "127.0.0.1"
 ONLY_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" has Ray listen there; the name is Ray's
-SERVICE = "ray"
-SHARED = "ray.json"  # where the Ray of `make up` listens, and its process
-# Ray's sockets have paths 65 characters longer than this folder's; the system's limit is 107.
-MAX_SESSIONS_PATH = 107 - 65
 NODES = "cluster.json"
 ANSWER_SECONDS = 2.0
 # Of the project's packages, these are not sent to a cluster's workers.
 NOT_SENT = ("benchmarks", "tests")
-# Variables that are not passed to Ray workers: those of Prefect, Ray, the shell and the terminal.
-SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
-NOT_PASSED_ON = ("PREFECT_", "RAY_", "RETRAIN_SERVICE", *SHELL)
-
 # What is passed to the workers of a cluster whose machines do not have it.
 PASSED_TO_A_CLUSTER = ("AWS_", "HF_TOKEN", "MLFLOW_TRACKING_")
-
-logger = logging.getLogger("retrain")
 
 
 def connect() -> None:
@@ -53,7 +36,7 @@ def connect() -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if is_remote():
         _connect_to_cluster()
-    elif not _connect_to_service():
+    else:
         ray.init(
             address="local",  # not the Ray of another user on this machine
             num_cpus=logical_cpus(),
@@ -75,7 +58,7 @@ def _connect_to_cluster() -> None:
     _check_loopback()
     try:
         ray.init(
-            runtime_env=_project_code() | _passing_on(_for_a_cluster(), replace=False),
+            runtime_env=_project_code() | _passing_on(_for_a_cluster()),
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -168,11 +151,6 @@ def logical_cpus() -> int:
     return max(int(cpu_count()), MIN_LOGICAL_CPUS)  # respects the limits of a container
 
 
-def token(project: Project) -> dict[str, str]:
-    """The environment variable with the token file of the Ray of a clone's `make up`."""
-    return {"RAY_AUTH_TOKEN_PATH": str(project.state / "ray-token")}
-
-
 def answers(address: str) -> bool:
     """Whether a Ray answers at an address (`host:port`) within two seconds."""
     host, port = address.split(":")
@@ -215,65 +193,6 @@ def sent(root: Path) -> list[str]:
     return sorted({*packages, *modules, "params.yaml"} - {*NOT_SENT})
 
 
-def _connect_to_service() -> bool:
-    """Connects to the Ray of `make up`.
-
-    Returns:
-        False when there is none, or it cannot be used; the second case is logged.
-    """
-    import ray
-
-    try:
-        project = find_project()
-    except UsageError:
-        return False
-    address, environment = _shared(project)
-    if not address:
-        return False
-    if not answers(address):
-        logger.warning("The Ray of `make up` does not answer; this run starts its own.")
-        return False
-    os.environ.update(token(project))
-    try:
-        ray.init(
-            address=address,
-            runtime_env=_passing_on(_changed(environment)),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    except (Exception, SystemExit) as error:  # Ray exits when it finds no server
-        logger.warning("The Ray of `make up` cannot be used (%s); this run starts its own.", error)
-        ray.shutdown()
-        return False
-    return True
-
-
-def shared_address(project: Project) -> str | None:
-    """Where the Ray of `make up` listens (`host:port`); None if its process is not there."""
-    return _shared(project)[0]
-
-
-def _shared(project: Project) -> tuple[str | None, dict[str, str]]:
-    """The address of the Ray of `make up`, and the environment of its process."""
-    import psutil
-
-    with suppress(FileNotFoundError, psutil.Error):
-        shared = json.loads((project.state / SHARED).read_text(encoding="utf-8"))
-        variables = dict(psutil.Process(shared["pid"]).environ())
-        if "RETRAIN_SERVICE" in variables:  # else the system gave its number to another process
-            return shared["address"], variables
-    return None, {}
-
-
-def _changed(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of this process's environment that differ from those of another one."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if environment.get(name) != value and not name.startswith(NOT_PASSED_ON)
-    }
-
-
 def _for_a_cluster() -> dict[str, str]:
     """The variables that a cluster's workers need for the servers of the run."""
     return {
@@ -281,21 +200,17 @@ def _for_a_cluster() -> dict[str, str]:
     }
 
 
-def _passing_on(variables: Mapping[str, str], *, replace: bool = True) -> dict[str, Any]:
-    """The `runtime_env` that sets variables in a run's workers; empty if there are none to set.
+def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:
+    """The `runtime_env` that gives variables to workers that lack them; empty without variables.
 
     Ray's own `env_vars` are not used, because Ray writes their values to its logs, passwords too.
     An empty `runtime_env` reuses workers that run already.
-
-    Args:
-        variables: The variables.
-        replace: Whether they replace those that the workers have.
     """
 
     def set_variables() -> None:
         import os  # of the worker
 
-        os.environ.update(variables if replace else variables | os.environ)
+        os.environ.update(variables | os.environ)
 
     return {"worker_process_setup_hook": set_variables} if variables else {}
 

@@ -1,4 +1,4 @@
-"""Starts and stops the project's servers: Prefect with a worker, the MLflow UI, and Ray.
+"""Starts and stops the project's servers: Prefect with a worker, and the MLflow UI.
 
 `supervisor` runs them in the background, on loopback only, until `down`, and starts one again that
 dies. Its configuration is `.retrain/supervisord.conf`, with which its own command works, too:
@@ -8,6 +8,7 @@ dies. Its configuration is `.retrain/supervisord.conf`, with which its own comma
 
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -27,19 +28,16 @@ import psutil
 from retrain.atomic import write_text
 from retrain.errors import UsageError
 from retrain.locks import locked
-from retrain.logins import without_login
 from retrain.project import Project
-from retrain.servers import ray_cluster
 from retrain.servers.program import MARK, POOL, end_processes
-from retrain.servers.ray_cluster import HOST
 from retrain.servers.reachable import request
 
 CONFIGURATION = "supervisord.conf"
 SOCKET = "supervisor.sock"
+HOST = "127.0.0.1"
 WORKER = "local-worker"
 START_SECONDS = 180.0  # a first start migrates a database, on a machine that may be busy
 LOG_LINES = 12
-DEPLOYMENTS = (Path("prefect.yaml"),)
 ALIVE = ("STARTING", "RUNNING")
 
 # A service that dies within ten seconds is tried again after 1, 2, 3, … seconds: for over an hour.
@@ -63,11 +61,10 @@ class Service:
 
     Attributes:
         name: The name of the service for supervisor, in messages, and of its log.
-        url: The address of the service: of its pages for a browser, or of Ray; None for the worker.
+        url: The address of its pages for a browser; None for the worker.
         module: The module that is run, and its arguments.
-        other_port: How a person chooses another port; empty if it is not given one.
-        health: The path of a page that answers when it is ready, if it has one.
-        stop_signal: The signal that ends it.
+        other_port: How a person chooses another port; empty for the worker.
+        health: The path of a page that answers when it is ready; empty for the worker.
     """
 
     name: str
@@ -75,18 +72,17 @@ class Service:
     module: tuple[str, ...]
     other_port: str = ""
     health: str = ""
-    stop_signal: str = "TERM"
 
 
-def up(project: Project) -> list[Service]:
+def up(project: Project) -> tuple[list[Service], list[str]]:
     """Starts the services that do not run yet, and registers the deployments.
 
     Args:
         project: The clone that the services belong to.
 
     Returns:
-        All services, also those that already ran: `prefect`, `mlflow`, `ray`, `worker`. There is
-        no `mlflow` or `ray` if the environment names the user's own server or cluster.
+        All services, also those that already ran: `prefect`, `mlflow`, `worker`; and the names of
+        the deployments. There is no `mlflow` if the environment names the user's own server.
 
     Raises:
         UsageError: A service runs with other settings than the configured ones, or the Prefect
@@ -105,12 +101,12 @@ def up(project: Project) -> list[Service]:
         _start_supervisor(project, services, api)
         try:
             _start(project, api, missing)
-            _deploy(project, api)
+            deployments = _deploy(project, api)
         except BaseException:
             if not alive:
                 _stop(project)
             raise
-        return running(project)
+        return running(project), deployments
 
 
 def down(project: Project) -> list[str]:
@@ -127,13 +123,6 @@ def running(project: Project) -> list[Service]:
     states = _states(project)
     alive = {name for name, info in states.items() if info["statename"] in ALIVE}
     return [service for service in services_of(project) if service.name in alive] if alive else []
-
-
-def address_of(project: Project, name: str) -> str | None:
-    """The address of a service that runs, or of the MLflow server that the project uses."""
-    if name == "mlflow" and project.tracking_uri.startswith("http"):
-        return without_login(project.tracking_uri).rstrip("/")
-    return next((service.url for service in running(project) if service.name == name), None)
 
 
 def server_api(project: Project) -> str:
@@ -164,16 +153,6 @@ def services_of(project: Project) -> list[Service]:
         change = "export MLFLOW_PORT with another one"
         url = f"http://{HOST}:{port}"
         services.append(Service("mlflow", url, mlflow, change, health="/health"))
-    if not ray_cluster.is_remote():  # else there is a cluster already
-        ray = (
-            *("ray.scripts.scripts", "start", "--head", "--block", "--node-ip-address", HOST),
-            *("--num-cpus", str(ray_cluster.logical_cpus())),
-            *("--object-store-memory", str(psutil.virtual_memory().total // 10)),
-            *("--include-dashboard", "false", "--disable-usage-stats"),
-        )
-        address = ray_cluster.shared_address(project)
-        # Killed, because it takes 17 s to end on SIGTERM; it has nothing to lose.
-        services.append(Service(ray_cluster.SERVICE, address, ray, stop_signal="KILL"))
     worker = ("prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", WORKER)
     return [*services, Service("worker", None, worker)]
 
@@ -198,7 +177,6 @@ def _configuration(project: Project, services: Sequence[Service]) -> str:
             "command": shlex.join((sys.executable, *arguments)),
             "environment": f'{MARK}="{project.state}:{service.name}"',
             "stdout_logfile": project.logs / f"{service.name}.log",
-            "stopsignal": service.stop_signal,
             "priority": number,  # they are stopped in the opposite order
         }
     lines = []
@@ -219,7 +197,7 @@ def _refuse_other_machine(api: str) -> None:
 
 def refuse_taken_port(service: Service) -> None:
     """Raises `ValueError` if the port of a service is taken."""
-    if not service.other_port:  # it takes a free one, or listens to nobody
+    if not service.other_port:
         return
     port = urlsplit(service.url or "").port
     with socket.socket() as probe:
@@ -296,9 +274,6 @@ def _is_ready(project: Project, api: str, service: Service, info: Mapping[str, A
     """Whether a service that was just started can be used."""
     if service.health:
         return request(f"{service.url}{service.health}")[0] == 200
-    if service.name == ray_cluster.SERVICE:
-        address = ray_cluster.shared_address(project)
-        return address is not None and ray_cluster.answers(address)
     status, text = request(f"{api}/work_pools/{POOL}/workers/filter", {})
     return status == 200 and any(
         worker["name"] == WORKER
@@ -318,13 +293,18 @@ def _stop(project: Project) -> None:
     end_processes(f"{project.state}:")
 
 
-def _deploy(project: Project, api: str) -> None:
-    """Registers the deployments of the project."""
-    files = [str(file) for file in DEPLOYMENTS if (project.root / file).exists()]
-    process = _run(project, api, "retrain.servers.deployments", *files)
-    if process.returncode:
+def _deploy(project: Project, api: str) -> list[str]:
+    """Has Prefect register the deployments of `prefect.yaml`; returns their names.
+
+    Raises:
+        ValueError: Prefect refuses one.
+    """
+    process = _run(project, api, "prefect", "--no-prompt", "deploy", "--all")
+    # Prefect skips an invalid entry; the exit code is 0 if others are valid.
+    if process.returncode or "Skipping" in process.stdout:
         last_lines = "\n".join(process.stdout.splitlines()[-LOG_LINES:])
-        raise ValueError(f"The deployments of {' and '.join(files)} were refused:\n{last_lines}")
+        raise ValueError(f"The deployments of prefect.yaml were refused:\n{last_lines}")
+    return re.findall(r"Deployment '(.+)' successfully", process.stdout)
 
 
 def _run(project: Project, api: str, *module: str) -> "subprocess.CompletedProcess[str]":
@@ -334,11 +314,11 @@ def _run(project: Project, api: str, *module: str) -> "subprocess.CompletedProce
         # Six fewer processes: jobs are for the evaluation of language models.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
-    variables = {"PREFECT_API_URL": api, "PREFECT_CLI_COLORS": "false"}
+    variables = {"PREFECT_API_URL": api, "PREFECT_CLI_COLORS": "false", "COLUMNS": "500"}
     return subprocess.run(
         [sys.executable, "-m", *module],
         cwd=project.root,
-        env=preset | os.environ | ray_cluster.token(project) | variables,
+        env=preset | os.environ | variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -23,13 +23,11 @@ import pytest
 from tests import templates
 from tests.flows.conftest import RETRAIN, draw_photos, make_clone
 
-SECRETS = PASSWORD, TOKEN, HUB, BUCKET, WEBHOOK, MAIL = [secrets.token_hex(8) for _ in range(6)]
+SECRETS = PASSWORD, TOKEN, HUB, BUCKET, WEBHOOK = [secrets.token_hex(8) for _ in range(5)]
 ENVIRONMENT = {
     "HF_TOKEN": HUB,
     "AWS_SECRET_ACCESS_KEY": BUCKET,
     "RETRAIN_WEBHOOK_URL": f"http://127.0.0.1:9/{WEBHOOK}",
-    "RETRAIN_SMTP_URL": f"smtp://ann:{MAIL}@127.0.0.1:9",
-    "RETRAIN_MAIL_TO": "ops@127.0.0.1",
     "FSSPEC_HTTP": json.dumps({"headers": {"X-Token": TOKEN}}),
 }
 SIZES = ("--set", "images.channels=3", "--set", "images.size=8")

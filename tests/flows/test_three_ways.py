@@ -1,11 +1,12 @@
 """Three ways in, one result: the command line, DVC, and a deployment on the project's server."""
 
 import json
+import os
 import re
 import subprocess
 import urllib.request
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from urllib.error import HTTPError
 
 import pytest
@@ -211,6 +212,15 @@ def test_a_workload_that_init_made_is_one_model_three_ways(clone, servers, tmp_p
     assert status["last_run"]["model"] == trained["model"] == record["facts"]
     params.write_text(before[0])
     deployments.write_text(before[1])
+
+
+def test_the_deployment_gc_removes_what_nothing_needs(clone, first, servers):
+    old = clone.root / "reports" / "vit" / "old.html"
+    old.write_text("12345")
+    os.utime(old, (time() - 91 * 86400,) * 2)
+    gc = ("prefect", "deployment", "run", "gc/weekly", "--watch")
+    assert "Removed: 1, 5 bytes." in clone.run(*gc, COLUMNS="500", **servers).stdout
+    assert not old.exists()
 
 
 # Any model passes the gate, and waits then.

@@ -4,17 +4,16 @@ import os
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from retrain import gc, roots, tracking
+from retrain import gc, tracking
+from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import lineage, versions
+from retrain.registry import lineage
 from retrain.registry.lineage import Images, Lineage, Made
-from retrain.runs import records
-from retrain.store import RunContext, Store, write_json
+from retrain.store import RunContext, Store
 from tests import templates
 from tests.retrain.test_store import make_toy, with_lr
 
@@ -129,7 +128,6 @@ def test_a_dry_run_lists_the_same_and_removes_nothing(project, store):
     would = gc.collect(project, dry_run=True)
     assert made.folder.exists()
     assert [(each.kind, each.bytes) for each in would if each.kind == "scratch"] == [("scratch", 5)]
-    assert not list(store.root.glob("roots/*"))
     size = sum(path.stat().st_size for path in made.folder.rglob("*") if path.is_file())
     assert gc.Garbage("artifact", f"toy {made.key}", size) in would
     assert gc.collect(project) == would
@@ -201,79 +199,26 @@ def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(projec
     assert not used.folder.exists()
 
 
-def test_what_another_project_needs_stays(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    ours, theirs = (make_project(tmp_path / name) for name in ("ours", "theirs"))
-    store = Store(ours.store)
-    made = [made_with(ours, store, lr) for lr in (0.1, 0.2, 0.3)]
-    for project, each in ((ours, made[0]), (theirs, made[1])):
-        keep_run(project, 1, each)
-        roots.add(project, [("toy", each.key)])  # as a run does when it writes its document
-    assert collected(ours, "artifact") == [f"toy {made[2].key}"]
-    assert collected(theirs, "artifact") == []
-    for number in range(2, 8):  # they need something else now, and say so with their own gc
-        keep_run(theirs, number)
-    assert collected(ours, "artifact") == []
-    assert collected(theirs, "artifact") == [f"toy {made[1].key}"]
-    assert [each.folder.exists() for each in made] == [True, False, False]
-
-
-def test_a_project_that_has_vanished_needs_nothing_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
-    ours, theirs = (make_project(tmp_path / name) for name in ("ours", "theirs"))
-    made = made_with(ours, Store(ours.store), 0.1)
-    roots.add(theirs, [("toy", made.key)])
-    folder = Store(ours.store).root / "roots"
-    age(folder, 89 * 24)
-    assert gc.collect(ours) == []
-    roots.add(theirs, ())  # a run that found nothing to do
-    age(folder, 89 * 24)
-    assert gc.collect(ours) == []
-    age(folder, 48)
-    assert collected(ours, "artifact") == [f"toy {made.key}"]
-
-
-def test_a_registered_training_is_kept_until_the_last_run_of_its_name(project, store):
-    templates.place_mlflow_database(project.root)
-    client = tracking.client(project)
-    names = ("try-0", "try-1", "try-2", "vit")
-    made = [made_with(project, store, lr) for lr in (0.1, 0.2, 0.3, 0.4)]
-    for number, (name, each) in enumerate(zip(names, made, strict=True)):
-        if name != "vit":  # it is in `params.yaml`, and needs no run
-            keep_run(project, number + 1, workload=name)
-        client.create_registered_model(name)
-        tags = {"retrain.train_digest": each.digest}
-        client.create_model_version(name, source="somewhere", tags=tags)
-    assert collected(project, "artifact", keep=2) == [f"toy {made[0].key}"]
-    assert records.names(project) == ["vit", "cnn", "try-1", "try-2"]
-
-
-def test_the_training_of_a_version_goes_with_its_package(project, store):
-    templates.place_mlflow_database(project.root)
-    client = tracking.client(project)
-    client.create_registered_model("vit")
-    made = [made_with(project, store, lr) for lr in (0.1, 0.2, 0.3)]
-    for each in made:
-        tags = {"retrain.train_digest": each.digest}
-        client.create_model_version("vit", source="somewhere", tags=tags)
-    client.set_model_version_tag("vit", "2", versions.REMOVED, "2026-11-25T00:00:00+00:00")
-    without = [SimpleNamespace(name="vit", version=3)]
-    found = [piece.name for piece, _ in gc.findings(project, dry_run=True, without=without)]
-    assert sorted(found) == sorted(f"toy {each.key}" for each in made[1:])
-    assert collected(project, "artifact") == [f"toy {made[1].key}"]
-
-
-def test_old_logs_of_runs_go(project):
-    project.logs.mkdir(parents=True)
-    for name in ("20261101-120000-train-vit.log", "20261102-120000-train-vit.log", "prefect.log"):
-        (project.logs / name).write_text("12345")
-    age(project.logs, 31 * 24)
-    (project.logs / "20261102-120000-train-vit.log").touch()
-    assert gc.collect(project) == [
-        gc.Garbage("log", ".retrain/logs/20261101-120000-train-vit.log", 5)
+def test_old_files_of_runs_go_but_for_those_of_the_last_runs(project):
+    keep_run(project, 1)
+    old = [
+        *("logs/20261101-120000-train-vit.log", "searches/vit/1/trials", "drift/vit/run-0.json"),
+        *("production/vit/answers/a.parquet", "champions/package/model", "learnt_pixels/a.npy"),
+        *("../reports/vit/run-0.html", "../reports/vit/run-1.html", "../reports/vit/latest.html"),
+        "logs/prefect.log",
     ]
-    assert len(list(project.logs.iterdir())) == 2
+    for name in old:
+        path = project.state / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("12345")
+    age(project.root, 31 * 24)
+    (project.logs / "20261102-120000-train-vit.log").write_text("young")
+    assert gc.collect(project) == []
+    garbage = gc.collect(project, days=30)
+    assert {each.kind for each in garbage} == set(gc.OF_RUNS)
+    assert {each.bytes for each in garbage} == {5}
+    left = [name for name in old if (project.state / name).exists()]
+    assert left == ["../reports/vit/run-1.html", "../reports/vit/latest.html", "logs/prefect.log"]
 
 
 def test_what_the_champion_came_from_stays(project, store):

@@ -1,9 +1,7 @@
 """The private interfaces of libraries are still what `retrain/patches.py` takes them for."""
 
 import ast
-import asyncio
 import inspect
-import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from weakref import WeakSet
@@ -30,24 +28,6 @@ def test_prefect_still_waits_in_a_fork_for_what_it_has_reset():
     base = services._QueueServiceBase
     assert "self._done_event = None" in inspect.getsource(base.reset_for_fork)
     assert "assert self._done_event is not None" in inspect.getsource(base._drain)
-
-
-def test_prefect_finds_the_commit_of_a_clone_with_a_remote(tmp_path, monkeypatch):
-    for name in ("GITHUB_SHA", "CI_COMMIT_SHA", "BITBUCKET_COMMIT", "BUILD_SOURCEVERSION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-
-    def git(*arguments):
-        identity = ("-c", "user.name=A", "-c", "user.email=a@b.c")
-        done = subprocess.run(["git", *identity, *arguments], stdout=subprocess.PIPE, check=True)
-        return done.stdout.decode().strip()
-
-    git("init", "-q")
-    git("commit", "-q", "--allow-empty", "-m", "first")
-    assert asyncio.run(patches.version_of_clone()) is None
-    git("remote", "add", "origin", "https://git.example/team/project.git")
-    found = asyncio.run(patches.version_of_clone())
-    assert found.version == git("rev-parse", "HEAD")[:8]
 
 
 def test_ray_train_still_has_the_helper_that_needs_a_dashboard():

@@ -2,7 +2,7 @@ import pytest
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.settings import REMOTE, Retention
+from retrain.settings import REMOTE
 
 
 @pytest.fixture
@@ -35,24 +35,3 @@ def test_what_is_no_remote_store_is_refused(project, section, message):
     with pytest.raises(UsageError, match=message) as refused:
         _ = project.store_remote
     assert "secret" not in str(refused.value)
-
-
-def test_each_limit_of_the_retention_is_the_file_s_or_the_default(project):
-    assert project.retention == Retention(versions=20, days=90)
-    project.params.write_text("retention:\n  versions: 5\nworkloads: {}\n")
-    assert project.retention == Retention(versions=5, days=90)
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{versions: 0}", "params.yaml: retention.versions: Input should be greater"),
-        ("{days: '9'}", "params.yaml: retention.days: Input should be a valid integer"),
-        ("{months: 3}", "params.yaml: retention.months: Extra inputs are not permitted"),
-        ("90", "params.yaml: retention: Input should be a valid dictionary"),
-    ],
-)
-def test_what_is_no_retention_is_refused(project, section, message):
-    project.params.write_text(f"retention: {section}\nworkloads: {{}}\n")
-    with pytest.raises(UsageError, match=message):
-        _ = project.retention

@@ -53,7 +53,7 @@ def test_the_examples_in_the_help_of_a_command_can_be_called(capsys, command):
     text = " ".join(shown(capsys, command, "--help").split())
     examples = re.findall(rf"retrain {command}[^,]*", text.partition("Example")[2].split("  ")[0])
     examples = [example.split(" Arguments ")[0].split(" Options ")[0] for example in examples]
-    if command not in ("plan", "step", "up", "down"):
+    if command not in ("step", "up", "down"):
         assert examples
     for example in [*examples, *EXAMPLES.values()]:
         words = shlex.split(example.split(" > ")[0].replace("vit", "toy"))[1:]
@@ -87,7 +87,6 @@ def completed(tmp_path, *words):
         (("train", "toy", "--refr"), {"--refresh"}),
         (("train", "toy", "--set", "train.lr"), {"train.lr="}),
         (("params", "toy", "gate.marg"), {"gate.margin"}),
-        (("open", "toy", ""), {"report", "mlflow", "prefect"}),
     ],
 )
 def test_bash_completes_commands_workloads_and_keys(clone, words, offered):

@@ -27,7 +27,7 @@ def clone(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["train"], 2, "WORKLOAD requires an argument. (see: retrain train --help)"),
+        (["train"], 2, "Which workload is to be trained?"),
         (["trian", "toy"], 2, 'Did you mean "train"?'),
         (["train", "toy", "--epochs", "3"], 2, "Unknown option: --epochs."),
         (["train", "toy", "--refres"], 2, "Did you mean --refresh?"),
