@@ -46,12 +46,12 @@ def test_a_value_is_shown_with_the_line_that_set_it(capsys):
     assert found["train.lr"] == (0.02, "params.yaml:11")
     assert found["train.epochs"] == (7, "params.yaml:4")  # by the merge of YAML
     assert found["train.batch_size"] == (64, None)
-    assert found["gate.min"] == ({"accuracy": 0.5}, "params.yaml:14")
+    assert found["gate.min"] == ({"accuracy": 0.5}, "params.yaml:13")
     assert found["data.path"] == ("data/toy", "params.yaml:7")
     assert "train.lora" in found
     assert not {"train.lora.r", "model.factory"} & found.keys()
     ours = settings(capsys, "ours", "model.")
-    assert ours["model.factory"] == ("a:b", "params.yaml:18")
+    assert ours["model.factory"] == ("a:b", "params.yaml:19")
     assert "model.hidden_size" not in ours
 
 
