@@ -53,7 +53,7 @@ test: setup  ## Run the tests, but for the slow ones.
 test-all: test  ## Run the slow tests, too.
 	$(PYTEST) -m slow
 
-test-cluster: setup  ## Train on two machines made of namespaces, and let them and their servers fail (as root).
+test-cluster: setup  ## Train on two machines made of namespaces, and lose one of them (as root).
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
 fuzz: setup  ## Try broken images, data sets and configurations (CASES=2000).

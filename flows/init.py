@@ -28,7 +28,7 @@ from retrain.project import PARAMS, Project
 from tasks.data.survey import Survey as Survey, survey
 from tasks.pull.dvc_source import STARTER
 from tasks.pull.local_source import LocalSource
-from tasks.train.proposal import Proposal as Proposal, find_backbone, propose, this_machine
+from tasks.train.proposal import Proposal as Proposal, find_backbone, propose, threads_here
 
 DEPLOYMENTS = "prefect.yaml"
 PINNED = "data.dvc"
@@ -68,14 +68,12 @@ def take_over(project: Project, example: str) -> list[str]:
     """
     examples = {file.stem: file for file in (project.root / "examples").glob("*.yaml")}
     if example not in examples:
-        raise UsageError(
-            f"--example {example}: no such example. There are: {', '.join(sorted(examples))}."
-        )
+        known = ", ".join(sorted(examples))
+        raise UsageError(f"--example {example}: no such example. There are: {known}.")
     if example in workload_names(project.params):
         raise UsageError(f"There is a workload {example} already.")
-    _add(
-        project, example, examples[example].read_text(encoding="utf-8").partition("workloads:\n")[2]
-    )
+    text = examples[example].read_text(encoding="utf-8")
+    _add(project, example, text.partition("workloads:\n")[2])
     return [PARAMS, DEPLOYMENTS]
 
 
@@ -120,7 +118,7 @@ def look(
         except FileNotFoundError as error:
             raise UsageError(f"--pretrained: {error}.") from None
     path = _place(project, name, images).as_posix()
-    return seen, propose(path, seen, this_machine(), backbone)
+    return seen, propose(path, seen, threads_here(), backbone)
 
 
 def write(
@@ -195,25 +193,29 @@ def _add(project: Project, name: str, entry: str) -> None:
     Raises:
         UsageError: Nothing can be added there.
     """
-    texts = {}
     deployment = DEPLOYMENT.format(name=as_yaml(name))
-    for file, section, more in (
-        (PARAMS, "workloads", entry),
-        (DEPLOYMENTS, "deployments", deployment),
-    ):
-        before = (project.root / file).read_text(encoding="utf-8")
-        texts[file] = f"{before.rstrip()}\n{more}"
-        try:
-            added = len(parse_yaml(texts[file])[section]) - len(parse_yaml(before)[section] or ())
-        except YAMLError:
-            added = 0
-        if added != 1:
-            raise UsageError(
-                f"{file}: nothing can be added at its end; let `{section}:` be its last section, "
-                "with entries indented by two spaces."
-            )
+    texts = {
+        PARAMS: _append(project.params, "workloads", entry),
+        DEPLOYMENTS: _append(project.root / DEPLOYMENTS, "deployments", deployment),
+    }
     for file, text in texts.items():
         atomic.write_text(project.root / file, text)
+
+
+def _append(file: Path, section: str, entry: str) -> str:
+    """The text of a file with one more entry of its last section."""
+    before = file.read_text(encoding="utf-8")
+    text = f"{before.rstrip()}\n{entry}"
+    try:
+        added = len(parse_yaml(text)[section]) - len(parse_yaml(before)[section] or ())
+    except YAMLError:
+        added = 0
+    if added != 1:
+        raise UsageError(
+            f"{file.name}: nothing can be added at its end; let `{section}:` be its last section, "
+            "with entries indented by two spaces."
+        )
+    return text
 
 
 def _remote(project: Project) -> str | None:
@@ -224,8 +226,8 @@ def _remote(project: Project) -> str | None:
     return name
 
 
-def _dvc(project: Project, *arguments: str) -> str:
-    """Runs DVC in the project; returns what it printed.
+def _dvc(project: Project, *arguments: str) -> None:
+    """Runs DVC in the project.
 
     Raises:
         ValueError: It failed; the message is DVC's own.
@@ -235,4 +237,3 @@ def _dvc(project: Project, *arguments: str) -> str:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it failed"]
         raise ValueError(f"dvc {arguments[0]}: {lines[0].removeprefix('ERROR: ')}")
-    return done.stdout.strip()

@@ -136,7 +136,7 @@ def _embeddings(run: FlowRun, workload: str) -> Path:
         suspects(workload)
         artifact = find()
     assert artifact, workload
-    return run.store.fetch(artifact) / EMBEDDINGS
+    return artifact.folder / EMBEDDINGS
 
 
 def _choose(

@@ -2,17 +2,15 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from retrain import exchange, hardware
+from retrain import hardware
 from retrain.errors import DamagedArtifactError
 from retrain.outputs import (
     MANIFEST,
@@ -20,17 +18,14 @@ from retrain.outputs import (
     digest_of_output,
     list_files,
     read_plan,
-    state_of,
     write_manifest,
 )
-from retrain.step import Input, Step, Workspace, digest_of
+from retrain.step import Input, Step, Workspace
 from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
 
-# Raises an error if an input has changed since it was made, and says how the files of the artifacts
-# among them were when it checked them: `retrain.verify.Verifier.check`.
-Check = Callable[[Sequence[Input]], list[str]]
-Opened = Callable[[str], bool]  # whether a step opens a file of an input
+# Raises an error if an input has changed since it was made: `retrain.verify.Verifier.check`.
+Check = Callable[[Sequence[Input]], None]
 
 
 def get_or_run(
@@ -46,9 +41,8 @@ def get_or_run(
 ) -> tuple[Artifact, bool]:
     """Takes a step's output from the store, or runs the step and publishes it there.
 
-    The step begins when its inputs have been found undamaged, so nothing that is in its scratch was
-    made from damaged ones; if they are changed later, that scratch is never used again. The caller
-    holds the key's lock: its wait for another run does not count as time of the step.
+    The step begins when its inputs have been found undamaged. The caller holds the key's lock: its
+    wait for another run does not count as time of the step.
 
     Args:
         store: Where the output is kept.
@@ -64,17 +58,13 @@ def get_or_run(
         The output, and whether the store had it.
 
     Raises:
-        DamagedArtifactError: An input has changed since it was made, even while the step ran.
-            Nothing is published.
+        DamagedArtifactError: An input has changed since it was made.
         PrunedError: The step is the trial of a search, and was ended early. Its scratch is kept.
-        RemoteError: A part of the output is in the remote store, and it does not take the rest.
         ValueError: The step has raised it. The store is unchanged.
     """
     store.use(step.name, plan.key)
     store.clear(step.name, plan.key)
-    if store.remote and store.damage(step.name, plan.key):
-        store.discard(step.name, plan.key)  # the remote may have what is damaged here
-    if not refresh and (artifact := store.find(step.name, plan.key)):
+    if not refresh and (artifact := store.obtain(step.name, plan.key)):
         # A run that was killed just after it published or refreshed its output left the scratch.
         shutil.rmtree(store.scratch(step.name, plan.key))
         return artifact, True
@@ -94,32 +84,28 @@ def _make(
     """Runs a step and publishes its output; see `get_or_run`."""
     half = store.partial(step.name, plan.key)
     # The step itself checks what it looks up; all of that output may be far more.
-    inputs = [*_fetched(store, step, workload, inputs)]
-    to_check = [source for source in inputs if source.step not in step.looked_up]
     try:
-        with _checked(to_check, partial(_opened, step, workload), check) as state:
-            half.mkdir(parents=True)
-            scratch, is_stale = store.scratch_from(step.name, plan.key, state)
-            use = step.by_difference and not refresh
-            before = _earlier(store, workload.name, plan, check) if use else None
-            workspace = Workspace(
-                half,
-                scratch,
-                plan.key,
-                workload.name,
-                context.project,
-                refresh or is_stale,
-                context.trial,
-                workload,
-                earlier=before,
-            )
-            manifest = _run(step, plan, workload, inputs, workspace, context)
-            if workspace.sent:  # it is whole only together with the remote
-                assert store.remote is not None
-                manifest = exchange.send(
-                    store.remote, step.name, plan.key, manifest, half, patient=True
-                )
-                write_manifest(half / MANIFEST, manifest)
+        check([source for source in inputs if source.step not in step.looked_up])
+    except DamagedArtifactError:
+        store.forget(step.name, plan.key)  # an earlier try may have read what is damaged
+        raise
+    scratch = store.scratch(step.name, plan.key)
+    use = step.by_difference and not refresh
+    before = _earlier(store, workload.name, plan, check) if use else None
+    half.mkdir(parents=True)
+    workspace = Workspace(
+        half,
+        scratch,
+        plan.key,
+        workload.name,
+        context.project,
+        refresh,
+        context.trial,
+        workload,
+        earlier=before,
+    )
+    try:
+        manifest = _run(step, plan, workload, inputs, workspace, context)
     except BaseException:
         shutil.rmtree(half, ignore_errors=True)
         raise
@@ -137,7 +123,7 @@ def _earlier(store: Store, workload: str, plan: Plan, check: Check) -> Path | No
     if last is None or last.definition != plan.definition or last.key == plan.key:
         return None
     artifact = store.find(plan.step, last.key)
-    if artifact is None or (artifact.remote and store.missing(plan.step, last.key)):
+    if artifact is None:
         return None
     with store.lock(plan.step, last.key):
         store.use(plan.step, last.key)  # so that no clean-up removes it meanwhile
@@ -165,7 +151,6 @@ def run_uncached(
         ValueError: From the step.
     """
     store = Store.of(context.project)
-    inputs = [*_fetched(store, step, workload, inputs)]
     check(inputs)
     with TemporaryDirectory(dir=store.runs.temporary(context.run)) as folder:
         workspace = Workspace(
@@ -180,74 +165,6 @@ def run_uncached(
     return Artifact.of(step.name, plan.key, Path(), manifest)
 
 
-def _fetched(
-    store: Store, step: Step, workload: Workload, inputs: Sequence[Input]
-) -> Iterator[Input]:
-    """Brings what a step opens of its inputs from the remote store; sends there what it lacks.
-
-    Yields:
-        The inputs, with the remote that has them.
-    """
-    for source in inputs:
-        if isinstance(source, Artifact) and source.folder.name and store.remote:
-            if source.remote is None:  # it was made in this run, or when the remote was away
-                with store.lock(source.step, source.key):
-                    store.push(source.step, source.key)
-                source = store.find(source.step, source.key) or source
-            store.fetch(source, _opened(step, workload, source) or (lambda path: True))
-        yield source
-
-
-def _opened(step: Step, workload: Workload, source: Artifact) -> Opened | None:
-    """Whether a step opens a file of an input; None if it opens all."""
-    names = step.opens(workload).get(source.step)
-    if names is None:
-        return None
-    return lambda path: any(path == name or path.startswith(f"{name}/") for name in names)
-
-
-@contextmanager
-def _checked(
-    inputs: Sequence[Input], opened: Callable[[Artifact], Opened | None], check: Check
-) -> Iterator[str]:
-    """Checks inputs before the block, and after it that nobody has changed their files meanwhile.
-
-    Args:
-        inputs: The inputs.
-        opened: Which files of an input the step opens; None for all.
-        check: Checks them.
-
-    Yields:
-        What identifies the inputs' files as they were checked.
-
-    Raises:
-        DamagedArtifactError: An input has changed. After the block it is raised even if the block
-            raises another error, to which the damage may have led.
-    """
-    artifacts = [artifact for artifact in inputs if isinstance(artifact, Artifact)]
-    filters = [opened(artifact) for artifact in artifacts]
-    parts = [
-        wanted and state_of(artifact.folder, wanted)
-        for artifact, wanted in zip(artifacts, filters, strict=True)
-    ]
-    states = [part or all_of_it for part, all_of_it in zip(parts, check(inputs), strict=True)]
-
-    def check_unchanged() -> None:
-        for artifact, wanted, state in zip(artifacts, filters, states, strict=True):
-            if state_of(artifact.folder, wanted) != state:
-                check([artifact])
-                # It is undamaged now: another run has made it again, or a person has restored it.
-                reason = "its files changed while they were read"
-                raise DamagedArtifactError(artifact.step, artifact.key, reason)
-
-    try:
-        yield digest_of(states)
-    except Exception:
-        check_unchanged()
-        raise
-    check_unchanged()
-
-
 def _run(
     step: Step,
     plan: Plan,
@@ -259,8 +176,7 @@ def _run(
     """Runs a step in a workspace; its manifest is the last file that is written there."""
     began = monotonic()
     facts = json.loads(json.dumps(step.run(workload, inputs, workspace)))  # as later runs see them
-    files = [*list_files(workspace.folder), *workspace.sent]
-    files.sort(key=lambda file: str(file["path"]))
+    files = list_files(workspace.folder)
     manifest = {
         "digest": digest_of_output(facts, files),
         "facts": facts,

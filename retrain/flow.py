@@ -247,7 +247,6 @@ class StepsFlow(Flow[..., Any]):
                 state = self.state(context, config, data_rev, promote, dry_run)
                 flow_runs.name_by_data(self.name, config.name, state.version.digest)
             if dry_run and not run and (unchanged := self.unchanged(dry_run)):
-                dry_run.state.keep()
                 return unchanged
             return self._follow(Run(state, refresh, strict), dry_run)
 

@@ -2,25 +2,24 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from time import time
 from typing import Any
 
-from retrain import remote_gc, roots
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import lineage, snapshot, versions
 from retrain.registry.versions import ModelVersion
-from retrain.remote_gc import DAY, Finding, Garbage
-from retrain.roots import Roots
 from retrain.runs.records import LATEST
 from retrain.store import Store
 
+DAY = 86400.0  # seconds
 KEEP = 5  # runs of each flow and workload
 DAYS = 90  # that files of other runs are kept
 # What runs leave beside the store, by its kind.
@@ -35,67 +34,63 @@ OF_RUNS = {
 }
 
 
+@dataclass(frozen=True)
+class Garbage:
+    """Something that nothing needs.
+
+    Attributes:
+        kind: `artifact`; `scratch` or `leftover`, of a run that was killed; `run`, the document of
+            a run; or a key of `OF_RUNS`.
+        name: The step and the key; the flow, the workload and the run; or the path.
+        bytes: The size of its files.
+    """
+
+    kind: str
+    name: str
+    bytes: int
+
+
+# Something that can go, and what removes it; it is removed before the next one is looked for,
+# while its lock is held.
+Finding = tuple[Garbage, Callable[[], object]]
+
+
 def collect(
-    project: Project,
-    keep: int = KEEP,
-    days: int = DAYS,
-    *,
-    dry_run: bool = False,
-    remote: bool = False,
+    project: Project, keep: int = KEEP, days: int = DAYS, *, dry_run: bool = False
 ) -> list[Garbage]:
     """Removes what nothing needs; takes the arguments of `findings`, and raises its errors.
 
     Returns:
         What was removed, or would be.
     """
-    found = findings(project, keep, days, dry_run=dry_run, remote=remote)
-    return list(take(found, dry_run=dry_run))
+    return list(take(findings(project, keep, days), dry_run=dry_run))
 
 
-def findings(
-    project: Project,
-    keep: int = KEEP,
-    days: int = DAYS,
-    *,
-    dry_run: bool = False,
-    remote: bool = False,
-) -> Iterator[Finding]:
+def findings(project: Project, keep: int = KEEP, days: int = DAYS) -> Iterator[Finding]:
     """What nothing needs.
 
     An artifact is needed if one of the last runs made or used it, if the champion or the reference
-    came from it, if another project that uses the store needs it, or if a run of now or of the last
-    day has used or made it.
+    came from it, or if a run of now or of the last day has used or made it.
 
     Args:
         project: The clone with the store and the runs.
         keep: How many runs of each flow and workload are kept. The runs under names that are not
             in `params.yaml` count together, and such a name goes with its last run.
         days: How many days the logs, reports and other files of earlier runs are kept.
-        dry_run: Nothing is to be removed, so that the roots of the project stay, too.
-        remote: Also what no project needs in the remote store; see `retrain.remote_gc`.
 
     Raises:
-        UsageError: `keep` or `days` is less than one, or there is no remote store.
-        RemoteError: The remote store does not answer.
+        UsageError: `keep` or `days` is less than one.
         mlflow.exceptions.MlflowException: The registry does not answer. Nothing was removed.
     """
     if keep < 1 or days < 1:
         raise UsageError("--keep, --days: at least the last run and the last day are kept.")
-    store = Store.of(project)
-    if remote and store.remote is None:
-        raise UsageError("--remote: there is no remote store here; store.remote names one.")
-    opponents = _opponents(project, keep)
-    own_roots = Roots(_taken(project, keep), _outputs_behind(project, opponents))
-    needed, since = own_roots | roots.of_others(project), store.runs.oldest() - DAY
-    if not dry_run:
-        roots.replace(project, lambda: Roots(_taken(project, keep), own_roots.digests))
-    before = time() - days * DAY
+    store, opponents = Store(project.store), _opponents(project, keep)
+    taken, behind = _taken(project, keep), _outputs_behind(project, opponents)
+    before, since = time() - days * DAY, store.runs.oldest() - DAY
     yield from _old_documents(project, keep, before)
     yield from _old_files(project, before, _needed_names(project, keep, opponents))
-    yield from _artifacts(store, needed, since)
+    yield from _artifacts(store, taken, behind, since)
     yield from _leftovers(store, since)
-    if remote and store.remote:
-        yield from remote_gc.findings(store.remote, own_roots)
 
 
 def take(found: Iterable[Finding], *, dry_run: bool) -> Iterator[Garbage]:
@@ -106,12 +101,15 @@ def take(found: Iterable[Finding], *, dry_run: bool) -> Iterator[Garbage]:
         yield garbage
 
 
-def _artifacts(store: Store, needed: Roots, since: float) -> Iterator[Finding]:
+def _artifacts(
+    store: Store, taken: Collection[tuple[str, str]], behind: Collection[str], since: float
+) -> Iterator[Finding]:
+    """The artifacts that no run has taken, and that no opponent came from."""
     from filelock import Timeout
 
     for step, key in store.entries():
         digest = store.inspect(step, key)[0].get("digest")
-        if (step, key) in needed.outputs or digest in needed.digests:
+        if (step, key) in taken or digest in behind:
             continue
         with suppress(Timeout), store.lock(step, key, wait=False):
             # A run takes an artifact under this lock.

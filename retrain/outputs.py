@@ -1,10 +1,8 @@
 """The output of a step, its digests, and its plan, which has everything that it depends on."""
 
-import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -153,8 +151,6 @@ class Artifact:
         provenance: How it was made: `run` (Prefect flow run, or `dvc`), `time` (ISO 8601, UTC),
             `seconds`, `commit`, what was `uncommitted` (`Project.uncommitted`), `workload`, and on
             which `machine` (`retrain.hardware.machine`).
-        remote: The URL of the remote store that has the files too; some may not be here. None if
-            only this machine has them.
     """
 
     step: str
@@ -163,13 +159,11 @@ class Artifact:
     folder: Path
     facts: Mapping[str, Any]
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    remote: str | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, step: str, key: str, folder: Path, manifest: Mapping[str, Any]) -> "Artifact":
         """Makes the record of an output from its manifest."""
-        facts, provenance = manifest["facts"], manifest["provenance"]
-        return cls(step, key, manifest["digest"], folder, facts, provenance, manifest.get("remote"))
+        return cls(step, key, manifest["digest"], folder, manifest["facts"], manifest["provenance"])
 
 
 def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:
@@ -233,31 +227,3 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
             }
             for path, size in sizes.items()
         ]
-
-
-def state_of(folder: Path, opened: Callable[[str], bool] | None = None) -> str:
-    """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files below a folder.
-
-    The digest is another one after a file was written to, replaced, added or removed. No file is
-    read. A manifest does not count: its time says when the artifact was used.
-
-    Args:
-        folder: The folder of an artifact.
-        opened: Whether a file counts, by its path below the folder: others may still be fetched.
-            None if all count.
-    """
-    digest = hashlib.sha256()
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        below = os.path.relpath(place, folder)
-        above = "" if below == "." else f"{below}/"
-        counted = sorted({*names} - {MANIFEST})
-        if opened:
-            counted = [name for name in counted if opened(above + name)]
-        states = [below] if counted else []  # a file that was fetched may have made the folder
-        for name in counted:
-            with suppress(FileNotFoundError):
-                stat = os.stat(f"{place}/{name}")  # noqa: PTH116  millions of them
-                states.append(f"{name}\0{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}")
-        digest.update(os.fsencode("\0".join([*states, ""])))
-    return digest.hexdigest()

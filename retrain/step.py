@@ -8,7 +8,7 @@ and returns a few facts. It knows nothing of Prefect, DVC or the cache.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -79,17 +79,14 @@ class Workspace:
 
     Attributes:
         folder: Where the step writes its output; empty when it starts.
-        scratch: A folder that is kept when the run is killed, and used again for the same key as
-            long as the files of the inputs are the same.
+        scratch: A folder that is kept when the run is killed, and used again for the same key.
         key: The step's key.
         workload: The workload's name.
         project: The clone that the step runs in.
-        anew: Whether what earlier tries have recorded elsewhere does not count: the step is
-            repeated on purpose, or they read files that have changed since.
+        anew: Whether what earlier tries have recorded elsewhere does not count, because the step is
+            repeated on purpose.
         trial: The trial of a search that the step is run for; it decides only whether there is one.
         configuration: The whole workload, for records only: a step computes from its arguments.
-        sent: The files of the output that are in the remote store and not here, added by the step:
-            `path` below the folder, `bytes` and `sha256` (hex).
         earlier: The folder of the step's output for earlier inputs, if nothing else was different
             and the step works `by_difference`. The new output is the same with it and without.
     """
@@ -102,7 +99,6 @@ class Workspace:
     anew: bool = False
     trial: TrialContext | None = None
     configuration: Workload | None = None
-    sent: list[Facts] = field(default_factory=list)
     earlier: Path | None = None
 
     @property
@@ -196,8 +192,6 @@ class Step:
             workload where they depend on it.
         looked_up: Those of the inputs in which the step only looks up, and checks, what another
             one names by its SHA-256: their digests are not part of the key.
-        opens: For a workload, by input: the files and folders in the input that the step opens. Of
-            an input that is not named, all are fetched from the remote store before the step runs.
         libraries: The distributions whose version changes the output.
         reports_with: Modules that affect only what is shown, logged and written to `report/`.
         cached: Whether the same key gives the same output; not where it reads the registry.
@@ -220,7 +214,6 @@ class Step:
     reads: tuple[str, ...]
     inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]]
     looked_up: tuple[str, ...] = ()
-    opens: Callable[[Workload], Mapping[str, Sequence[str]]] = lambda workload: {}
     libraries: tuple[str, ...] = ()
     reports_with: tuple[str, ...] = ()
     cached: bool = True

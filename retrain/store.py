@@ -4,42 +4,33 @@ No file in the store is ever executed: they are JSON, Parquet, NumPy arrays with
 safetensors, and files for people.
 """
 
-import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from errno import ENOTEMPTY
 from pathlib import Path
 from typing import Any
 
-from retrain import exchange
-from retrain.atomic import replacing, write_json
-from retrain.errors import DamagedArtifactError
 from retrain.holds import RunContext as RunContext, Runs
 from retrain.locks import locked
-from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest, write_manifest
+from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest
 from retrain.project import Project
 from retrain.remote import Remote
 
 _SCRATCH = "scratch"
 _LAST = "last"
 _HOLDS = ".holds"
-ROOTS = "roots"
-_FILES = "files.json"  # of a scratch: which files it was made from
 
 
 @dataclass(frozen=True)
 class Store:
-    """The artifacts that this machine knows, by step and key: `<root>/<step>/<key>/`.
-
-    With a remote store, those of other machines are known too. Their files are fetched when they
-    are needed: the manifest then has the remote's URL as `remote`, and files may be missing.
+    """The artifacts of a project, by step and key: `<root>/<step>/<key>/`.
 
     Attributes:
         root: The folder.
-        remote: Where all machines find what one has made; None if this one works alone.
+        remote: The mirror, from which an artifact that is not here is taken, and to which one that
+            was made here is sent; None if there is none.
     """
 
     root: Path
@@ -47,7 +38,7 @@ class Store:
 
     @classmethod
     def of(cls, project: Project) -> "Store":
-        """The store of a project, with the remote store that its settings name."""
+        """The store of a project, with the mirror that its settings name."""
         remote = project.store_remote
         return cls(project.store, Remote(remote) if remote else None)
 
@@ -61,28 +52,19 @@ class Store:
         return self.root / step / key
 
     def find(self, step: str, key: str) -> Artifact | None:
-        """The artifact with a key, here or in the remote store.
-
-        None if it is missing or damaged, as `inspect` finds.
-        """
+        """The artifact with a key that is here; None if it is missing or has `damage`."""
         manifest, damage = self.inspect(step, key)
-        if damage and not (manifest := self._adopt(step, key) or {}):
-            return None
-        return Artifact.of(step, key, self.folder(step, key), manifest)
+        return None if damage else Artifact.of(step, key, self.folder(step, key), manifest)
 
     def damage(self, step: str, key: str) -> str | None:
-        """What is wrong with an artifact; None if nothing is, or the remote store has it.
+        """What is wrong with an artifact; None if nothing is.
 
         Only the manifest and the names and sizes of the files are checked, not their content.
         """
-        damage = self.inspect(step, key)[1]
-        return None if damage and self._adopt(step, key) else damage
+        return self.inspect(step, key)[1]
 
     def inspect(self, step: str, key: str) -> tuple[dict[str, Any], str | None]:
-        """The manifest of an artifact that is known here, and its `damage`.
-
-        A damaged manifest is returned empty. A file that can be fetched need not be here.
-        """
+        """The manifest of an artifact, empty if it is damaged itself; and the `damage`."""
         folder = self.folder(step, key)
         try:
             manifest = parse_manifest((folder / MANIFEST).read_bytes(), key)
@@ -96,108 +78,39 @@ class Store:
             try:
                 size = os.stat(f"{folder}/{file['path']}").st_size  # noqa: PTH116  a million of them
             except OSError:
-                if self.can_fetch(manifest):
-                    continue
                 return manifest, f"{file['path']} is gone"
             if size != file["bytes"]:
                 return manifest, f"{file['path']} has changed its size"
         return manifest, None
 
-    def can_fetch(self, manifest: Mapping[str, Any]) -> bool:
-        """Whether the remote store has the files of an artifact."""
-        return self.remote is not None and manifest.get("remote") == self.remote.url
+    def obtain(self, step: str, key: str) -> Artifact | None:
+        """The artifact with a key, here or from the mirror; the caller holds its lock.
 
-    def _adopt(self, step: str, key: str, *, patient: bool = False) -> dict[str, Any] | None:
-        """The manifest of an artifact that only the remote store has; it is known here from now on.
-
-        None if there is none, or the folder is here and damaged.
+        None if neither has it, or the mirror is away.
         """
-        remote, folder = self.remote, self.folder(step, key)
-        if remote is None or folder.exists():
-            return None
-        if patient:
-            manifest = exchange.find(remote, step, key, patient=True)
-        else:
-            manifest = remote.attempt(lambda: exchange.find(remote, step, key))
-        if manifest:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(folder) as aside:
-                aside.mkdir()
-                write_manifest(aside / MANIFEST, manifest)
-        return manifest
-
-    def fetch(self, artifact: Artifact, wanted: Callable[[str], bool] = lambda path: True) -> Path:
-        """Brings the files of an artifact that are missing here from the remote store.
-
-        Several processes of a machine bring each file once.
-
-        Args:
-            artifact: The artifact, as this machine or another one has found it.
-            wanted: Whether a file is needed, by its path below the artifact's folder.
-
-        Returns:
-            The folder of the artifact on this machine.
-
-        Raises:
-            DamagedArtifactError: A file has changed in the remote store, or is gone there; the
-                artifact has to be made again.
-            RemoteError: The remote store does not answer.
-        """
-        if self.remote is None:
-            return artifact.folder
-        step, key, folder = artifact.step, artifact.key, self.folder(artifact.step, artifact.key)
-        self._adopt(step, key, patient=True)
-        if self.missing(step, key, wanted):
-            purpose = f"another process fetches what {step} has made"
-            with self.lock(step, key, purpose=purpose):
-                missing, aside = self.missing(step, key, wanted), self.partial(step, key)
-                here = exchange.beside(folder)
-                if damage := exchange.receive(self.remote, missing, folder, aside, here):
-                    exchange.withdraw(self.remote, step, key, self.inspect(step, key)[0])
-                    self.discard(step, key)
-                    raise DamagedArtifactError(step, key, damage)
-        return folder
-
-    def missing(
-        self, step: str, key: str, wanted: Callable[[str], bool] = lambda path: True
-    ) -> list[Mapping[str, Any]]:
-        """The files of an artifact that are wanted, and that only the remote store has."""
-        manifest, folder = self.inspect(step, key)[0], self.folder(step, key)
-        files = manifest["files"] if self.can_fetch(manifest) else ()
-        return [
-            file for file in files if wanted(file["path"]) and not (folder / file["path"]).exists()
-        ]
+        artifact, remote = self.find(step, key), self.remote
+        if artifact is None and remote:
+            half = self.partial(step, key)
+            half.mkdir(parents=True)
+            if remote.attempt(lambda: remote.fetch(step, key, half)):
+                self.replace(step, key)
+                return self.find(step, key)
+            shutil.rmtree(half)
+        return artifact
 
     def push(self, step: str, key: str) -> None:
-        """Sends an artifact to the remote store, if that does not have it.
+        """Sends an artifact to the mirror, if there is one that lacks it.
 
-        If the remote is away, this is told, and a later run sends the artifact. The caller holds
-        the key's lock.
+        If the mirror is away, this is told once. The caller holds the key's lock.
         """
         remote, folder = self.remote, self.folder(step, key)
-        if remote is None:
-            return
-        manifest, damage = self.inspect(step, key)
-        if damage or self.can_fetch(manifest):
-            return
-        if sent := remote.attempt(lambda: exchange.send(remote, step, key, manifest, folder)):
-            write_manifest(folder / MANIFEST, sent)
+        if remote and not self.damage(step, key):
+            remote.attempt(lambda: remote.send(step, key, folder))
 
     @contextmanager
-    def making(self, step: str, key: str, *, refresh: bool = False) -> Iterator[None]:
-        """Keeps other runs, of all machines, from making an artifact that the block makes or finds.
-
-        After the block it is sent to the remote store.
-
-        Args:
-            step: The step of the key.
-            key: The key.
-            refresh: Whether the block makes it even if it is there.
-        """
-        with self.lock(step, key), ExitStack() as stack:
-            if self.remote and (refresh or self.damage(step, key)):
-                purpose = f"{step} waits for another machine, which has the same to make"
-                stack.enter_context(self.remote.lease(f"{step}/{key}", purpose))
+    def making(self, step: str, key: str) -> Iterator[None]:
+        """Holds the key's lock while the block finds or makes an artifact, which is sent then."""
+        with self.lock(step, key):
             yield
             self.push(step, key)
 
@@ -225,7 +138,7 @@ class Store:
                 yield path.parent.name, path.stem.removeprefix(".")
 
     def _is_own(self, folder: Path) -> bool:
-        return folder.name in (_SCRATCH, _LAST, _HOLDS, ROOTS)
+        return folder.name in (_SCRATCH, _LAST, _HOLDS)
 
     def discard(self, step: str, key: str) -> None:
         """Removes an artifact from the store; the caller holds its lock."""
@@ -239,14 +152,8 @@ class Store:
 
     def replace(self, step: str, key: str) -> None:
         """Publishes what is in `partial` in place of what is there; the caller holds the lock."""
-        while True:
-            self.discard(step, key)
-            try:
-                self.partial(step, key).rename(self.folder(step, key))
-                return
-            except OSError as error:  # a reader has just found it in the remote store
-                if error.errno != ENOTEMPTY:
-                    raise
+        self.discard(step, key)
+        self.partial(step, key).rename(self.folder(step, key))
 
     def clear(self, step: str, key: str) -> None:
         """Removes leftovers of a key, except its scratch; the caller holds its lock."""
@@ -258,14 +165,13 @@ class Store:
         return self.root / step / f".{key}.partial"
 
     @contextmanager
-    def lock(self, step: str, key: str, *, wait: bool = True, purpose: str = "") -> Iterator[None]:
+    def lock(self, step: str, key: str, *, wait: bool = True) -> Iterator[None]:
         """Holds the lock of a key, so that only one of two runs makes the artifact.
 
         Args:
             step: The step of the key.
             key: The key to lock.
             wait: Whether to wait until another process releases it, which is shown.
-            purpose: The sentence about a wait, if it is not for the same work.
 
         Raises:
             filelock.Timeout: Another process holds it, and `wait` is false.
@@ -273,8 +179,8 @@ class Store:
         """
         path = self.lock_file(step, key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        default = f"{step} waits for another run, which has the same to make"
-        with locked(path, wait=wait, purpose=purpose or default):
+        purpose = f"{step} waits for another run, which has the same to make"
+        with locked(path, wait=wait, purpose=purpose):
             yield
 
     def find_digest(self, step: str, digest: str) -> Artifact | None:
@@ -293,34 +199,6 @@ class Store:
         folder = self.root / _SCRATCH / step / key
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-
-    def scratch_from(self, step: str, key: str, state: str) -> tuple[Path, bool]:
-        """The scratch of a step that reads certain files; emptied if it was made from others.
-
-        The caller holds the key's lock and has found the files undamaged. Of files that have
-        changed since, or were replaced, nobody knows what a step read while it made its scratch.
-
-        Args:
-            step: The step.
-            key: The key of the step's output.
-            state: What identifies the files, as `state_of` gives it.
-
-        Returns:
-            The folder, and whether a try before had other files.
-        """
-        folder = self.scratch(step, key)
-        record = folder / _FILES
-        try:
-            recorded = json.loads(record.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            recorded = None
-        if recorded and recorded["state"] == state:
-            return folder, recorded["is_stale"]
-        is_stale = any(folder.iterdir())
-        shutil.rmtree(folder)
-        folder.mkdir()
-        write_json(record, {"state": state, "is_stale": is_stale})
-        return folder, is_stale
 
     def forget(self, step: str, key: str) -> None:
         """Removes a key's scratch, so that the step starts anew; the caller holds its lock."""

@@ -8,13 +8,11 @@ from typing import Any
 
 from retrain.digests import sha256_of
 from retrain.errors import DamagedArtifactError
-from retrain.outputs import state_of
 from retrain.runs import console
 from retrain.step import Input
 from retrain.store import Artifact, Store
 
 THREADS = 4  # with more, those that read small files wait for each other
-BATCHES = 16  # of many files, that each thread gets
 
 
 def find_damage(store: Store, step: str, key: str, digest: str | None = None) -> str | None:
@@ -38,66 +36,44 @@ def find_damage(store: Store, step: str, key: str, digest: str | None = None) ->
         try:
             is_same = sha256_of(f"{folder}/{file['path']}", show) == file["sha256"]
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and store.can_fetch(manifest):
-                return None
             return f"{file['path']} cannot be read: {error.strerror}"
         return None if is_same else f"{file['path']} has changed"
 
-    def first_damage(some: Sequence[Mapping[str, Any]]) -> str | None:
-        return next(filter(None, map(damage_of, some)), None)
-
-    # To hand a small file over to a thread takes longer than to read it.
-    at_once = max(1, len(files) // (THREADS * BATCHES))
-    batches = [files[first : first + at_once] for first in range(0, len(files), at_once)]
-
     checking = console.counted(f"checking the output of {step}", size, "bytes")
     with checking as show, ThreadPoolExecutor(THREADS) as pool:
-        # After the first damaged file, and when a run is interrupted, the rest is not read.
-        return next(filter(None, pool.map(first_damage, batches)), None)
+        return next(filter(None, pool.map(damage_of, files)), None)
 
 
 @dataclass
 class Verifier:
-    """Checks the artifacts that a run takes from the store before they are used.
-
-    Each artifact is read once, and again if its files were changed since.
+    """Checks the artifacts that a run takes from the store before they are used, each once.
 
     Attributes:
         store: Where the artifacts are.
     """
 
     store: Store
-    _undamaged: dict[tuple[str, str], str] = field(default_factory=dict)  # what `state_of` gave
+    _undamaged: set[tuple[str, str]] = field(default_factory=set)
 
-    def check(self, inputs: Sequence[Input]) -> list[str]:
+    def check(self, inputs: Sequence[Input]) -> None:
         """Reads the artifacts of the store among some inputs.
-
-        Returns:
-            The `state_of` each artifact, before it was read.
 
         Raises:
             DamagedArtifactError: One has changed since it was made; it was removed from the store.
         """
-        artifacts = (artifact for artifact in inputs if isinstance(artifact, Artifact))
-        return [
-            self._check(artifact)
-            if artifact.folder.is_relative_to(self.store.root)
-            else state_of(artifact.folder)
-            for artifact in artifacts
-        ]
+        for artifact in inputs:
+            if isinstance(artifact, Artifact) and artifact.folder.is_relative_to(self.store.root):
+                identity = (artifact.step, artifact.key)
+                if identity in self._undamaged:
+                    continue
+                if damage := find_damage(self.store, *identity, artifact.digest):
+                    discard_if_damaged(self.store, *identity)
+                    raise DamagedArtifactError(*identity, damage)
+                self._undamaged.add(identity)
 
     def trust(self, artifact: Artifact) -> None:
         """Takes an artifact as undamaged: the run has just made it."""
-        self._undamaged[artifact.step, artifact.key] = state_of(artifact.folder)
-
-    def _check(self, artifact: Artifact) -> str:
-        identity, state = (artifact.step, artifact.key), state_of(artifact.folder)
-        if self._undamaged.get(identity) != state:
-            if damage := find_damage(self.store, *identity, artifact.digest):
-                discard_if_damaged(self.store, *identity)
-                raise DamagedArtifactError(*identity, damage)
-            self._undamaged[identity] = state
-        return state
+        self._undamaged.add((artifact.step, artifact.key))
 
 
 def retry_damaged(

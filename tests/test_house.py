@@ -63,21 +63,20 @@ def imports(path: Path) -> Iterator[str]:
         yield from (name for name in names if name.split(".")[0] in PACKAGES)
 
 
-@pytest.mark.parametrize("path", PATHS, ids=str)
-def test_a_package_imports_only_what_it_may(path):
-    allowed = set(MAY_IMPORT[path.parts[0]])
-    for place, more in MAY_IMPORT_TOO.items():
-        if path.is_relative_to(place):
-            allowed |= more
-    assert {name.split(".")[0] for name in imports(path)} <= allowed
+def test_a_package_imports_only_what_it_may():
+    for path in PATHS:
+        allowed = set(MAY_IMPORT[path.parts[0]])
+        for place, more in MAY_IMPORT_TOO.items():
+            if path.is_relative_to(place):
+                allowed |= more
+        assert {name.split(".")[0] for name in imports(path)} <= allowed, path
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in PATHS if path.parts[0] == "tasks" and len(path.parts) > 2], ids=str
-)
-def test_a_room_imports_no_step_s_room_but_its_own(path):
-    rooms = {name.split(".")[1] for name in imports(path) if name.startswith("tasks.")}
-    assert rooms <= SHARED_ROOMS | {path.parts[1]}
+def test_a_room_imports_no_step_s_room_but_its_own():
+    for path in PATHS:
+        if path.parts[0] == "tasks" and len(path.parts) > 2:
+            rooms = {name.split(".")[1] for name in imports(path) if name.startswith("tasks.")}
+            assert rooms <= SHARED_ROOMS | {path.parts[1]}, path
 
 
 def test_no_imports_go_in_a_circle():
@@ -118,10 +117,10 @@ def test_the_flows_are_imported_without_heavy_libraries():
     assert set(done.stdout.split()) & (HEAVY | {"prefect"}) == set()
 
 
-@pytest.mark.parametrize("path", PATHS, ids=str)
-def test_a_module_and_its_functions_are_short(path):
-    code = (ROOT / path).read_text(encoding="utf-8")
-    assert len(code.splitlines()) <= MAX_LINES
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
+def test_a_module_and_its_functions_are_short():
+    for path in PATHS:
+        code = (ROOT / path).read_text(encoding="utf-8")
+        assert len(code.splitlines()) <= MAX_LINES, path
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, (path, node.name)

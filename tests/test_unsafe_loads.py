@@ -45,9 +45,9 @@ def unsafe(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_module_loads_what_can_run_code(path):
-    assert unsafe(path.read_text()) == ALLOWED.get(str(path.relative_to(ROOT)), [])
+def test_no_module_loads_what_can_run_code():
+    found = {str(path.relative_to(ROOT)): unsafe(path.read_text()) for path in MODULES}
+    assert {name: calls for name, calls in found.items() if calls} == ALLOWED
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,10 @@ def content(files: Files) -> dict[str, Any]:
         "before": _before(files),
         "coverage": coverage(tally),
         "accepted": None if threshold is None else accepted(tally, threshold),
-        "mistakes": pictures.gallery(_mistakes(worst, images), len(wrong)),
+        "mistakes": pictures.gallery(_pictures(worst, images, _mistake), len(wrong)),
         "anchors": {pair: f"confused-{number}" for number, pair in enumerate(pairs)},
         "pairs": [
-            (pair, pictures.gallery(_mistakes(rows.head(PER_PAIR), images), len(rows)))
+            (pair, pictures.gallery(_pictures(rows.head(PER_PAIR), images, _mistake), len(rows)))
             for pair, rows in of_pairs
         ],
     }
@@ -88,11 +88,9 @@ def _images(files: Files) -> "StoredImages":
     return prepared.pixels("test")
 
 
-def _mistakes(rows: "pd.DataFrame", images: "StoredImages") -> list[pictures.Picture]:
-    def lines(row: Any) -> list[Line]:
-        return [(f"{row.label} → {row.prediction}", "bad"), (f"{row.confidence:.0%} sure", "muted")]
-
-    return _pictures(rows, images, lines)
+def _mistake(row: Any) -> list[Line]:
+    """What the model answers for an image."""
+    return [(f"{row.label} → {row.prediction}", "bad"), (f"{row.confidence:.0%} sure", "muted")]
 
 
 def _both(row: Any) -> list[Line]:

@@ -208,14 +208,18 @@ def _gallery(
 ) -> dict[str, Any]:
     """The first rows of a count of images, each with a line; their names alone without a reader."""
     rows = rows.head(SHOWN)
-    found: list[list[pictures.Thumbnail]] = [[] for _ in range(len(rows))]
-    if source is not None:
-        encoded = read_encoded(source, zip(rows.file, rows.row, strict=True))
-        named = zip(encoded, rows.path, strict=True)
-        found = [[pictures.of_encoded(data, path)] for data, path in named]
-    described = zip(found, lines[rows.index], rows.path, strict=True)
-    shown = ((images, [(line, style), (path, "path")]) for images, line, path in described)
+    images = _thumbnails(rows, source) if source else [[]] * len(rows)
+    described = zip(images, lines[rows.index], rows.path, strict=True)
+    shown = ((found, [(line, style), (path, "path")]) for found, line, path in described)
     return pictures.gallery(shown, count)
+
+
+def _thumbnails(rows: "pd.DataFrame", source: Reader) -> list[list[pictures.Thumbnail]]:
+    """A list with one thumbnail for each row."""
+    encoded = read_encoded(source, zip(rows.file, rows.row, strict=True))
+    return [
+        [pictures.of_encoded(data, path)] for data, path in zip(encoded, rows.path, strict=True)
+    ]
 
 
 def _near_duplicates(
@@ -226,19 +230,19 @@ def _near_duplicates(
         listed = list(csv.DictReader(file))
     if not listed or source is None:
         return None
-    shown = [(row, [row["path"], row["near_duplicate_path"]]) for row in listed[: SHOWN // 2]]
-    paths = [path for _, pair in shown for path in pair]
-    places = images[images.path.isin(paths)].drop_duplicates("path").set_index("path")
-    wanted = [(places.file[path], int(places.row[path])) for path in paths]
-    encoded = dict(zip(paths, read_encoded(source, wanted), strict=True))
-    found = [
+    pairs = [(row["path"], row["near_duplicate_path"]) for row in listed[: SHOWN // 2]]
+    rows = images[images.path.isin({path for pair in pairs for path in pair})]
+    rows = rows.drop_duplicates("path")
+    found = dict(zip(rows.path, _thumbnails(rows, source), strict=True))
+    shown = [
         (
-            [pictures.of_encoded(encoded[path], path) for path in pair],
+            [*found[one], *found[other]],
             [
                 (f"{row['split']} and {row['near_duplicate_split']}", ""),
-                *((p, "path") for p in pair),
+                (one, "path"),
+                (other, "path"),
             ],
         )
-        for row, pair in shown
+        for row, (one, other) in zip(listed, pairs, strict=False)
     ]
-    return pictures.gallery(found, len(listed))
+    return pictures.gallery(shown, len(listed))

@@ -32,7 +32,7 @@ def render(template: str, content: Mapping[str, Any]) -> str:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"shown": shown, "local_time": local_time}
-    environment.globals |= {"axis": Axis, "frame": frame, "ticks": ticks, "styles_of": styles_of}
+    environment.globals |= {"axis": Axis, "ticks": ticks, "styles_of": styles_of}
     return environment.get_template(f"{template}.html.j2").render(content)
 
 
@@ -59,14 +59,6 @@ class Axis:
         """The place of a value; one beyond the ends of the axis is at its end."""
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return round(self._start + min(max(share, 0.0), 1.0) * self._length, 2)
-
-
-def frame(lines: Mapping[str, Sequence[Mapping[str, Any]]], width: int) -> tuple[Axis, Axis]:
-    """The axes of a picture of curves, in pixels."""
-    points = [point for line in lines.values() for point in line]
-    ends = [point[name] for point in points for name in ("y", "low", "high")]
-    across = Axis([point["x"] for point in points], 52, width - 12)
-    return across, Axis([end for end in ends if end is not None], 164, 8)
 
 
 def ticks(low: float, high: float, count: int = 6, whole: bool = False) -> list[float]:

@@ -2,20 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrain.errors import DamagedArtifactError, RemoteError
 from retrain.messages import local_time
 from retrain.outputs import MANIFEST
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs.records import Document
 from retrain.store import Store
-
-IMAGES = ("pull", "preprocess", "embed")  # the steps whose outputs may be large
 
 
 @dataclass(frozen=True)
@@ -44,17 +40,11 @@ class Files:
 
 
 def files_of(project: Project, document: Document) -> Files:
-    """The outputs of a run's steps that are still in the store.
-
-    Those that other machines have made are fetched, but for `IMAGES`.
-    """
+    """The outputs of a run's steps that are still in the store."""
     store, here, gone = Store.of(project), dict[str, Path](), list[str]()
     for step in document.get("steps", ()):
         artifact = store.find(step["step"], step["key"]) if step["path"] else None
-        if artifact and step["step"] not in IMAGES:
-            with suppress(DamagedArtifactError, RemoteError):  # a page does without
-                store.fetch(artifact)
-        if artifact and not store.missing(artifact.step, artifact.key):
+        if artifact:
             here[artifact.step] = artifact.folder
         elif step["path"]:
             gone.append(step["step"])

@@ -33,6 +33,7 @@ def content(project: Project, document: Document) -> dict[str, Any]:
     files = files_of(project, document)
     is_decided = bool(document.get("decision") and document.get("model"))
     rows = differences(document["decision"]) if is_decided else []
+    can_compare = files.has("evaluate", "evaluate_champion", "preprocess")
     return run.content(project, document, files, _verdict(document)) | {
         "served": _served(document) if document["flow"] == "train" else None,
         "is_decided": is_decided,
@@ -41,7 +42,7 @@ def content(project: Project, document: Document) -> dict[str, Any]:
         "rules": outcome.rules(document) if is_decided else (),
         "slices": [*_slices((document.get("decision") or {}).get("slices") or ())],
         "classes": [*_classes(files)] if files.has("evaluate") else (),
-        "disagreements": _disagreements(files),
+        "disagreements": answers.disagreements(files) if can_compare else {},
         "data": data.content(project, document, files),
         "training": _training(files) if files.has("train") else None,
         "answers": answers.content(files) if files.has("evaluate", "preprocess") else None,
@@ -86,11 +87,6 @@ def _margin(files: Files) -> float:
     if not files.has("compare_champion"):
         return 0.0
     return float(files.manifest("compare_champion")["plan"]["config"]["gate.margin"])
-
-
-def _disagreements(files: Files) -> dict[str, Any]:
-    is_there = files.has("evaluate", "evaluate_champion", "preprocess")
-    return answers.disagreements(files) if is_there else {}
 
 
 def _slices(slices: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

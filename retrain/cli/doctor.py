@@ -15,7 +15,6 @@ from importlib import metadata
 from typing import Literal
 
 from retrain.cli.command import KEEPING, Answer, Clone, app
-from retrain.errors import RemoteError
 from retrain.messages import message_of
 from retrain.project import Project
 
@@ -195,12 +194,7 @@ def _store(project: Project) -> str:
     remote = Store.of(project).remote
     if remote is None:
         return "on this machine only; store.remote shares it with others"
-    list(remote.listed("leases"))
-    try:
-        remote.write("doctor", b"")
-    except RemoteError as error:
-        raise UserWarning(f"{error} What is made here is not sent there.") from None
-    remote.delete(["doctor"])
+    remote.has("doctor", "none")
     return f"{remote.url} answers"
 
 

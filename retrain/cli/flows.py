@@ -232,10 +232,6 @@ def run_steps(
 
 def _tell_unchanged(state: "RunState", unchanged: "Document") -> Answer:
     """Answers what stands, since nothing has changed."""
-    from retrain.runs import console
-
-    with console.shown_on(sys.stderr):  # it may have something to send
-        state.keep()
     if state.version.warning:
         print(state.version.warning, file=sys.stderr)
     return Answer(unchanged | {"took": _seconds()}, lambda: print(wrapped(unchanged["outcome"])))

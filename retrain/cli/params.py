@@ -110,7 +110,7 @@ def _entry_of(project: Project, workload: str) -> tuple[dict[str, Any], dict[str
 
 
 REMOTE = (
-    "The object store where all machines find what one has made: `s3://bucket/prefix`, "
+    "The mirror of the store, where all machines find what one has made: `s3://bucket/prefix`, "
     "`gs://bucket/prefix` or `file:///folder`. `RETRAIN_STORE_REMOTE` wins over it."
 )
 

@@ -12,7 +12,7 @@ from retrain.errors import UsageError
 
 if TYPE_CHECKING:
     from flows.verify import Fault, Verified
-    from retrain.remote_gc import Garbage
+    from retrain.gc import Garbage
 
 
 @app.command(group=KEEPING)
@@ -70,12 +70,11 @@ def gc(
     keep: int = 5,
     days: int = 90,
     dry_run: bool = False,
-    remote: bool = False,
     yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Remove what no recent run, champion or other project needs.
+    """Remove what no recent run and no champion needs.
 
     It lists what would go, and asks first.
 
@@ -86,11 +85,10 @@ def gc(
         days: How many days the logs, reports and other files of earlier runs are kept.
         dry_run: List what would be removed, and remove nothing.
         yes: Do not ask; without a terminal nobody can be asked.
-        remote: Also what no project needs in the remote store of all machines.
     """
     from retrain import gc
 
-    collect = partial(gc.collect, project, keep, days, remote=remote)
+    collect = partial(gc.collect, project, keep, days)
     if not (dry_run or _is_agreed(lambda: collect(dry_run=True), yes, to_json)):
         return Answer({}, lambda: print("Nothing was removed."))
     garbage = collect(dry_run=dry_run)

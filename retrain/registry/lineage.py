@@ -187,7 +187,7 @@ def write_images(project: Project, lineage: Lineage, file: Path) -> int:
             "their digest per split is known. With the code and the checks of then, this makes it "
             f"again: retrain {images.step} {lineage.entry or lineage.model}{revision}"
         )
-    listed = store.fetch(artifact) / images.file
+    listed = artifact.folder / images.file
     if digests_of_images(listed) != images.splits:
         raise ValueError(f"{listed} has changed since the version was registered.")
     table = parquet.read_table(listed, columns=list(COLUMNS)).select(list(COLUMNS))

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from retrain import roots
 from retrain.atomic import write_json
 from retrain.flow import StepsFlow
 from retrain.outputs import MANIFEST
@@ -54,8 +53,6 @@ class OneStep(Run):
         """
         artifact = super().__call__(step, *inputs, workload=workload)
         if step.name == self.last:
-            if step.cached:
-                self.state.store.fetch(artifact)
             self.verifier.check([artifact])  # it is copied
             raise StepEndedError
         return artifact
@@ -93,7 +90,6 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     state.promote = None if experiment is None else False
     with state.store.runs.holding(state.context.run), suppress(StepEndedError):
         OneStep(state, last=step.name).follow(flow.fn, state.version)
-    roots.add(project, [(outcome.step, outcome.key) for outcome in state.outcomes])
     artifact = state.artifacts[step.name]
     version = asdict(state.version)
     del version["warning"]  # which is no reason to run the later stages

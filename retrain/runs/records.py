@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from retrain import preflight, roots
+from retrain import preflight
 from retrain.atomic import write_json
 from retrain.errors import RejectedDataError, UsageError
 from retrain.faults import did_you_mean
@@ -179,7 +179,6 @@ def _write(project: Project, document: Document) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{document['run']}.json", document)
     write_json(folder / LATEST, document)
-    roots.add(project, ((step["step"], step["key"]) for step in document["steps"]))
 
 
 def _runs(project: Project) -> Path:

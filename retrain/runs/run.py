@@ -149,7 +149,7 @@ class Run(StateRunner):
         with ExitStack() as locks:
             if step.cached:
                 # The lock is taken before the task begins, because the time of the task is limited.
-                locks.enter_context(store.making(*name, refresh=refresh))
+                locks.enter_context(store.making(*name))
                 if refresh:
                     store.forget(*name)
             artifact, cached = self._run(step, work, workload, context)

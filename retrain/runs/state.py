@@ -9,7 +9,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from retrain import roots
 from retrain.atomic import write_json
 from retrain.outputs import Plan, difference, plan, read_plan
 from retrain.project import Project
@@ -99,18 +98,6 @@ class RunState:
     outcomes: list[Outcome] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     began: float = field(default_factory=monotonic)
-
-    def keep(self) -> None:
-        """Keeps what a run that has nothing to do stands for: its project goes on needing it.
-
-        What could not be sent to the remote store before is sent.
-        """
-        remote = self.store.remote
-        for artifact in self.artifacts.values() if remote else ():
-            if remote and artifact.folder.name and artifact.remote != remote.url:
-                with self.store.lock(artifact.step, artifact.key):
-                    self.store.push(artifact.step, artifact.key)
-        roots.add(self.context.project, ())
 
     def add(self, outcome: Outcome, artifact: Artifact) -> None:
         """Adds a step that has ended, in place of the same step with other inputs."""

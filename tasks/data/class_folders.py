@@ -40,10 +40,6 @@ class Images(RawDataset):
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
         return (self._image(piece.file, self._content(piece.file)) for piece in unit.pieces)
 
-    def unread(self, unit: Unit) -> Iterator[RawImage]:
-        """The images of a unit without their content."""
-        return (self._image(piece.file, b"") for piece in unit.pieces)
-
     def _image(self, name: str, content: bytes) -> RawImage:
         return RawImage(name, 0, name, self.label_of(name), self.split_of(name), content)
 

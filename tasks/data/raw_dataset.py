@@ -4,15 +4,10 @@ Three kinds are read: `parquet_files.py`, `class_folders.py`, and what a table l
 `listed_images.py`.
 """
 
-import hashlib
-import json
-import math
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import starmap
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,9 +25,9 @@ READERS = {
     "table": "tasks.data.listed_images",
 }
 
-# Large data has about so many units, up to twice as many. Smaller units than of so many images and
-# so much work would cost more in files than they save when data changes that is in few of them;
-# with more images, a task would need more memory, and lose more work if it is killed.
+# Large data has at most about so many units. Smaller units than of so many images and so much work
+# would cost more in files than in work; with more images, a task would need more memory, and lose
+# more work if it is killed.
 UNITS = 1024
 WORTH_ROWS = 128
 WORTH_SECONDS = 1 / 16
@@ -60,16 +55,6 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """Many pieces in little memory: those of ten million files take 2 GB as objects."""
-
-    packed: bytes
-
-    def __iter__(self) -> Iterator[Piece]:
-        return starmap(Piece, json.loads(zlib.decompress(self.packed)))
-
-
-@dataclass(frozen=True, slots=True)
 class Unit:
     """The images that one task reads.
 
@@ -81,7 +66,7 @@ class Unit:
 
     rows: int
     bytes: int
-    pieces: Iterable[Piece] = ()
+    pieces: Sequence[Piece] = ()
 
     @property
     def seconds(self) -> float:
@@ -179,10 +164,6 @@ class RawDataset(Reader, ABC):
                 "name it for one (train, val, test), or none."
             )
 
-    def unread(self, unit: Unit) -> Iterator[RawImage] | None:
-        """The images of a unit without their content; None where a file has several."""
-        return None
-
     def labels(self) -> Iterator[tuple[str | None, str | None]]:
         """The class and the split of each image, in order."""
         return ((raw.label, raw.split) for part in self.parts() for raw in self.read(part))
@@ -201,9 +182,7 @@ class RawDataset(Reader, ABC):
         parts = list(self.parts())
         if not any(part.rows for part in parts):
             raise ValueError(f"There are no images in data.path, read as {self.format}.")
-        tasks = sum(part.tasks for part in parts) / UNITS
-        # A power of two, so that it stays the same while the data grows, until it has doubled.
-        return list(group(parts, 2.0 ** max(0, math.ceil(math.log2(tasks)))))
+        return list(group(parts, max(1, sum(part.tasks for part in parts) / UNITS)))
 
 
 def open_raw_dataset(data: Data, pulled: Artifact) -> RawDataset:
@@ -232,39 +211,23 @@ def open_format(
 
 
 def group(parts: Iterable[Unit], tasks: float) -> Iterator[Unit]:
-    """Joins small parts of the data, in order, to units that are worth some tasks on average.
-
-    What is cut where depends on the parts at the cut alone. So images that are added or removed
-    change the units that they are in, and the others stay as they were.
-    """
+    """Joins small parts of the data, in order, to units that are worth some tasks."""
     pending: list[Unit] = []
-    rows = 0
     for part in parts:
-        if pending and rows + part.rows > MAX_UNIT_ROWS:
+        if pending and sum(each.rows for each in pending) + part.rows > MAX_UNIT_ROWS:
             yield _join(pending)
-            pending, rows = [], 0
+            pending = []
         pending.append(part)
-        rows += part.rows
-        if _ends_a_unit(part, tasks):
+        if sum(each.tasks for each in pending) >= tasks:
             yield _join(pending)
-            pending, rows = [], 0
+            pending = []
     if pending:
         yield _join(pending)
 
 
-def _ends_a_unit(part: Unit, tasks: float) -> bool:
-    """Whether a unit ends after a part: a draw by the name of its last image, by its work."""
-    pieces = part.pieces if isinstance(part.pieces, tuple) else tuple(part.pieces)
-    last = f"{pieces[-1].file}:{pieces[-1].first}".encode(errors="surrogateescape")
-    drawn = int.from_bytes(hashlib.blake2b(last, digest_size=8).digest()) / 2**64
-    # The last of some pieces was drawn for a smaller unit; of these, every n-th ends a larger one.
-    return drawn * len(pieces) * tasks < part.tasks
-
-
 def _join(units: Sequence[Unit]) -> Unit:
-    pieces = [(piece.file, piece.first, piece.rows) for unit in units for piece in unit.pieces]
-    packed = Pieces(zlib.compress(json.dumps(pieces).encode(), level=1))
-    return Unit(sum(unit.rows for unit in units), sum(unit.bytes for unit in units), packed)
+    pieces = tuple(piece for unit in units for piece in unit.pieces)
+    return Unit(sum(unit.rows for unit in units), sum(unit.bytes for unit in units), pieces)
 
 
 def unit_of(images: Iterable[tuple[str, int]]) -> Unit:

@@ -112,7 +112,8 @@ def evaluated_of(project: Project, version: ModelVersion) -> Evaluated | None:
         record = lineage.read(project, version) if store.remote else None
         for output in record.steps if record else ():
             if output.key:
-                store.find(output.step, output.key)  # known here from now on
+                with store.lock(output.step, output.key):
+                    store.obtain(output.step, output.key)
     return find_evaluated(store, version)
 
 
@@ -131,7 +132,7 @@ def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
     config = prepared[1]["config"]
     names = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
     images = open_pulled(pulled[0], **names)
-    return Evaluated(store.fetch(evaluated[0]), store.fetch(validated[0]), images)
+    return Evaluated(evaluated[0].folder, validated[0].folder, images)
 
 
 Stored = tuple[Artifact, Mapping[str, Any]]  # an artifact, and its plan

@@ -14,8 +14,7 @@
 The splits are train, val and test, and none is empty.
 
 `embed` writes the same files, but `<split>/images-*.npy` hold an embedding of each image, float32
-(N, D), `prepared.json` says of which shards, and `report/test/images-*.npy` are the images of the
-test split, for plots.
+(N, D), and `report/test/images-*.npy` are the images of the test split, for plots.
 """
 
 import json
@@ -93,11 +92,6 @@ class Shards:
 
     def __len__(self) -> int:
         return int(self._ends[-1])
-
-    @property
-    def sizes(self) -> list[int]:
-        """How many rows each shard has."""
-        return [int(rows) for rows in np.diff(self._ends, prepend=0)]
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Reads images into memory; fastest for rows that follow each other on disk.

@@ -6,23 +6,18 @@ does not depend on the head or on how it is trained, so another head embeds noth
 Each shard of the images is embedded by a worker that has loaded the network once: an actor of Ray
 Data on a GPU, or on a CPU if there are none; for little work, a thread of this process. A worker
 reads the images of its shards and writes finished files: no pixels go through Ray. The files are
-made in the scratch folder, so a run that was killed continues with the missing ones. No batch has
-images of two shards: so the bits of a shard's embeddings follow from the shard alone, and those of
-one that the earlier version of the data had are a link to them.
+made in the scratch folder, so a run that was killed continues with the missing ones.
 """
 
-import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrain import atomic
-from retrain.atomic import write_json
 from retrain.hardware import gpu_capabilities
-from retrain.outputs import read_digests
 from retrain.runs import console
 from retrain.step import step
 from tasks.compute.ray_data import THREADS, map_with_workers
@@ -35,20 +30,15 @@ from tasks.data.shards import (
     ROWS,
     Shards,
     open_prepared,
-    shard_name,
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from models.backbone import EmbeddingNetwork
     from retrain.project import Project
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
     from retrain.workload import Evaluate, Model, Workload
 
-PREPARED = "prepared.json"  # the SHA-256 of the images in each shard, by the shard's name
 SHOWN = "test"  # the split whose images the plots of the evaluation show
 
 # FLOPs of a ViT-B/32 for a pixel; and what a core or a GPU does in a second. They decide no more
@@ -59,31 +49,17 @@ SPEED = {"cpu": 4e10, "gpu": 2e13}
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a shard of a split, and the file for their embeddings."""
+    """A shard of the images, how many rows it has, and the file for their embeddings."""
 
-    split: str
-    first: int
+    images: Path
     rows: int
     file: Path
-
-    @property
-    def name(self) -> str:
-        """The path of the shard in the images, and in the output."""
-        return f"{self.split}/{self.file.name}"
-
-    @property
-    def numbers(self) -> "NDArray[np.int64]":
-        """The numbers of the rows in the split."""
-        import numpy as np
-
-        return np.arange(self.first, self.first + self.rows)
 
 
 @step(
     inputs=("preprocess",),
     reads=("model.pretrained", "model.pretrained_version", "evaluate"),
     libraries=("numpy", "safetensors", "torch", "transformers"),
-    by_difference=True,
     needed=has_embeddings,
     imports=("torch", "transformers.modeling_utils"),
 )
@@ -108,16 +84,11 @@ def embed(
         ValueError: There is no such network, or it gives no embedding of such images.
         OSError: The hub cannot be reached.
     """
-    shards = {
-        split: Shards(sorted((images.folder / split).glob("images-*.npy"))) for split in SPLITS
-    }
-    parts = list(_plan(shards, workspace.scratch))
-    if workspace.earlier:
-        _take_known(parts, images.folder, workspace.earlier)
+    parts = list(_plan(images.folder, workspace.scratch))
     missing = [part for part in parts if not part.file.exists()]
     if missing:
         shape = open_prepared(images.folder).image_shape
-        load = partial(_load, model, _network(model, workspace), evaluation, shards, shape)
+        load = partial(_load, model, _network(model, workspace), evaluation, shape)
         rows = sum(part.rows for part in missing)
         with console.counted("embed", rows) as show:
             map_with_workers(
@@ -128,33 +99,21 @@ def embed(
             )
     _write(images, parts, workspace)
     return {
-        "rows": {split: len(shards[split]) for split in SPLITS},
-        "classes": list(open_prepared(workspace.folder).labels),
+        "rows": images.facts["rows"],
+        "classes": images.facts["classes"],
         "shape": list(Shards([parts[0].file]).shape),
         "storage": "embeddings",
     }
 
 
-def _plan(shards: "Mapping[str, Shards]", folder: Path) -> Iterator[Part]:
+def _plan(images: Path, folder: Path) -> Iterator[Part]:
     """The shards of all splits; makes the folders of the files for their embeddings."""
-    for split, images in shards.items():
+    import numpy as np
+
+    for split in SPLITS:
         (folder / split).mkdir(parents=True, exist_ok=True)
-        first = 0
-        for number, rows in enumerate(images.sizes):
-            yield Part(split, first, rows, folder / split / shard_name(number))
-            first += rows
-
-
-def _take_known(parts: Sequence[Part], images: Path, earlier: Path) -> None:
-    """Links the embeddings of the shards that the earlier version had, and says of how many."""
-    contents, before = read_digests(images), json.loads((earlier / PREPARED).read_bytes())
-    known = {content: earlier / name for name, content in before.items()}
-    same = [part for part in parts if contents[part.name] in known]
-    for part in same:
-        if not part.file.exists():
-            link_file(known[contents[part.name]], part.file)
-    taken, rows = (sum(part.rows for part in some) for some in (same, parts))
-    console.say(f"embed: {taken:,} of {rows:,} images were embedded before")
+        for shard in sorted((images / split).glob("images-*.npy")):
+            yield Part(shard, len(np.load(shard, mmap_mode="r")), folder / split / shard.name)
 
 
 def _seconds(shape: tuple[int, int, int], rows: int) -> float:
@@ -175,7 +134,6 @@ def _load(
     model: "Model",
     network_name: Path | str,
     evaluation: "Evaluate",
-    images: Mapping[str, Shards],
     shape: tuple[int, int, int],
     device: str,
 ) -> Callable[[Part], None]:
@@ -188,24 +146,20 @@ def _load(
     network = load(str(network_name), model.model_dump()["pretrained_version"], shape)
     network.to(device)
     network.prefer_attention(torch.device(device).type, evaluation.precision)
-    return partial(_embed_part, network, torch.device(device), evaluation, images)
+    return partial(_embed_part, network, torch.device(device), evaluation)
 
 
 def _embed_part(
-    network: "EmbeddingNetwork",
-    device: Any,
-    evaluation: "Evaluate",
-    images: Mapping[str, Shards],
-    part: Part,
+    network: "EmbeddingNetwork", device: Any, evaluation: "Evaluate", part: Part
 ) -> None:
     """Embeds the images of a part, a batch at a time, and writes its file."""
     import numpy as np
     import torch
 
-    batches = []
+    images, batches = np.load(part.images, mmap_mode="r"), []
     for first in range(0, part.rows, evaluation.batch_size):
-        rows = part.numbers[first : first + evaluation.batch_size]
-        pixels = torch.from_numpy(images[part.split][rows]).to(device)
+        rows = np.array(images[first : first + evaluation.batch_size])
+        pixels = torch.from_numpy(rows).to(device)
         batches.append(network.embed(pixels, evaluation.precision).cpu().numpy())
     # Its name marks the part as finished.
     with atomic.replacing(part.file) as aside, aside.open("wb") as file:
@@ -219,9 +173,7 @@ def _write(images: "Artifact", parts: Sequence[Part], workspace: "Workspace") ->
         for name in ("labels.npy", ROWS):
             shutil.copyfile(images.folder / split / name, workspace.folder / split / name)
     for part in parts:
-        link_file(part.file, workspace.folder / part.name)
-    contents = read_digests(images.folder)
-    write_json(workspace.folder / PREPARED, {part.name: contents[part.name] for part in parts})
+        link_file(part.file, workspace.folder / part.images.parent.name / part.file.name)
     for name in (LABELS, IMAGES):
         shutil.copyfile(images.folder / name, workspace.folder / name)
     for shard in (images.folder / SHOWN).glob("images-*.npy"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from retrain.step import REPORT, Facts, Step, Workspace, current_run, digest_of, step
-from retrain.store import Artifact, Store
+from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Scored
@@ -152,10 +152,7 @@ def _opponent(comparison_step: Step, scores: Artifact, scored: Scored, slices: S
     is_same_package = version.package_digest == scores.facts["package"]
     comparison = None
     if not is_same_package and version.train_digest != scores.facts["train"]:
-        project = current_run().project
-        learnt = learnt_images(project, version)
-        if slices.divided:
-            Store.of(project).fetch(slices.divided)
+        learnt = learnt_images(current_run().project, version)
         terms = Terms(learnt, version.train_digest if learnt else None, slices)
         comparison = dict(comparison_step(scores, scored.evaluation, terms).facts)
     return Opponent(

@@ -12,7 +12,7 @@ from typing import Any
 from retrain.faults import did_you_mean
 from retrain.project import Project
 from retrain.step import Facts, Workspace, step
-from retrain.store import Artifact, Store
+from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.metrics import METRICS, SELECTIVE, split_name
@@ -58,8 +58,7 @@ def gate(
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
-    folder = Store.of(workspace.project).fetch(scores, PER_CLASS.__eq__)  # in a dry run, too
-    table = json.loads((folder / PER_CLASS).read_text(encoding="utf-8"))
+    table = json.loads((scores.folder / PER_CLASS).read_text(encoding="utf-8"))
     bounded = bounds(rules, scores, table, slices)
     within, champion = _all_passed(bounded), opponents.champion
     against = _compared_opponents(opponents)

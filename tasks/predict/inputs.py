@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from retrain.digests import digest_of
 from retrain.errors import UsageError
-from retrain.outputs import state_of
 from tasks.data.listing import IMAGE_SUFFIXES, is_no_image, list_files
 from tasks.data.raw_dataset import RawImage, Reader, Unit, group, open_format
 
@@ -26,7 +26,7 @@ class Source:
     Attributes:
         format: A key of `tasks.data.raw_dataset.READERS`.
         reader: The reader of that format.
-        state: Another text after a file of the input has changed, as `retrain.outputs.state_of`
+        state: Another text after a file of the input has changed, as `_state_of`
             gives it; empty for images of the store, which do not change.
     """
 
@@ -78,7 +78,16 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
         UsageError: There are no images, or it is not clear which are meant.
     """
     name = _recognise(root, f"--input {place}")
-    return Source(name, open_format(name, root, image_column, labelled=False), state=state_of(root))
+    return Source(
+        name, open_format(name, root, image_column, labelled=False), state=_state_of(root)
+    )
+
+
+def _state_of(root: Path) -> str:
+    """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files of a folder."""
+    stats = {str(path): path.stat() for path in sorted(root.rglob("*")) if path.is_file()}
+    state = [(path, st.st_ino, st.st_size, st.st_mtime_ns) for path, st in stats.items()]
+    return digest_of(state)
 
 
 def read(source: Source, unit: Unit) -> Iterator[Image]:

@@ -2,14 +2,13 @@
 
 A plan of Ray Data decodes the images of each unit of the data and writes the finished shards: no
 pixels go through its blocks, and this process holds numbers only. The shards are made in the
-scratch folder, so a run that was killed continues with the missing ones. A shard with the images of
-an earlier one is a link to it; images of others are copied. `tasks/data/shards.py` describes the
-layout.
+scratch folder, so a run that was killed continues with the missing ones. `tasks/data/shards.py`
+describes the layout.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -27,16 +26,11 @@ from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset, 
 from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, shard_name
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
     from retrain.workload import Data, Images, Workload
-    from tasks.preprocess.earlier import EarlierSplit, FetchableShards
 
 WRITE_BYTES = 2**20  # a system call per image would take as long as decoding it
-AT_ONCE = 64  # images that are copied
 
 
 @dataclass(frozen=True)
@@ -48,22 +42,18 @@ class ShardTask:
         row_group: The row group of the accepted images, which lists those it prepares.
         rows: How many images each of its shards gets, by split.
         shards: The shard to write for each split.
-        known: For each split of the earlier output: int64 (rows,), the row in it of each image of
-            the unit; -1 for one that is not there.
     """
 
     unit: Unit
     row_group: int
     rows: Mapping[str, int]
     shards: Mapping[str, Path]
-    known: Mapping[str, "NDArray[np.int64]"] = field(default_factory=dict)
 
 
 @step(
     inputs=("pull", "validate"),
     reads=("data.image_column", "data.label_column", "images"),
     libraries=("numpy", "pillow", "pyarrow"),
-    by_difference=True,
     imports=("numpy", "pyarrow.parquet"),
 )
 def preprocess(
@@ -91,12 +81,14 @@ def preprocess(
     for split in SPLITS:
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
         (workspace.folder / split).mkdir()
-    earlier = _open_earlier(workspace.earlier, stored)
-    if earlier:
-        tasks = _take_known(tasks, validated.folder, earlier)
     if missing := _unfinished(tasks):
-        prepared = {split: there.images for split, there in earlier.items()}
-        _make_shards(source, images, validated.folder, prepared, missing)
+        with console.counted("preprocess", sum(task.unit.rows for task in missing)) as show:
+            map_units(
+                partial(_write_shards, source, images, validated.folder),
+                missing,
+                seconds=sum(task.unit.seconds for task in missing),
+                done=lambda task: show(task.unit.rows),
+            )
     for task in tasks:
         for split, shard in task.shards.items():
             # Should this run be killed before the output is published, the next finds it.
@@ -150,32 +142,6 @@ def _plan(
     return tasks
 
 
-def _open_earlier(folder: Path | None, splits: Sequence[str]) -> dict[str, "EarlierSplit"]:
-    """The splits of the earlier output; none without one."""
-    from tasks.preprocess.earlier import EarlierSplit
-
-    return {split: EarlierSplit.open(folder / split) for split in splits} if folder else {}
-
-
-def _take_known(
-    tasks: Sequence[ShardTask], validated: Path, earlier: Mapping[str, "EarlierSplit"]
-) -> list[ShardTask]:
-    """Links the shards that the earlier output has; says of the others which images it has."""
-    taken, count = [], 0
-    tables = image_table.read_groups(validated, ["split", "sha256"])
-    for task, images in zip(tasks, tables, strict=True):
-        known = {split: earlier[split].find(images, split) for split in task.shards}
-        for split, shard in task.shards.items():
-            same = earlier[split].images.file_of(known[split])
-            if same and not shard.exists():
-                link_file(same, shard)
-        taken.append(replace(task, known=known))
-        count += sum(int((rows >= 0).sum()) for rows in known.values())
-    images_in_all = sum(task.rows[split] for task in tasks for split in task.shards)
-    console.say(f"preprocess: {count:,} of {images_in_all:,} images were prepared before")
-    return taken
-
-
 def _unfinished(tasks: Sequence[ShardTask]) -> list[ShardTask]:
     """The parts of tasks that are left: their missing shards."""
     parts = (
@@ -188,36 +154,10 @@ def _unfinished(tasks: Sequence[ShardTask]) -> list[ShardTask]:
     return [part for part in parts if part.shards]
 
 
-def _make_shards(
-    source: RawDataset,
-    images: "Images",
-    validated: Path,
-    prepared: Mapping[str, "FetchableShards"],
-    tasks: Sequence[ShardTask],
-) -> None:
-    """Makes the shards of tasks, here or on other machines.
-
-    Args:
-        source: The data.
-        images: The form of the images.
-        validated: The output of `validate`.
-        prepared: The shards of the earlier output, by split.
-        tasks: The work.
-    """
-    with console.counted("preprocess", sum(task.unit.rows for task in tasks)) as show:
-        map_units(
-            partial(_write_shards, source, images, validated, prepared),
-            tasks,
-            seconds=sum(task.unit.seconds for task in tasks),
-            done=lambda task: show(task.unit.rows),
-        )
-
-
 def _write_shards(
     source: RawDataset,
     images: "Images",
     validated: Path,
-    prepared: Mapping[str, "FetchableShards"],
     task: ShardTask,
 ) -> None:
     """Prepares the images of a task, a few at a time, and writes its shards."""
@@ -225,11 +165,7 @@ def _write_shards(
     images_of = [
         row for row in zip(*table.to_pydict().values(), strict=True) if row[2] in task.shards
     ]
-    known = {split: iter(rows >= 0) for split, rows in task.known.items()}
-    is_known = [next(known[split]) if known else False for _, _, split in images_of]
-    new = [(file, row) for (file, row, _), old in zip(images_of, is_known, strict=True) if not old]
-    raws = source.read(unit_of(new))
-    copies = {split: _read_known(task, split, prepared) for split in task.known}
+    raws = source.read(unit_of((file, row) for file, row, _ in images_of))
     with ExitStack() as stack:
         # The shards get their names at the end of the block, because these mark them as finished.
         files = {}
@@ -238,22 +174,10 @@ def _write_shards(
             files[split] = stack.enter_context(aside.open("wb", buffering=WRITE_BYTES))
             side = _side(images, split)
             _write_header(files[split], "|u1", (task.rows[split], side, side, images.channels))
-        for (_, _, split), old in zip(images_of, is_known, strict=True):
-            if old:
-                pixels = next(copies[split])
-            else:
-                side = _side(images, split)
-                pixels = to_array(next(raws).data, side, images.channels, images.resize)
+        for (_, _, split), raw in zip(images_of, raws, strict=True):
+            side = _side(images, split)
+            pixels = to_array(raw.data, side, images.channels, images.resize)
             files[split].write(pixels.data)
-
-
-def _read_known(
-    task: ShardTask, split: str, prepared: Mapping[str, "FetchableShards"]
-) -> Iterator["NDArray[np.uint8]"]:
-    """The known images of one of a task's shards, of which a few are in memory at a time."""
-    rows = task.known[split][task.known[split] >= 0]
-    for first in range(0, len(rows), AT_ONCE):
-        yield from prepared[split][rows[first : first + AT_ONCE]]
 
 
 def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:

@@ -33,18 +33,6 @@ def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*document["decision"]["rules"], *document["model"].get("rules", ())]
 
 
-def rule_row(rule: Mapping[str, Any]) -> dict[str, str]:
-    """A rule and its result as a row of a table, by column."""
-    value, bound = rule["value"], rule["bound"]
-    return {
-        "rule": rule["rule"],
-        "this model": f"{value:.4f}",
-        "bound or champion": f"{bound:.4f}",
-        "difference": f"{value - bound:+.4f}",
-        "passed": {True: "✓", False: "✗", None: "? (too few images)"}[rule["passed"]],
-    }
-
-
 def precision(training: Mapping[str, Any]) -> str:
     """The precision of a training, by its facts; a user's own function was told it."""
     told = training["numerics"].get("told_precision")

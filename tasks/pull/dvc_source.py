@@ -1,5 +1,7 @@
 """Fetches data under DVC: the folder `data/`, whose version is in `data.dvc`."""
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,16 +12,15 @@ from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.params import parse_yaml
 from retrain.project import Project
+from retrain.runs import console
 from tasks.data.listing import link_file, list_files
-from tasks.pull.dvc_cache import (
-    NO_REMOTE,
-    cache_of,
-    check_objects,
-    object_path,
-    read_listing,
-)
 from tasks.pull.transfer import arriving, in_time, inside, map_in_threads, reaching
 
+NO_REMOTE = (
+    "The data is not in DVC's cache, and there is no default remote to fetch it from: dvc remote "
+    "add -d NAME URL"
+)
+_FILE = re.compile(r"[0-9a-f]{32}\Z")  # MD5
 _FOLDER = re.compile(r"[0-9a-f]{32}\.dir\Z")  # MD5
 STARTER = "starter"  # the remote with the starter data, which is a part of the repository
 REMOTE_SECONDS = 5.0  # to wait for the remote, before a run
@@ -143,16 +144,16 @@ class DvcSource:
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Links to DVC's cache, after `dvc fetch` of what is missing there."""
         with self._repo() as repo:
-            cache = cache_of(repo)
-            listing = object_path(cache, digest)
+            cache = _cache_of(repo)
+            listing = _object_path(cache, digest)
             is_whole = self.part == PurePath()
             self._download(repo, [listing], self._pinned().get("size") if is_whole else None)
-            check_objects([listing], [digest])
-            files = self.below(read_listing(listing), digest)
+            _check_objects([listing], [digest])
+            files = self.below(_read_listing(listing), digest)
             targets = [inside(folder, name) for name in files]
-            objects = [object_path(cache, md5) for md5 in files.values()]
+            objects = [_object_path(cache, md5) for md5 in files.values()]
             self._download(repo, objects)
-            check_objects(objects, list(files.values()))
+            _check_objects(objects, list(files.values()))
             map_in_threads(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
 
     def below(self, md5s: Mapping[str, str], digest: str) -> dict[str, str]:
@@ -201,7 +202,7 @@ class DvcSource:
             "it there, with the data pushed to it?"
         ):
             try:
-                with arriving(cache_of(repo), size):
+                with arriving(_cache_of(repo), size):
                     repo.fetch(
                         targets=[str(root / "data" / self.part)],
                         revs=revisions,
@@ -214,3 +215,52 @@ class DvcSource:
                     raise
             if missing := [path.name for path in objects if not path.exists()]:
                 raise FileNotFoundError(f"{len(missing)} files are missing")
+
+
+def _cache_of(repo: Any) -> Path:
+    """The folder of the objects in DVC's cache, as `dvc cache dir` and DVC's manual have it."""
+    root = repo.config["cache"].get("dir") or Path(repo.root_dir, ".dvc", "cache")
+    return Path(root, "files", "md5")
+
+
+def _object_path(cache: Path, md5: str) -> Path:
+    """The file of an object in the cache."""
+    return cache / md5[:2] / md5[2:]
+
+
+def _read_listing(path: Path) -> dict[str, str]:
+    """The MD5 (hex) of each file of a version of `data/`, by the file's name in it."""
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    md5s = {entry["relpath"]: entry["md5"] for entry in entries}
+    if not all(map(_FILE.match, md5s.values())):
+        raise ValueError("DVC's listing of data/ is damaged. Write it anew: dvc add data, dvc push")
+    return md5s
+
+
+def _check_objects(objects: Sequence[Path], md5s: Sequence[str]) -> None:
+    """Checks each byte of objects in DVC's cache: DVC believes what a remote sends.
+
+    Raises:
+        OSError: Some are damaged; these are deleted.
+    """
+
+    def is_damaged(item: tuple[Path, str]) -> bool:
+        path, md5 = item
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "md5").hexdigest()
+        show(path.stat().st_size)
+        return digest != md5.removesuffix(".dir")
+
+    size = sum(path.stat().st_size for path in objects)
+    with console.counted("checking", size, "bytes") as show:
+        checked = map_in_threads(is_damaged, zip(objects, md5s, strict=True))
+    damaged = [path for path, is_bad in zip(objects, checked, strict=True) if is_bad]
+    for path in damaged:
+        path.unlink(missing_ok=True)
+    if damaged:
+        raise OSError(
+            f"DVC's copy of {len(damaged)} of {len(objects)} files is damaged. It is gone from the "
+            "cache now, and another try fetches it anew. If that does not help, the remote is "
+            f"damaged: delete files/md5/{damaged[0].parent.name}/{damaged[0].name} there and run "
+            "dvc push where the data is whole."
+        )

@@ -3,27 +3,21 @@
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.step import Chosen, DataVersion, Facts, Workspace, step
+from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
 from tasks.data.formats import recognise
 from tasks.data.listing import list_files
 from tasks.pull.archives import unpack
-
-# The module of each kind of source. One is imported, by its name, so that the code of the others
-# does not belong to the step's.
-SOURCES = {
-    "dvc": "tasks.pull.dvc_source",
-    "hub": "tasks.pull.hub_source",
-    "local": "tasks.pull.local_source",
-    "url": "tasks.pull.url_source",
-}
+from tasks.pull.dvc_source import DvcSource
+from tasks.pull.hub_source import HubSource
+from tasks.pull.local_source import LocalSource
+from tasks.pull.url_source import UrlSource
 
 
 class DataSource(Protocol):
@@ -66,10 +60,10 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
         UsageError: There is no such data, revision or `data.dvc`.
         OSError: The data is elsewhere and cannot be reached.
     """
-    source: Any = find_source(data, project, revision)
-    tracked = _is_under_dvc(data, project)
-    warning = source.warning() if tracked else None
-    return DataVersion(source.digest(), tracked, revision, warning)
+    source = find_source(data, project, revision)
+    if isinstance(source, DvcSource):
+        return DataVersion(source.digest(), True, revision, source.warning())
+    return DataVersion(source.digest(), tracked=False)
 
 
 @step(
@@ -93,7 +87,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """
     folder = workspace.folder / "data"
     folder.mkdir()
-    source: Any = find_source(data, workspace.project, version.revision)
+    source = find_source(data, workspace.project, version.revision)
     try:
         source.fetch(version.digest, folder, workspace.scratch)
         unpack(folder, workspace.scratch)
@@ -116,32 +110,19 @@ def find_source(data: Data, project: Project, revision: str | None) -> DataSourc
     Raises:
         UsageError: A revision is asked of data that is not under DVC.
     """
-    kind = _kind(data, _is_under_dvc(data, project))
-    if revision is not None and kind != "dvc":
+    if revision is not None and not _is_under_dvc(data, project):
         raise UsageError(
             f"data.path {data.path} is not under DVC, so git knows no version {revision!r} of it."
         )
-    module, place = import_module(SOURCES[kind]), _place(data, project)
-    source: DataSource
-    if kind == "hub":
-        name, _, commit = data.path.partition("@")
-        source = module.HubSource(name, commit or "main")
-    elif kind == "url":
-        source = module.UrlSource(data.path)
-    elif kind == "dvc":
-        source = module.DvcSource(project, place.relative_to(project.root / "data"), revision)
-    else:
-        source = module.LocalSource(place)
-    return source
-
-
-def _kind(data: Data, is_under_dvc: bool) -> str:
-    """Which of `SOURCES` data comes from."""
     if data.format == "hub":
-        return "hub"
+        name, _, commit = data.path.partition("@")
+        return HubSource(name, commit or "main")
     if "://" in data.path:
-        return "url"
-    return "dvc" if is_under_dvc else "local"
+        return UrlSource(data.path)
+    place = _place(data, project)
+    if _is_under_dvc(data, project):
+        return DvcSource(project, place.relative_to(project.root / "data"), revision)
+    return LocalSource(place)
 
 
 def _is_under_dvc(data: Data, project: Project) -> bool:
@@ -155,19 +136,11 @@ def _place(data: Data, project: Project) -> Path:
     return Path(os.path.normpath(project.root / path))
 
 
-@pull.chooses
-def _dependencies(workload: Workload, version: DataVersion) -> Chosen:
-    return Chosen(modules=(SOURCES[_kind(workload.data, version.tracked)],))
-
-
 @pull.warns
 def _warnings(workload: Workload, project: Project, version: DataVersion) -> Iterable[str]:
     """Finds why others could not have this version of the data."""
-    if not version.tracked:
-        return ()
-    source: Any = find_source(workload.data, project, version.revision)
-    sentences: Iterable[str] = source.warnings()
-    return sentences
+    source = find_source(workload.data, project, version.revision)
+    return source.warnings() if isinstance(source, DvcSource) else ()
 
 
 @pull.checks

@@ -25,7 +25,8 @@ from retrain.errors import RemoteError, UsageError
 from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.servers import machines
-from retrain.store import Artifact, Store
+from retrain.store import Store
+from tasks.train import checkpoint
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE
 
@@ -52,10 +53,10 @@ def prepare(job: TrainingJob) -> TrainingJob:
             f"store in {project.store}. Set RETRAIN_STORE to a folder that all machines see, or "
             "store.remote to an object store, such as s3://bucket/prefix."
         )
-    store = Store.of(project)
+    remote = Remote(project.store_remote)
     for folder in [job.images, job.pulled] if job.ingest == "stream" else [job.images]:
-        _send(store, *folder.parts[-2:])
-    job = replace(job, remote=project.store_remote)
+        remote.send(folder.parent.name, folder.name, folder)
+    job = replace(job, remote=remote.url)
     tokens = [*job.scratch.glob(f"{TOKEN}*")]
     if not tokens:  # what is in the remote is of another try
         forget(job)
@@ -64,13 +65,6 @@ def prepare(job: TrainingJob) -> TrainingJob:
     if job.start:
         _copy(job.start, f"{job.storage}/{START}")
     return replace(job, token=tokens[0].name)
-
-
-def _send(store: Store, step: str, key: str) -> None:
-    with store.lock(step, key):
-        store.push(step, key)
-        if not store.can_fetch(store.inspect(step, key)[0]):
-            raise RemoteError(f"The output of {step} could not be sent to the remote store.")
 
 
 @contextmanager
@@ -107,8 +101,17 @@ def located(job: TrainingJob) -> TrainingJob:
 
 
 def _fetched(store: Store, folder: Path) -> Path:
-    step, key = folder.parts[-2:]
-    return store.fetch(Artifact(step, key, "", store.folder(step, key), {}))
+    """The folder of an artifact in the store of this machine, which takes it whole, once.
+
+    Raises:
+        RemoteError: The remote has no such artifact, or a damaged one; the next try sends it anew.
+    """
+    step, key = folder.parent.name, folder.name
+    if store.damage(step, key):
+        with store.lock(step, key):
+            if store.obtain(step, key) is None:
+                raise RemoteError(f"The output of {step} could not be fetched from {store.remote}.")
+    return store.folder(step, key)
 
 
 def upload(job: TrainingJob) -> None:
@@ -139,6 +142,23 @@ def forget(job: TrainingJob) -> None:
         files, path = FileSystem.from_uri(job.storage)
         with suppress(FileNotFoundError):
             files.delete_dir(path)
+
+
+def report(job: TrainingJob, path: Path | None = None) -> None:
+    """Brings a new checkpoint and the progress to the remote and to the machine of the step.
+
+    All workers call it; the first has them.
+    """
+    if job.remote:
+        file = job.scratch / FILE
+        is_first = get_context().get_world_rank() == 0
+        text = file.read_text(encoding="utf-8") if is_first and file.exists() else ""
+        checkpoint.report(path, {FILE: text})
+
+
+def callbacks(job: TrainingJob) -> list[UserCallback]:
+    """The callbacks for Ray Train's controller, which is on the machine of the step."""
+    return [ShowProgress(job.scratch)] if job.remote else []
 
 
 class ShowProgress(UserCallback):  # type: ignore[misc]  # Ray is not typed

@@ -1,7 +1,8 @@
 """Proposes a workload for images: a network, how it is trained on this machine, and a gate.
 
 It is a start that trains in minutes and gives a first champion, not the best that can be had.
-`propose` is a pure function; what it goes by is in `tasks.data.survey` and `this_machine`.
+`propose` is a pure function of what the images are like (`tasks.data.survey`) and of the number of
+cores, so that the same images get the same proposal.
 """
 
 from collections.abc import Mapping
@@ -11,46 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from models import pretrained
-from retrain.hardware import gpu_capabilities, has_bf16, machine
+from retrain.hardware import gpu_capabilities, machine
 from retrain.workload import Gate
 from tasks.data.survey import BELOW_CLASS, Survey
 
 # A small published network without a classifier of its own for the embeddings: 22 million weights.
 PUBLISHED = "facebook/dinov2-small"
 
-SECONDS = 120.0  # that a training from scratch may take
-EPOCHS = (10, 40)  # at least and at most, or more for few images, up to
-STEPS, MOST_EPOCHS = 1000, 200
-SIZES = (32, 64, 96, 128, 224)  # of images, for a training from scratch
+STEPS = 1500  # of a training from scratch, roughly; in at least and at most so many epochs:
+EPOCHS = (10, 200)
+# Of images, for a training from scratch; on a core it may see so many of 64 pixels, in minutes.
+SIZES, SEEN = (64, 96, 128, 224), 250_000
 
 # A ResNet of eight 3 x 3 convolutions, trained from scratch; and that with 18 layers, for a GPU.
 SMALL = {"embedding_size": 32, "hidden_sizes": [32, 64, 128, 256], "depths": [1, 1, 1, 1]}
 LARGE = {"embedding_size": 64, "hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2]}
-# FLOP/s that a training reaches on a core, and on a GPU of 2020 or later, roughly. Nothing is
-# measured, so that the same images get the same proposal.
-CORE_FLOPS = {"fp32": 5e10, "bf16": 1.5e11}
-GPU_FLOPS = {"fp32": 10e12, "bf16": 150e12}
-# FLOPs of a forward pass over an image of 64 x 64 pixels.
-FLOPS_AT_64 = {"small": 4.1e7, "large": 2.96e8}
 
 UNBALANCED = 3  # times as many images in the largest class as in the smallest
 DIFFERING = 0.1  # the share of test images that two trainings usually answer differently
 STANDARD_ERRORS = 2.49  # of the difference that the gate sees with a probability of 80 %
 MIN_COMPARED = Gate().min_compared
 MARGINS = (0.01, 0.1)  # the smallest and the largest that is proposed
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a training has.
-
-    Attributes:
-        flops: FLOP/s that a training reaches, roughly.
-        threads: Its CPU threads; None on a GPU.
-    """
-
-    flops: float
-    threads: int | None
 
 
 @dataclass(frozen=True)
@@ -79,14 +61,10 @@ class Proposal:
     reasons: tuple[str, ...]
 
 
-def this_machine() -> Machine:
-    """This machine, as far as its kind and its number of cores tell."""
-    precision = "bf16" if has_bf16() else "fp32"
-    if gpu_capabilities():
-        return Machine(GPU_FLOPS[precision], threads=None)
+def threads_here() -> int | None:
+    """The CPU threads of a training on this machine; None on a GPU."""
     # A thread that has to share its core makes all of them wait.
-    threads = max(1, machine()["cores"] // 2)
-    return Machine(CORE_FLOPS[precision] * threads, threads)
+    return None if gpu_capabilities() else max(1, machine()["cores"] // 2)
 
 
 def find_backbone(name: str | None, root: Path) -> Backbone | None:
@@ -115,13 +93,13 @@ def find_backbone(name: str | None, root: Path) -> Backbone | None:
     return Backbone(wanted, min(size, 224) if isinstance(size, int) else 224)
 
 
-def propose(path: str, seen: Survey, machine: Machine, backbone: Backbone | None) -> Proposal:
+def propose(path: str, seen: Survey, threads: int | None, backbone: Backbone | None) -> Proposal:
     """Proposes a workload.
 
     Args:
         path: `data.path`.
         seen: The images.
-        machine: What trains.
+        threads: As `threads_here` gives them.
         backbone: The pretrained network to use; None trains from scratch.
 
     Raises:
@@ -142,7 +120,7 @@ def propose(path: str, seen: Survey, machine: Machine, backbone: Backbone | None
             "left to train on: name them otherwise."
         )
     data, checks, of_data = _data(path, seen)
-    network = _pretrained(backbone, seen) if backbone else _from_scratch(seen, machine)
+    network = _pretrained(backbone, seen) if backbone else _from_scratch(seen, threads)
     gate, of_gate = _gate(seen)
     sections, of_network = network
     if is_unbalanced(seen):
@@ -202,44 +180,43 @@ def _pretrained(backbone: Backbone, seen: Survey) -> tuple[Section, list[str]]:
     ]
 
 
-def _from_scratch(seen: Survey, machine: Machine) -> tuple[Section, list[str]]:
+def _from_scratch(seen: Survey, threads: int | None) -> tuple[Section, list[str]]:
     """The sections about a network with random weights, and why."""
-    kind, config = ("small", SMALL) if machine.threads else ("large", LARGE)
     images = round(0.7 * seen.images) if not seen.splits else seen.splits.get("train", seen.images)
-
-    def seconds(size: int) -> float:  # of an epoch; a backward pass costs two forward passes
-        return 3 * FLOPS_AT_64[kind] * (size / 64) ** 2 * images / machine.flops
-
-    fitting = [size for size in SIZES[1:] if seconds(size) * EPOCHS[0] <= SECONDS]
-    enough = next((size for size in SIZES if size >= seen.side), SIZES[-1])
-    # The network halves an image five times, so smaller ones are enlarged.
-    size = max(SIZES[1], min(enough, max(fitting, default=0)))
     batch = 64 if images >= 2000 else 32 if images >= 500 else 16
-    most = max(EPOCHS[1], min(MOST_EPOCHS, STEPS * batch // images))
-    epochs = min(most, max(EPOCHS[0], int(SECONDS / seconds(size))))
+    epochs = min(EPOCHS[1], max(EPOCHS[0], STEPS * batch // images))
+    size = SIZES[0]  # the network halves an image five times, so smaller ones are enlarged
+    for larger in SIZES[1:]:
+        seen_images = epochs * images * (larger / SIZES[0]) ** 2
+        if size < seen.side and (threads is None or seen_images <= SEEN * threads):
+            size = larger
     augment = {"shift": size // 16} | ({} if seen.is_grey else {"flip": True})
     sections = {
         "images": {"size": size, "channels": 1 if seen.is_grey else 3},
         "model": {
             "family": "auto",
-            "config": {"model_type": "resnet", "layer_type": "basic", **config},
+            "config": {
+                "model_type": "resnet",
+                "layer_type": "basic",
+                **(SMALL if threads else LARGE),
+            },
         },
         "train": {
             "epochs": epochs,
-            "batch_size": batch * (1 if machine.threads else 2),
+            "batch_size": batch * (1 if threads else 2),
             "lr": 0.003,
             "schedule": "one_cycle",
             "warmup": 0.3,
             "label_smoothing": 0.1,
             "augment": augment,
         },
-        "scale": {"workers": 0} | ({"threads": machine.threads} if machine.threads else {}),
+        "scale": {"workers": 0} | ({"threads": threads} if threads else {}),
     }
     reasons = [
         "A small ResNet is trained from scratch, as no pretrained network is at hand; with one "
         "(--pretrained FOLDER or owner/name) photos are told apart far better.",
-        f"{size} pixels and {epochs} epochs take about {seconds(size) * epochs:.0f} s of training "
-        f"on this {'machine' if machine.threads else 'GPU'}; the images have {seen.side}.",
+        f"{size} pixels and {epochs} epochs are a training of minutes; the images have "
+        f"{seen.side}.",
     ]
     if not seen.is_grey:
         reasons.append("Images are mirrored at random: take augment.flip out if left is not right.")

@@ -36,7 +36,7 @@ def ending_elsewhere(
         store, planned = Store.of(run.project), plan(train, varied, inputs)
         run_context = replace(run, trial=trial)
         hours, check = train.limit(varied), Verifier(store).check
-        with store.making(train.name, planned.key, refresh=refresh), ends_process(hours):
+        with store.making(train.name, planned.key), ends_process(hours):
             return get_or_run(
                 store, train, planned, varied, inputs, run_context, check, refresh=refresh
             )

@@ -1,15 +1,10 @@
-"""Keeps what the scan has found of each image, so that the next version of the data takes it.
+"""Keeps what the scan has found of each image that decodes, by its SHA-256.
 
-The output has the scan's file about each unit of the data below `known/`, named by the names, the
-classes and the contents of the images. Of a unit whose images are the same files, the next scan
-takes the file as it is. What is found of an image that decodes follows from its content, whatever
-its name and class are: the scan looks the images of other units up in `facts.arrow`, which it makes
-of the files that it has not taken, and decodes the rest.
+It follows from the content of an image, whatever its name and class are. So the scan of the next
+version of the data takes it and decodes the new images alone.
 """
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,18 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retrain import atomic
 from tasks.data import image_table
-from tasks.data.digest_index import DigestIndex
 from tasks.data.fingerprint import THUMBNAIL
-from tasks.data.listing import link_file
 
-FOLDER = "known"
-_TABLE = "facts.arrow"
-_NAMED_BY = ("file", "row", "path", "split", "label", "sha256")
+FILE = "known.arrow"  # in the output of `validate`; the rows are in order of the digests
 # The columns that the image table lacks.
 MORE = pa.schema(
     {"fingerprint": pa.int64(), "thumbnail": pa.binary(THUMBNAIL), "taken": pa.string()}
@@ -42,43 +31,19 @@ def schema() -> pa.Schema:
     return pa.schema([*(image_table.schema().field(name) for name in names), *MORE])
 
 
-def keep(file: Path, images: pa.Table, folder: Path) -> None:
-    """Keeps what was found of the images of a unit.
+def decoded(images: pa.Table) -> pa.Table:
+    """What a file of the scan has of the images that decode.
 
-    Args:
-        file: The file of the scan.
-        images: What it has.
-        folder: The output of `validate`.
+    Whether an image decodes may depend on what else is installed, so the others are tried again.
     """
-    rows = zip(*(images[name].to_pylist() for name in _NAMED_BY), strict=True)
-    # Whether an image decodes may depend on what else is installed, so it is tried again.
-    is_whole = images["error"].null_count == len(images)
-    link_file(file, folder / FOLDER / (_name(rows) if is_whole else f"again-{file.name}"))
+    return images.filter(pc.is_null(images["error"])).select(schema().names)
 
 
-def files_of(earlier: Path) -> list[Path]:
-    """The files that an earlier output of `validate` has about units."""
-    return sorted((earlier / FOLDER).glob("*.parquet"))
-
-
-def take(earlier: Path, images: Iterable[Sequence[Any]], file: Path) -> Path | None:
-    """Takes the file about a unit if all of its images are the same; None if there is none.
-
-    Args:
-        earlier: The earlier output of `validate`.
-        images: The values of `_NAMED_BY` for each image.
-        file: Where it is put.
-    """
-    same = earlier / FOLDER / _name(images)
-    if not same.exists():
-        return None
-    link_file(same, file)
-    return same
-
-
-def _name(images: Iterable[Sequence[Any]]) -> str:
-    """The file about a unit, by the values of `_NAMED_BY` for each image."""
-    return f"{hashlib.sha256(json.dumps([*images]).encode()).hexdigest()}.parquet"
+def keep(found: Sequence[pa.Table], folder: Path) -> None:
+    """Writes what was found of all images into the output."""
+    table = pa.concat_tables(found).sort_by("sha256").combine_chunks()
+    with pa.OSFile(f"{folder}/{FILE}", "wb") as file, pa.ipc.new_file(file, schema()) as writer:
+        writer.write_table(table)
 
 
 @dataclass(frozen=True)
@@ -86,54 +51,23 @@ class KnownImages:
     """What an earlier scan has found, left on disk; cheap to send to a worker.
 
     Attributes:
-        folder: The folder of the table and its index.
+        file: The file in the earlier output of `validate`.
     """
 
-    folder: Path
-
-    @classmethod
-    def of(cls, files: Iterable[Path], folder: Path) -> "KnownImages":
-        """Gathers what files about units have, unless a killed run has done so."""
-        if not folder.exists():
-            with atomic.replacing(folder) as aside:
-                aside.mkdir(parents=True)
-                DigestIndex.of(_gather(files, aside / _TABLE)).save(aside)
-        return cls(folder)
-
-    @property
-    def paths(self) -> list[Path]:
-        """The files."""
-        return sorted(self.folder.iterdir())
+    file: Path
 
     def find(self, digests: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What is known of images, by their digests; nothing of those that are not known."""
-        index, table, ends = _open(self.folder)
-        rows = np.unique(index.find(digests))
-        rows = rows[rows >= 0]
-        batches = np.searchsorted(ends, rows, side="right")
-        found = {}
-        for number in np.unique(batches).tolist():
-            batch = table.get_batch(number)
-            places = rows[batches == number] - (ends[number] - len(batch))
-            for row in batch.take(pa.array(places)).to_pylist():
-                found[row.pop("sha256")] = row
-        return found
-
-
-def _gather(files: Iterable[Path], target: Path) -> Iterator[list[str]]:
-    """Writes a table of what all files have, a batch for each; yields the digests in each."""
-    with pa.OSFile(str(target), "wb") as file, pa.ipc.new_file(file, schema()) as writer:
-        for path in files:
-            images = pq.read_table(path, columns=[*schema().names, "error"], use_threads=False)
-            decoded = images.filter(pc.is_null(images["error"])).select(schema().names)
-            for batch in decoded.combine_chunks().to_batches():
-                writer.write_batch(batch)
-                yield batch["sha256"].to_pylist()
+        table, known = _open(self.file)
+        wanted = np.array(digests, known.dtype)
+        rows = np.searchsorted(known, wanted)
+        is_known = known[np.minimum(rows, len(known) - 1)] == wanted
+        found = table.take(np.unique(rows[is_known])).to_pylist()
+        return {row.pop("sha256"): row for row in found}
 
 
 @lru_cache(maxsize=1)
-def _open(folder: Path) -> tuple[DigestIndex, Any, NDArray[np.int64]]:
-    """The index, the table, and where its batches end."""
-    table = pa.ipc.open_file(pa.memory_map(str(folder / _TABLE)))
-    sizes = [len(table.get_batch(number)) for number in range(table.num_record_batches)]
-    return DigestIndex.load(folder), table, np.cumsum(sizes, dtype=np.int64)
+def _open(file: Path) -> tuple[pa.RecordBatch, NDArray[np.bytes_]]:
+    """The table, and the digests in it; neither is read into memory."""
+    [table] = pa.ipc.open_file(pa.memory_map(str(file))).read_all().to_batches()
+    return table, np.frombuffer(table["sha256"].buffers()[2], "S64")

@@ -7,7 +7,7 @@ the driver. The files remain after a kill, and the next run inspects only the un
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -19,14 +19,13 @@ from PIL import Image
 
 from models.image import inspect
 from retrain import atomic
-from retrain.outputs import read_digests
 from retrain.runs import console
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.fingerprint import fingerprints, shrink
 from tasks.data.pixels import digest
 from tasks.data.raw_dataset import RawDataset, RawImage, Unit
-from tasks.validate.known import MORE, KnownImages, files_of, take
+from tasks.validate.known import FILE, MORE, KnownImages
 from tasks.validate.label_names import LabelNames
 
 _DATE_TIME, _EXIF, _DATE_TIME_ORIGINAL = 306, 0x8769, 36867  # tags of EXIF
@@ -80,70 +79,18 @@ def scan_units(
     files = [task.path for task in tasks]
     missing = [task for task in tasks if not task.path.exists()]
     images = sum(task.unit.rows for task in missing)
-    known = None
-    if earlier:
-        missing, others = _take_known(source, names, earlier, missing)
-        known = KnownImages.of(others, folder.with_name("known"))
-    new = 0
+    known = KnownImages(earlier / FILE) if earlier else None
     if missing:
-        inspect_unit = partial(_inspect, source, names, with_times, known)
-        new = _inspect_units(inspect_unit, missing)
-    if known and images:
-        console.say(f"validate: {images - new:,} of {images:,} images were known")
+        with console.counted("validate", images) as show:
+            counts = map_units(
+                partial(_inspect, source, names, with_times, known),
+                missing,
+                seconds=sum(task.unit.seconds for task in missing),
+                done=lambda task: show(task.unit.rows),
+            )
+        if known:
+            console.say(f"validate: {sum(counts):,} of {images:,} images were known")
     return files
-
-
-def _inspect_units(inspect_unit: Callable[[ScanTask], int], tasks: Sequence[ScanTask]) -> int:
-    """Inspects units; returns how many of their images are new."""
-    images = sum(task.unit.rows for task in tasks)
-    with console.counted("validate", images) as show:
-        known = map_units(
-            inspect_unit,
-            tasks,
-            seconds=sum(task.unit.seconds for task in tasks),
-            done=lambda task: show(task.unit.rows),
-        )
-    return images - sum(known)
-
-
-def _take_known(
-    source: RawDataset, names: LabelNames, earlier: Path, tasks: Sequence[ScanTask]
-) -> tuple[list[ScanTask], list[Path]]:
-    """Takes the files about units whose images are the same.
-
-    Returns:
-        The tasks that are left, and the files of the earlier output that are about none of the
-        units.
-    """
-    left, taken = [], set()
-    digests = {
-        path.removeprefix(f"{source.root.name}/"): sha256
-        for path, sha256 in read_digests(source.root.parent).items()
-    }
-    for task in tasks:
-        if file := _take(source, names, earlier, digests, task):
-            taken.add(file)
-        else:
-            left.append(task)
-    return left, [file for file in files_of(earlier) if file not in taken]
-
-
-def _take(
-    source: RawDataset,
-    names: LabelNames,
-    earlier: Path,
-    digests: Mapping[str, str],
-    task: ScanTask,
-) -> Path | None:
-    """Takes the file about a unit if its images are the same."""
-    images = source.unread(task.unit)
-    if images is None:
-        return None
-    rows = (
-        (image.file, image.row, image.path, image.split, names.of(image), digests[image.file])
-        for image in images
-    )
-    return take(earlier, rows, task.path)
 
 
 def schema() -> pa.Schema:

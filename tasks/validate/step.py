@@ -28,7 +28,7 @@ from tasks.data.image_table import SET_ASIDE, SPLITS
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.validate import groups_and_times
 from tasks.validate.image_database import ImageDatabase
-from tasks.validate.known import keep
+from tasks.validate.known import decoded, keep
 from tasks.validate.label_names import LabelNames
 from tasks.validate.scan import scan_units
 
@@ -59,7 +59,7 @@ def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace)
     """Checks every image, every class and every split.
 
     Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` defines it;
-    `quarantined.parquet`, the bad ones, with the reason; below `known/`, what was found of the
+    `quarantined.parquet`, the bad ones, with the reason; `known.arrow`, what was found of the
     images, for the next version of the data; and below `report/`, what Great Expectations found,
     the brightness of the images, and `near_duplicates.csv`, the first accepted images that look
     like one of a later split.
@@ -101,12 +101,14 @@ def _fill(
     workspace: Workspace,
 ) -> None:
     """Fills the database with all images, from the files of the scan, and keeps what is found."""
+    found = []
     for unit, file in enumerate(files):
         # Threads or reading in advance would take more memory and save no time.
         with pq.ParquetFile(file, pre_buffer=False) as parquet:
             images = parquet.read(use_threads=False)
         database.add(unit, images, groups(images), times(images))
-        keep(file, images, workspace.folder)
+        found.append(decoded(images))
+    keep(found, workspace.folder)
 
 
 def _divide(database: ImageDatabase, data: Data, checks: Checks) -> None:

@@ -158,14 +158,6 @@ class Network:
         psutil.Process(host.pid).kill()
         self._switch.run("sh", "-c", f"while ip link show {host.name}; do sleep 0.1; done")
 
-    def cut_off(self, host: Host) -> None:
-        """Pulls out the cable of a machine."""
-        self._switch.run("ip", "link", "set", host.name, "down")
-
-    def join(self, host: Host) -> None:
-        """Puts the cable of a machine back."""
-        self._switch.run("ip", "link", "set", host.name, "up")
-
     def _plug_in(self, host: Host) -> None:
         net = ("nsenter", "--net", "--target")
         end = ("peer", "name", "eth0", "netns", str(host.pid))

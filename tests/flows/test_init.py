@@ -98,7 +98,7 @@ def test_nothing_half_written_stays_if_it_fails(clone, photos, tmp_path, with_da
     assert not (clone.root / "data/my-photos").exists()
 
 
-@pytest.mark.parametrize("more", ["store: {}\n", "  - name: odd\n"])
+@pytest.mark.parametrize("more", ["store: {}\n", "  odd: 1\n"])
 def test_where_nothing_can_be_added_nothing_is_changed(clone, photos, more):
     with (clone.root / "prefect.yaml").open("a") as file:
         file.write(more)

@@ -4,10 +4,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from retrain.atomic import write_json
 from retrain.execute import get_or_run
 from retrain.outputs import plan
 from retrain.step import DataVersion, Step
-from retrain.store import write_json
 from retrain.verify import Verifier
 from retrain.workload import Train
 from tests.retrain.test_gc import age

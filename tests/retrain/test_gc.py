@@ -7,12 +7,13 @@ import sys
 
 import pytest
 
-from retrain import gc, roots, tracking
+from retrain import gc, tracking
+from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import lineage
 from retrain.registry.lineage import Images, Lineage, Made
-from retrain.store import RunContext, Store, write_json
+from retrain.store import RunContext, Store
 from tests import templates
 from tests.retrain.test_store import make_toy, with_lr
 
@@ -127,7 +128,6 @@ def test_a_dry_run_lists_the_same_and_removes_nothing(project, store):
     would = gc.collect(project, dry_run=True)
     assert made.folder.exists()
     assert [(each.kind, each.bytes) for each in would if each.kind == "scratch"] == [("scratch", 5)]
-    assert not list(store.root.glob("roots/*"))
     size = sum(path.stat().st_size for path in made.folder.rglob("*") if path.is_file())
     assert gc.Garbage("artifact", f"toy {made.key}", size) in would
     assert gc.collect(project) == would
@@ -197,39 +197,6 @@ def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(projec
         age(store.root, 24 * 7)
     assert collected(project, "scratch") == ["toy killed"]
     assert not used.folder.exists()
-
-
-def test_what_another_project_needs_stays(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    ours, theirs = (make_project(tmp_path / name) for name in ("ours", "theirs"))
-    store = Store(ours.store)
-    made = [made_with(ours, store, lr) for lr in (0.1, 0.2, 0.3)]
-    for project, each in ((ours, made[0]), (theirs, made[1])):
-        keep_run(project, 1, each)
-        roots.add(project, [("toy", each.key)])  # as a run does when it writes its document
-    assert collected(ours, "artifact") == [f"toy {made[2].key}"]
-    assert collected(theirs, "artifact") == []
-    for number in range(2, 8):  # they need something else now, and say so with their own gc
-        keep_run(theirs, number)
-    assert collected(ours, "artifact") == []
-    assert collected(theirs, "artifact") == [f"toy {made[1].key}"]
-    assert [each.folder.exists() for each in made] == [True, False, False]
-
-
-def test_a_project_that_has_vanished_needs_nothing_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
-    ours, theirs = (make_project(tmp_path / name) for name in ("ours", "theirs"))
-    made = made_with(ours, Store(ours.store), 0.1)
-    roots.add(theirs, [("toy", made.key)])
-    folder = Store(ours.store).root / "roots"
-    age(folder, 89 * 24)
-    assert gc.collect(ours) == []
-    roots.add(theirs, ())  # a run that found nothing to do
-    age(folder, 89 * 24)
-    assert gc.collect(ours) == []
-    age(folder, 48)
-    assert collected(ours, "artifact") == [f"toy {made.key}"]
 
 
 def test_old_files_of_runs_go_but_for_those_of_the_last_runs(project):

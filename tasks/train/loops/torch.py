@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, nullcontext
 from copy import deepcopy
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +18,7 @@ from tasks.train.ingest import open_ingest, sampler
 from tasks.train.job import TrainingJob
 from tasks.train.loss import loss_function, mean_loss, validate
 from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer, set_learning_rate
-from tasks.train.progress import FILE, Meter
+from tasks.train.progress import Meter
 from tasks.train.selection import is_better, stops_early
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ STEPS_BETWEEN_CHECKS = 50  # for numbers that are not finite, which wait until t
 
 def callbacks(job: TrainingJob) -> list[Any]:
     """The callbacks for Ray Train's controller."""
-    return [elsewhere.ShowProgress(job.scratch)] if job.remote else []
+    return elsewhere.callbacks(job)
 
 
 def finish(job: TrainingJob, result: dict[str, Any]) -> dict[str, Any]:
@@ -172,16 +171,8 @@ class Training:
         keep, path = self.job.scale.keep_checkpoints, None
         if self.rank == 0:
             path = checkpoint.save(self.job.scratch, self.step, state, keep)
-        self._report(path)
+        elsewhere.report(self.job, path)
         self.saved = monotonic()
-
-    def _report(self, path: Path | None = None) -> None:
-        """Reports a new checkpoint and the progress where other machines do not see them."""
-        if self.job.remote:
-            file = self.job.scratch / FILE
-            has_written = self.rank == 0 and file.exists()
-            text = file.read_text(encoding="utf-8") if has_written else ""
-            checkpoint.report(path, {FILE: text})
 
     @property
     def _saves_now(self) -> bool:
@@ -341,7 +332,7 @@ class Training:
                 changes.merge_adapters(network)
             calibration.save(self.job, network.to(self.device), self.data)
             elsewhere.upload(self.job)
-        self._report()
+        elsewhere.report(self.job)
         return {
             "history": self.history,
             "best": self.best["epoch"],

@@ -174,3 +174,12 @@ def test_a_broken_list_is_named_with_what_is_wrong(tmp_path, fault):
     images = IMAGES | ({"photos/a/1.png": png(1)} if fault == "an ambiguous name" else {})
     with pytest.raises(ValueError, match=message):
         pulled(tmp_path, images | {name: content})
+
+
+def test_a_column_with_values_of_several_types_is_named(tmp_path):
+    files = dict(IMAGES)
+    for number, site in enumerate(("7", "north")):
+        rows = [(*pair, site) for pair in [*LABELS.items()][number::2]]
+        files[f"{number}.csv"] = table("path,label,site", rows)
+    with pytest.raises(ValueError, match="The list of the images: "):
+        validated(tmp_path, files, group="site")

@@ -96,13 +96,12 @@ def run_embed(
     backbone: Path,
     batch_size: int = 16,
     output: str = "output",
-    earlier: Path | None = None,
 ) -> Embedded:
     """Runs the step; in the same root again, as a retry of it."""
     folder, scratch = root / output, root / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)
-    workspace = Workspace(folder, scratch, "key", "toy", Project(root), earlier=earlier)
+    workspace = Workspace(folder, scratch, "key", "toy", Project(root))
     evaluation = Evaluate(batch_size=batch_size, precision="fp32")
     artifact = Artifact("preprocess", "k", "ab" * 32, images, {"storage": "pixels"})
     return Embedded(folder, embed(head_on(backbone), evaluation, artifact, workspace))

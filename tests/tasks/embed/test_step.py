@@ -1,7 +1,6 @@
 """The step that embeds images: what it writes, where it is done, what a kill leaves."""
 
 import logging
-import shutil
 from itertools import product
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import torch
 from transformers import ViTForImageClassification
 
 from models.network import in_stored_units, normalise
-from retrain.outputs import MANIFEST, list_files, write_manifest
 from retrain.params import load_workload
 from retrain.project import Project
 from tasks.data.shards import open_prepared
@@ -98,18 +96,3 @@ def test_a_run_that_was_ended_goes_on_with_the_missing_parts(tmp_path, images, b
     lost.unlink()
     assert run_embed(tmp_path, images, backbone, output="again").files() == whole.files()
     assert [path.stat().st_mtime_ns for path in kept] == before
-
-
-def test_only_shards_that_have_changed_are_embedded(tmp_path, images, backbone, embedded, caplog):
-    week = shutil.copytree(images, tmp_path / "week")
-    shards = sorted((week / "train").glob("images-*.npy"))
-    added = np.load(shards[0])[:5] ^ 1
-    np.save(shards[1], np.concatenate([np.load(shards[1]), added]))
-    np.save(week / "train/labels.npy", np.zeros(96 + 5, np.int64))
-    (week / MANIFEST).unlink()
-    write_manifest(week / MANIFEST, {"files": list_files(week)})
-    second = run_embed(tmp_path / "second", week, backbone, earlier=embedded.folder)
-    assert "embed: 90 of 143 images were embedded before" in caplog.text
-    same = [f"{split}/images-00000.npy" for split in ("train", "val", "test")]
-    assert all((second.folder / name).samefile(embedded.folder / name) for name in same)
-    assert second.files() == run_embed(tmp_path / "anew", week, backbone).files()

@@ -12,7 +12,6 @@ from retrain.workload import Checks, Data, Images
 from tasks.compute import ray_data
 from tasks.data import raw_dataset
 from tasks.data.shards import open_prepared
-from tasks.preprocess import step as preprocess_step
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
@@ -23,13 +22,13 @@ IMAGES = Images(size=6, channels=3, resize="crop")
 SPLITS = ("train", "val", "test")
 
 
-def run(tmp_path, format="folders", images=IMAGES, earlier=None):
+def run(tmp_path, format="folders", images=IMAGES):
     """Validates and preprocesses what lies below `tmp_path / "data"`."""
     raw = pulled(tmp_path, format)
     checked = workspace(tmp_path, "validate")
     facts = validate(DATA, CHECKS, raw, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
-    space = workspace(tmp_path, "preprocess", earlier)
+    space = workspace(tmp_path, "preprocess")
     return preprocess(DATA, images, raw, validated, space), space.folder
 
 
@@ -139,55 +138,6 @@ def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(tmp_path, 
         shutil.rmtree(tmp_path / step)
     assert list_files(run(tmp_path)[1]) == expected
     assert [path.stat().st_mtime_ns for path in kept] == before
-
-
-@pytest.mark.parametrize("format", ["folders", "parquet"])
-@pytest.mark.parametrize("images", [IMAGES, Images(size=6, margin=2)])
-def test_only_new_images_are_decoded_and_nothing_else_is_different(
-    tmp_path, monkeypatch, caplog, format, images
-):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 3)
-    for name in ("first", "second", "anew"):
-        write_digits(tmp_path / name, format)
-    for name in ("second", "anew"):
-        if format == "folders":
-            write_files(tmp_path / name / "data", {"2/0405.png": png(50, 10, 8)})
-            (tmp_path / name / "data/10/020.png").unlink()
-        else:
-            write_parquet(tmp_path / name / "data/2.parquet", [png(50, 10, 8)], ["2"])
-    _, earlier = run(tmp_path / "first", format, images)
-    _, anew = run(tmp_path / "anew", format, images)
-    decoded = []
-
-    def noted(data, *others):
-        decoded.append(data)
-        return to_array(data, *others)
-
-    monkeypatch.setattr(preprocess_step, "to_array", noted)
-    _, second = run(tmp_path / "second", format, images, earlier)
-    assert list_files(second) == list_files(anew)
-    assert decoded == [png(50, 10, 8)]
-    count = 39 if format == "folders" else 40
-    assert f"{count} of {count + 1} images were prepared before" in caplog.text
-    shards = {path.stat().st_ino for path in earlier.glob("*/images-*")}
-    linked = [path for path in second.glob("*/images-*") if path.stat().st_ino in shards]
-    assert len(linked) > len(shards) / 2
-
-
-@pytest.mark.slow
-def test_a_plan_takes_what_was_prepared_before(tmp_path, monkeypatch, ray_session):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 7)
-    monkeypatch.setattr(ray_data, "_is_worth_a_plan", lambda *_: True)
-    for name in ("first", "second", "anew"):
-        write_digits(tmp_path / name)
-    for name in ("second", "anew"):
-        write_files(tmp_path / name / "data", {"2/0405.png": png(50, 10, 8)})
-    _, earlier = run(tmp_path / "first")
-    listed = [
-        list_files(run(tmp_path / name, earlier=each)[1])
-        for name, each in (("second", earlier), ("anew", None))
-    ]
-    assert listed[0] == listed[1]
 
 
 def test_training_images_that_are_not_prepared_stay_in_the_data(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -130,14 +129,3 @@ def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, 
     assert tags[tracking.NOTE] == shown
     assert not list(packages.download(project, version).rglob("*.md"))
     assert model_card.read(project, replace(version, package_digest="older")) is None
-
-
-def test_the_description_has_the_figures_of_the_champion_beside():
-    version = SimpleNamespace(package_digest="mine", metrics={"accuracy": 0.9, "new": 0.25})
-    champion = {"version": 3, "metrics": {"accuracy": 0.875}}
-    text = model_card.description(version, ENTRY, {"champion": champion}, None)
-    assert text.splitlines() == [
-        "**Promoted** on 2026-01-02: there was no champion to compare it with.", "",
-        "| metric | this model | champion, version 3 |", "|---|---|---|",
-        "| accuracy | 0.9 | 0.875 |", "| new | 0.25 |  |", "", "",
-    ]  # fmt: skip

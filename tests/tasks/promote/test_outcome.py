@@ -92,12 +92,3 @@ def test_classes_that_the_champion_does_not_know_are_named_with_it():
     assert outcome.verdict(run).sentence.endswith(
         "champion. New classes: ant (12 test images, recall 0.50)."
     )
-
-
-@pytest.mark.parametrize(
-    ("passed", "mark"), [(True, "✓"), (False, "✗"), (None, "? (too few images)")]
-)
-def test_a_rule_is_a_row_with_the_bound_and_the_difference(passed, mark):
-    assert list(outcome.rule_row(RULE | {"passed": passed}).values()) == [
-        "accuracy >= 0.9", "0.8765", "0.9000", "-0.0235", mark,
-    ]  # fmt: skip

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from retrain.errors import RejectedDataError
-from retrain.outputs import MANIFEST, list_files, write_manifest
 from retrain.workload import Checks, Data
 from tasks.validate import suite
 from tasks.validate.step import validate
@@ -33,8 +32,6 @@ def again(data, kind):
 def run(tmp_path, files, checks=CHECKS, kind="folders", earlier=None, **data):
     """The facts and the folder of a validation; `data` is what the user says of it."""
     write_files(tmp_path / "data", files)
-    listed = [file for file in list_files(tmp_path) if file["path"].startswith("data/")]
-    write_manifest(tmp_path / MANIFEST, {"files": listed, "plan": {}})
     space = workspace(tmp_path, "validate", earlier)
     data = Data(path="data", **data)
     return validate(data, checks, pulled(tmp_path, kind), space), space.folder
