@@ -22,7 +22,7 @@ from retrain.messages import local_time
 from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.report import Report
-from retrain.runs import flow_runs, lost, records
+from retrain.runs import console, flow_runs, lost, records
 from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
 from retrain.runs.run import Run
@@ -240,11 +240,12 @@ class StepsFlow(Flow[..., Any]):
         config = load_workload(project.params, workload, overrides, as_name=as_name)
         context = RunContext(str(runtime.flow_run.id), project)
         with Store(project.store).runs.holding(context.run):
-            self.check(config, project)
-            lost.end_lost_runs(project)
-            dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
-            state = self.state(context, config, data_rev, promote, dry_run)
-            flow_runs.name_by_data(self.name, config.name, state.version.digest)
+            with console.progress("starting"):
+                self.check(config, project)
+                lost.end_lost_runs(project)
+                dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
+                state = self.state(context, config, data_rev, promote, dry_run)
+                flow_runs.name_by_data(self.name, config.name, state.version.digest)
             if dry_run and not run and (unchanged := self.unchanged(dry_run)):
                 return unchanged
             return self._follow(Run(state, refresh, strict), dry_run)

@@ -217,21 +217,6 @@ def _servers(project: Project) -> str:
     return f"{', '.join(service.name for service in running)} run"
 
 
-def _ports(project: Project) -> str:
-    from retrain.servers import services
-
-    running, ports = services.running(project), []
-    for service in services.services_of(project):
-        if service.other_port:
-            ports.append(f"{service.name} {(service.url or '').rpartition(':')[2]}")
-            try:
-                if service not in running:
-                    services.refuse_taken_port(service)
-            except ValueError as error:  # only `retrain up` needs it
-                raise UserWarning(str(error)) from None
-    return f"free or ours: {', '.join(ports)}"
-
-
 # The clock is not checked: there is no machine that every clone may ask for the time.
 CHECKS: dict[str, Callable[[Project], str]] = {
     "Python": _python,
@@ -242,5 +227,4 @@ CHECKS: dict[str, Callable[[Project], str]] = {
     "DVC remote": _remote,
     "store": _store,
     "servers": _servers,
-    "ports": _ports,
 }

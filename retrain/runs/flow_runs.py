@@ -42,16 +42,13 @@ def name_of(flow: str) -> str:
     from prefect.runtime import flow_run
 
     parameters: Mapping[str, Any] = flow_run.parameters
-    subject = subject_of(parameters)
-    if "b" in parameters:
-        subject = f"{parameters['a']}-{subject}"
-    return "-".join(str(part) for part in (flow, subject, parameters.get("version")) if part)
+    parts = (flow, subject_of(parameters), parameters.get("version"))
+    return "-".join(str(part) for part in parts if part)
 
 
 def subject_of(parameters: Mapping[str, Any]) -> str:
     """The workload or the model that a flow run is about, by its parameters."""
-    names = (parameters.get(parameter) for parameter in ("as_name", "workload", "b"))
-    return str(next(filter(None, names), "retrain"))
+    return str(parameters.get("as_name") or parameters.get("workload") or "retrain")
 
 
 def name_by_data(flow: str, workload: str, version: str) -> None:

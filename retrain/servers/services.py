@@ -97,7 +97,7 @@ def up(project: Project) -> tuple[list[Service], list[str]]:
         alive = {service.name for service in running(project)}
         missing = [service for service in services if service.name not in alive]
         for service in missing:
-            refuse_taken_port(service)
+            _refuse_taken_port(service)
         _start_supervisor(project, services, api)
         try:
             _start(project, api, missing)
@@ -195,7 +195,7 @@ def _refuse_other_machine(api: str) -> None:
         )
 
 
-def refuse_taken_port(service: Service) -> None:
+def _refuse_taken_port(service: Service) -> None:
     """Raises `ValueError` if the port of a service is taken."""
     if not service.other_port:
         return

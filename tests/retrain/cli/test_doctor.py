@@ -97,15 +97,6 @@ def test_a_remote_that_is_wrong_is_said(clone, capsys, url, state, says):
     assert says in found[1]
 
 
-def test_a_taken_port_is_a_warning(clone, capsys, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        monkeypatch.setenv("MLFLOW_PORT", str(port))
-        found = findings(capsys, 0)
-    assert found["ports"][0] == "warning"
-    assert found["ports"][1].startswith(f"Port {port}, for mlflow, is used by another process")
-
-
 def test_a_server_that_the_environment_names_and_that_is_down_is_a_fault(
     clone, capsys, monkeypatch
 ):

@@ -36,7 +36,6 @@ def test_an_error_is_one_line_of_the_state_and_raised(prefect_session):
         ({"workload": "vit", "as_name": None}, "toy-vit"),
         ({"workload": "vit", "as_name": "mine"}, "toy-mine"),
         ({"workload": "vit", "version": "champion"}, "toy-vit-champion"),
-        ({"a": "vit@champion", "b": "vit@7"}, "toy-vit@champion-vit@7"),
     ],
 )
 def test_a_flow_run_is_named_after_what_it_is_about(monkeypatch, parameters, name):
