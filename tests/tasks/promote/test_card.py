@@ -7,18 +7,12 @@ import pytest
 
 from retrain import tracking
 from retrain.registry import model_card, packages, versions
-from retrain.registry.ledger import Entry
 from retrain.step import DataVersion
 from retrain.store import Artifact
 from tasks.data.metrics import ACCEPTS_NOTHING
 from tasks.promote import card
 from tests.tasks.promote.conftest import COMPARE, train
 from tests.tasks.toy_model import LABELS, write_model
-
-ENTRY = Entry(
-    number=1, action="promoted", version=1, previous=None, verdict="first", reason=None, data=None,
-    commit=None, run=None, who=None, time="2026-01-02", document=None,
-)  # fmt: skip
 
 
 @pytest.fixture
