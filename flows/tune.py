@@ -26,6 +26,7 @@ from retrain.servers import ray_cluster
 from retrain.step import REPORT, DataVersion, Input, TrialContext, current_run
 from retrain.store import Artifact
 from retrain.workload import Workload, flatten
+from tasks.compute.ray_data import place
 from tasks.pull.step import data_version, pull
 from tasks.train.step import train as train_network
 from tasks.train.trial import ending, ending_elsewhere
@@ -110,7 +111,8 @@ def _run_side_by_side(run: Run, search: Search, inputs: Sequence[Input], parent:
     workload, count = run.workload, wanted(run.workload)
     is_alone = workload.scale.workers == 0
     gpus = 1 if is_alone and ray.cluster_resources().get("GPU") else 0
-    task = ray.remote(num_cpus=int(is_alone), num_gpus=gpus, max_retries=0)(ending_elsewhere)
+    options = {"num_cpus": int(is_alone), "num_gpus": gpus, "max_retries": 0, **place()}
+    task = ray.remote(**options)(ending_elsewhere)
     running: dict[Any, Any] = {}
     while running or len(search.rows()) < count:
         if len(running) < min(workload.tune.parallel, count - len(search.rows())):

@@ -37,7 +37,7 @@ def init(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Make a workload of your images, with a fitting network and gate; or take one of examples/.
+    """Make a workload of your images, or take one of the examples.
 
     Examples: `retrain init photos`, `retrain init photos --remote /mnt/team/retrain --yes`,
     `retrain init --example mnist`

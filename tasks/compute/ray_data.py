@@ -227,10 +227,10 @@ def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Da
     per_cpu = BLOCKS_PER_CPU * cpus()
     blocks = min(len(units), max(per_cpu, math.ceil(seconds / BLOCK_SECONDS)))
     tasks = TaskPoolStrategy(size=min(blocks, AT_ONCE))
-    return _source(units, blocks).map(call, compute=tasks, **_place())
+    return _source(units, blocks).map(call, compute=tasks, **place())
 
 
-def _place() -> dict[str, Any]:
+def place() -> dict[str, Any]:
     """Where the work of a plan runs: anywhere, or here where others do not see the store."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -245,7 +245,7 @@ def _place() -> dict[str, Any]:
 @cache
 def _say_that_it_stays() -> None:
     console.say(
-        "Only this machine of the cluster does the work before and after a training: the others do "
+        "Only this machine of the cluster works, but for the workers of a training: the others do "
         f"not see the store in {escape(str(find_project().store))}. Set RETRAIN_STORE to a folder "
         "that all machines see."
     )
@@ -257,12 +257,12 @@ def _resources() -> dict[str, float]:
     import ray
 
     resources: dict[str, float] = ray.cluster_resources()
-    return machines.this_node()["Resources"] if _place() else resources
+    return machines.this_node()["Resources"] if place() else resources
 
 
 def cpus() -> int:
     """The CPUs of Ray where the work of a plan runs; it may have still to grow."""
-    return math.ceil(_resources().get("CPU", 0 if _place() else 1))
+    return math.ceil(_resources().get("CPU", 0 if place() else 1))
 
 
 def _plan_of_actors(make: Make[T, R], units: Sequence[T]) -> "Dataset":
@@ -283,7 +283,7 @@ def _plan_of_actors(make: Make[T, R], units: Sequence[T]) -> "Dataset":
         num_gpus=1 if gpus else None,
         # Where others have CPUs, it starts with as many actors as it can have.
         compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
-        **_place(),
+        **place(),
     )
 
 

@@ -104,7 +104,9 @@ def test_weeks_lead_to_what_was_played(tmp_path, prefect_api, digits):
                 champion = done["version"]
                 played.append(("rolled back", champion))
                 assert champion == before[-1]
-            found(clone, "train")  # which does not bring it back
+                again = found(clone, "train")  # which does not bring it back
+                played.append((again["state"].lower(), again["model"]["version"]))
+                assert again["state"] == "Rejected"
         write(incoming / f"{week}", digits, batch(week), week)
         output = tmp_path / f"{week}.parquet"
         places = ("--input", str(incoming / f"{week}"), "--output", str(output))
@@ -115,10 +117,10 @@ def test_weeks_lead_to_what_was_played(tmp_path, prefect_api, digits):
         clone.retrain("gc", "--keep", "1", "--yes")
         store = clone.root / ".retrain" / "store"
         sizes.append(sum(path.lstat().st_size for path in store.rglob("*")))
-    history = found(clone, "history")
+    history = found(clone, "history", "--last", "0")
     decided = [(entry["action"], entry["version"]) for entry in history]
     assert sorted(decided) == sorted(played)
-    assert drifted[:1] == [DRIFT]
+    assert DRIFT in drifted
     assert sizes[-1] < 2 * sizes[1]
     assert not any(clone.json("verify")[kind] for kind in ("damaged", "packages"))
     for version in {made for _, made in played}:
