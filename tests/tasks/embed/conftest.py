@@ -103,7 +103,10 @@ def run_embed(
     scratch.mkdir(exist_ok=True)
     workspace = Workspace(folder, scratch, "key", "toy", Project(root))
     evaluation = Evaluate(batch_size=batch_size, precision="fp32")
-    artifact = Artifact("preprocess", "k", "ab" * 32, images, {"storage": "pixels"})
+    prepared = open_prepared(images)
+    rows = {split: len(prepared.split(split)) for split in ("train", "val", "test")}
+    facts = {"storage": "pixels", "rows": rows, "classes": list(prepared.labels)}
+    artifact = Artifact("preprocess", "k", "ab" * 32, images, facts)
     return Embedded(folder, embed(head_on(backbone), evaluation, artifact, workspace))
 
 
