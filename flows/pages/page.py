@@ -52,7 +52,8 @@ class Axis:
     """
 
     def __init__(self, values: Iterable[float], start: float, end: float) -> None:
-        self.low, *_, self.high = sorted([*values, *values])
+        numbers = [*values]
+        self.low, self.high = min(numbers), max(numbers)
         self._start, self._length = start, end - start
 
     def __call__(self, value: float) -> float:
