@@ -1,5 +1,4 @@
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -7,7 +6,7 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.network import Network, Observed
-from models.vit import Settings, build, faults, flops, without_memory
+from models.vit import Settings, build, faults, flops
 
 TINY = {"patch_size": 4, "hidden_size": 16, "layers": 2, "heads": 2}
 SHAPE = (8, 8, 3)
@@ -78,9 +77,9 @@ def test_settings_that_do_not_go_together_are_refused(settings, said):
         Settings(**settings)
 
 
-def test_its_operations_are_counted_without_making_it():
+def test_its_operations_are_counted():
     settings = Settings(patch_size=8, hidden_size=64, layers=3, heads=4, mlp_ratio=2.5)
-    network = without_memory(settings, (64, 64, 3), Path(), 10)
+    network = build(settings, (64, 64, 3), 10).to("meta")
     with FlopCounterMode(display=False) as counter:
         network(torch.zeros((1, 64, 64, 3), dtype=torch.uint8, device="meta"))
     assert flops(settings, (64, 64, 3)) == pytest.approx(counter.get_total_flops(), rel=0.01)
