@@ -67,7 +67,7 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(tmp_path))
         if capabilities is not None:
             driver = tmp_path / "nvidia-smi"
-            says = "".join(f"echo 'H, L40, {each}, 9'\n" for each in capabilities)
+            says = "".join(f"echo 'H, L40, {each}'\n" for each in capabilities)
             driver.write_text(f"#!/bin/sh\n{says}")
             driver.chmod(0o755)
         forget()

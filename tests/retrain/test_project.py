@@ -24,10 +24,9 @@ def git(folder, *commands):
 def clone(tmp_path):
     """A project in a folder of a repository, with one commit."""
     root = tmp_path / "project"
-    (root / "ledger").mkdir(parents=True)
+    root.mkdir()
     (root / "a.py").write_text("A = 1\n")
     (root / "notes.txt").write_text("notes\n")
-    (root / "ledger" / "vit.json").write_text("1")
     (tmp_path / "beside.py").write_text("B = 1\n")
     git(tmp_path, "init -q", "add -A", "commit -qm start")
     return Project(root)
@@ -97,11 +96,3 @@ def test_a_tree_s_own_code_runs_whatever_the_way_to_it(tmp_path):
     (tmp_path / "link").symlink_to(ours)
     for root in (ours, tmp_path / "link"):
         assert find_project(root / "tests") == Project(root)
-
-
-def test_the_head_of_a_ledger_is_no_change_of_the_code(clone):
-    commit = clone.commit()
-    (clone.root / "ledger" / "vit.json").write_text("2")
-    assert (clone.commit(), clone.uncommitted()) == (commit, None)
-    (clone.root.parent / "beside.py").write_text("B = 2\n")
-    assert clone.commit() == f"{commit}+dirty"

@@ -22,10 +22,7 @@ FILES = {name: b"broken" if "broken" in name else png(n) for n, name in enumerat
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """What `validate` writes for four units of three images, of which the third is all bad."""
-    ends = sorted(FILES)[2::3]
-    monkeypatch.setattr(
-        raw_dataset, "_ends_a_unit", lambda part, tasks: [*part.pieces][-1].file in ends
-    )
+    monkeypatch.setattr(raw_dataset, "MAX_UNIT_ROWS", 3)
     write_files(tmp_path / "data", FILES)
     space = workspace(tmp_path, "validate")
     checks = Checks(min_images_per_class=1, max_bad_fraction=0.5)
