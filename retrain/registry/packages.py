@@ -46,13 +46,13 @@ def download(project: Project, version: ModelVersion) -> Path:
             _download(project, uri, Path(folder)).rename(aside)
     if not (package / MODEL / WEIGHTS).is_file():
         raise ValueError(
-            f"The weights of {version.name} version {version.version} are gone from {uri}. "
+            f"The weights of {version.name} version {version.version} are gone from {uri}.\n"
             + REMEDY.format(name=version.name)
         )
     if not _has_weights(package, version):
         raise ValueError(
             f"{uri} does not hold the weights that {version.name} version {version.version} "
-            f"was registered with: they have changed. " + REMEDY.format(name=version.name)
+            f"was registered with: they have changed.\n" + REMEDY.format(name=version.name)
         )
     return package
 
