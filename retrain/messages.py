@@ -90,9 +90,11 @@ def message_of(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and the errors that led to it."""
+    """An error, and the errors that led to it; libraries may make a circle of them."""
     cause: BaseException | None = error
-    while cause is not None:
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         yield cause
         cause = cause.__cause__ or cause.__context__
 

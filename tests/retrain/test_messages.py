@@ -66,6 +66,12 @@ def test_the_fullest_of_the_folders_that_a_run_writes_to_is_named(tmp_path, monk
     assert message_of(RuntimeError("500 Internal Server Error")) == "500 Internal Server Error"
 
 
+def test_errors_that_name_each_other_as_their_cause_are_told_all_the_same():
+    first, second = RuntimeError("first"), RuntimeError("second")
+    first.__cause__, second.__context__ = second, first
+    assert message_of(first) == "first"
+
+
 def test_a_librarys_screens_of_text_are_cut():
     shown = message_of(RuntimeError("A page.\n\n" * 100)).splitlines()
     assert len(shown) == MAX_LIBRARY_LINES + 1
