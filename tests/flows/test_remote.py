@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 from retrain import remote as remotes
-from retrain.outputs import MANIFEST
 from tests import templates
 from tests.flows.conftest import Clone, copy_clone, ran
 
@@ -33,21 +32,10 @@ def test_a_laptop_takes_what_another_machine_has_trained(clone, first, other, bu
     of = lambda found: {step["step"]: step["digest"] for step in found["steps"]}  # noqa: E731
     steps = ("pull", "validate", "preprocess", "train", "evaluate")
     assert [of(document)[step] for step in steps] == [of(first)[step] for step in steps]
-    folder = other.root / ".retrain" / "store"
-    fetched = {
-        step: {
-            path.relative_to(folder).parts[2:]
-            for path in folder.glob(f"{step}/*/**/*")
-            if path.is_file() and path.name != MANIFEST
-        }
-        for step in steps
-    }
-    assert fetched["pull"] == {("data", "test.parquet")}  # the example and the reference of drift
-    assert fetched["preprocess"] == set()
-    assert ("model", "model.safetensors") in fetched["train"]
+    assert [*other.root.glob(".retrain/store/train/*/model/model.safetensors")]
     # A run that has nothing to do asks nothing.
-    remotes._client.cache_clear()
+    remotes._files.cache_clear()
     done = other.retrain("train", "vit", AWS_ENDPOINT_URL="http://127.0.0.1:9")
     assert "Nothing changed" in done.stdout
     assert "does not answer" not in done.stdout + done.stderr
-    remotes._client.cache_clear()
+    remotes._files.cache_clear()
