@@ -238,18 +238,6 @@ def test_an_override_that_is_no_assignment_is_refused(text):
         parse_override(text)
 
 
-def test_shipped_workloads_list_every_section_that_dvc_reads():
-    # DVC refuses a stage whose parameters are not in the file, even where there are defaults.
-    from ruamel.yaml import YAML
-
-    sections = {"data", "checks", "images", "model", "train", "scale", "evaluate", "gate"}
-    for path in (SHIPPED, *EXAMPLES):
-        [(name, tree)] = YAML(typ="safe", pure=True).load(path.read_text())["workloads"].items()
-        assert name == ("vit" if path == SHIPPED else path.stem)
-        assert sections <= set(tree), name
-        assert "workers" in tree["scale"], name
-
-
 def test_another_name_is_not_that_of_an_entry_and_is_a_valid_one(tmp_path):
     path = minimal(tmp_path)
     assert load_workload(path, "toy", as_name="photos").name == "photos"

@@ -162,4 +162,4 @@ def test_a_machine_that_does_not_see_the_store_is_named_before_the_training(
     last = err.splitlines()[-1]
     assert last.startswith(f"{UsageError.__module__}.UsageError: The machine ")
     assert "of the cluster of RAY_ADDRESS does not see the store in" in last
-    assert "Set store.remote" in last
+    assert "Set RETRAIN_STORE to a folder that all machines see, or store.remote" in last
