@@ -29,7 +29,7 @@ from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
 
 ROOT = Path(__file__).parents[3]
-ROWS, UNIT = 50, 3  # three units
+ROWS, UNIT = 50, 2  # four units
 LEAST = 0.99  # the confidence from which on the package accepts its answers
 BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
 UNREADABLE = "30.png"  # no process may read so much as its first byte
