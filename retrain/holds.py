@@ -47,11 +47,6 @@ class Runs:
         killed = {hold.stem.rpartition("-")[0] for hold in self._free_holds()}
         return killed - {"dvc"}
 
-    def go_on(self) -> bool:
-        """Whether any run goes on."""
-        killed = {*self._free_holds()}
-        return any(hold not in killed for hold in self.folder.glob("*.lock"))
-
     def forget_killed(self) -> None:
         """Removes what killed runs have left, except their scratch."""
         for hold in self._free_holds():

@@ -196,12 +196,6 @@ def parse_manifest(content: bytes, key: str) -> dict[str, Any] | None:
     return manifest if is_consistent else None
 
 
-def read_digests(folder: Path) -> dict[str, str]:
-    """The SHA-256 (hex) of each file of an output, by its path below the output's folder."""
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    return {file["path"]: file["sha256"] for file in manifest["files"]}
-
-
 def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
     """Writes a manifest as `write_json` writes JSON, but each file on a line: half the time."""
     text = json.dumps({**manifest, "files": []}, indent=1, sort_keys=True)

@@ -13,7 +13,6 @@ from retrain.step import REPORT
 from tasks.data.metrics import wilson
 from tasks.promote import outcome
 
-MAX_DRAWN_CLASSES = 20
 LOOKS = {"Promoted": ("✓", "good"), "Rejected": ("✗", "bad"), "Waiting": ("…", "wait")}
 CURVES = {
     "Loss": ("train_loss", "val_loss"),

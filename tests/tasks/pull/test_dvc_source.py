@@ -19,7 +19,6 @@ from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files, s
 REMOTE = ".dvc/remote/files/md5"
 CACHE = ".dvc/cache/files/md5"
 OLD = {"cat/1.png": "digits/cat/1.png", "dog/1.png": "digits/dog/1.png"}
-DIGITS = Data(path="data/digits")
 NEW = {**OLD, "dog/2.png": "digits/dog/2.png"}
 
 
