@@ -1,19 +1,19 @@
 """Has the champion look at all images of the data: their embeddings, by which they are compared."""
 
-from itertools import chain
-
 import numpy as np
+import pyarrow as pa
 
 from models.image import inspect
 from retrain.runs import console
 from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
-from retrain.workload import Data, Workload
+from retrain.workload import Workload
 from tasks.compute.observed import embeddings_of, observe as ask
 from tasks.data.champion import Registered
 from tasks.data.fingerprint import fingerprints, shrink
-from tasks.data.image_table import SPLITS, read_images
-from tasks.data.raw_dataset import READERS, open_raw_dataset
+from tasks.data.image_table import read_images, read_split
+from tasks.data.reading import open_images
+from tasks.data.splits import SPLITS
 
 EMBEDDINGS = "embeddings.npy"  # float32 (N, D)
 PRINTS, THUMBNAILS = "prints.npy", "thumbnails.npy"  # as `tasks.data.fingerprint.fingerprints`
@@ -21,12 +21,10 @@ PRINTS, THUMBNAILS = "prints.npy", "thumbnails.npy"  # as `tasks.data.fingerprin
 
 @step(
     inputs=("registry", "pull", "validate"),
-    reads=("data.image_column", "data.label_column"),
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
     has_stage=False,
 )
 def observe(
-    data: Data,
     registered: Registered,
     pulled: Artifact,
     validated: Artifact,
@@ -44,8 +42,8 @@ def observe(
         ValueError: The package does not load, refuses an image, or does not tell its embeddings.
     """
     rows = sum(validated.facts["rows"].values())
-    source = open_raw_dataset(data, pulled)
-    images = chain.from_iterable(read_images(source, validated.folder, split) for split in SPLITS)
+    listed = pa.concat_tables(read_split(validated.folder, split) for split in SPLITS)
+    images = read_images(open_images(pulled), listed)
     answers = ask(registered.package, images, workspace.scratch)
     embeddings, prints, thumbnails = [], [], []
     with console.counted("observe", rows) as show:
@@ -68,4 +66,4 @@ def _dependencies(
     workload: Workload, registered: Registered, pulled: Artifact, validated: Artifact
 ) -> Chosen:
     # No import leads to `answer`: it runs as a program.
-    return Chosen(modules=("tasks.compute.answer", READERS[pulled.facts["format"]]))
+    return Chosen(modules=("tasks.compute.answer",))

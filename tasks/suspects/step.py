@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from retrain.step import Chosen, Facts, Workspace, step
+from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from retrain.workload import Data, Workload
 from tasks.data.fingerprint import look_alikes
-from tasks.data.image_table import SPLITS, natural_order, read_split
+from tasks.data.image_table import natural_order, read_split
 from tasks.data.listed import CONTRADICTION, OUTLIER, WRONG_LABEL, with_images, write
-from tasks.data.raw_dataset import READERS, open_raw_dataset
+from tasks.data.reading import open_images
+from tasks.data.splits import SPLITS
 from tasks.suspects import confident, outliers
 from tasks.suspects.observe import EMBEDDINGS, PRINTS, THUMBNAILS
 
@@ -30,12 +30,10 @@ COUNTS = {
 
 @step(
     inputs=("pull", "validate", "observe"),
-    reads=("data.image_column", "data.label_column"),
     libraries=("numpy", "pyarrow", "scipy"),
     has_stage=False,
 )
 def find_suspects(
-    data: Data,
     pulled: Artifact,
     validated: Artifact,
     observed: Artifact,
@@ -78,7 +76,7 @@ def find_suspects(
         }
         for image, known in zip(shown, images.take(shown).to_pylist(), strict=True)
     ]
-    write(workspace.folder, with_images(open_raw_dataset(data, pulled), rows))
+    write(workspace.folder, with_images(open_images(pulled), rows))
     counts = {name: len(found[kind]) for name, kind in COUNTS.items()}
     return {"rows": len(labels), "noise": round(noise, 4), "classes": classes} | counts
 
@@ -95,9 +93,7 @@ def _reasons(found: Mapping[str, Iterable[int]]) -> dict[int, list[str]]:
 def _images(validated: Path) -> pa.Table:
     """The accepted images, in the order in which `observe` has seen them."""
     columns = ["path", "split", "label", "file", "row", "sha256"]
-    return pa.concat_tables(
-        table for split in SPLITS for table in read_split(validated, split, columns)
-    )
+    return pa.concat_tables(read_split(validated, split, columns) for split in SPLITS)
 
 
 def _contradictions(
@@ -114,10 +110,3 @@ def _contradictions(
         for image, other in (pair, pair[::-1]):
             others.setdefault(image, paths[other].as_py())
     return others
-
-
-@find_suspects.chooses
-def _dependencies(
-    workload: Workload, pulled: Artifact, validated: Artifact, observed: Artifact
-) -> Chosen:
-    return Chosen(modules=(READERS[pulled.facts["format"]],))
