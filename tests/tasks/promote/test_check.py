@@ -9,7 +9,7 @@ from retrain.registry import packages, versions
 from tasks.data.reading import open_images
 from tasks.promote import check, package as packaging
 from tasks.promote.personal import roll_back
-from tests.tasks.promote.conftest import COLUMNS, COMPARE, ROWS, history, train
+from tests.tasks.promote.conftest import COMPARE, ROWS, history, train
 from tests.tasks.toy_model import IMAGES, LABELS, write_model, write_scores
 
 pytestmark = pytest.mark.usefixtures("few_calls")
