@@ -116,6 +116,9 @@ def build(root: Path, data: Data, splits: Mapping[str, str] | None = None) -> In
             other; a file is broken; or there is no image.
     """
     files = dict(list_files(root))
+    for name in files:
+        if any("\udc80" <= letter <= "\udcff" for letter in name):  # what Python makes of others
+            raise ValueError(f"The name of a file is no UTF-8: {name!a}. Rename it.")
     if splits:
         files = {name: size for name, size in files.items() if name in splits}
     form: str = data.format
@@ -125,12 +128,12 @@ def build(root: Path, data: Data, splits: Mapping[str, str] | None = None) -> In
     elif form == "table":
         lists = _lists_in(root, files, data)
     rows = FORMATS[form](root, files, data, lists)
+    if not rows.get("file"):
+        raise ValueError(f"There are no images in data.path, read as {form}.")
     if splits:
         rows["split"] = [splits[name] for name in rows["file"]]
     _check_splits(rows["file"], rows["split"])
     images = _as_table(rows)
-    if not len(images):
-        raise ValueError(f"There are no images in data.path, read as {form}.")
     column = None
     if form == "parquet":
         first = next(name for name in files if _is_data(name))
@@ -287,7 +290,8 @@ def _lists_that_count(root: Path, files: Files, data: Data) -> list[ImageList]:
         listed = join_lists(root, list(files), lists)
     except ValueError as error:
         raise ValueError(f"{error} {ask}." if len(tops) > 1 else str(error)) from None
-    folders = {part for name in images for part in name.split("/")[:-1]} - ALIASES.keys()
+    above = {name: {label_of(part) for part in name.split("/")[:-1]} for name in images}
+    folders = set().union(*above.values()) - ALIASES.keys()
     if len(folders) < 2:  # there are no folders of classes
         return lists
     names = ", ".join(each.name for each in lists[:3])
@@ -298,7 +302,7 @@ def _lists_that_count(root: Path, files: Files, data: Data) -> list[ImageList]:
         differing = [
             (name, label)
             for name, label in zip(listed["file"], listed["label"], strict=True)
-            if label not in name.split("/")[:-1]
+            if label not in above.get(name, ())
         ]
         if not differing or not folders & {*labels}:
             return lists

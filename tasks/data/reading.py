@@ -68,8 +68,9 @@ class ImageFiles:
                     BATCH, [number], [self.image_column], use_threads=False
                 ):
                     inside = wanted[(wanted >= first) & (wanted < first + len(batch))] - first
-                    for data in _bytes_of(batch[0].take(inside)).to_pylist():
-                        yield data or b""
+                    images = _bytes_of(batch[0]).to_pylist() if len(inside) else []
+                    for row in inside.tolist():
+                        yield images[row] or b""
                     first += len(batch)
                     if first > wanted[-1]:
                         return

@@ -94,7 +94,8 @@ def _join(listed: pa.Table, found: pa.Table) -> pd.DataFrame:
     """A row for each image: what the index says, and what was found."""
     images = listed.select(["file", "row", "path", "label", "split"]).to_pandas()
     properties: pd.DataFrame = found.drop_columns(["thumbnail"]).to_pandas()
-    return pd.concat([images, properties], axis=1)
+    joined: pd.DataFrame = pd.concat([images, properties], axis=1)
+    return joined
 
 
 def _thumbnails(found: pa.Table) -> "NDArray[np.uint8]":

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from retrain.workload import Split
+from tasks.validate.told import read_times
 from tests.tasks.toy_data import encoded, png
 from tests.tasks.validate.validating import FILES, TOLERANT, quarantine, rejection, run
 
@@ -109,3 +110,25 @@ def test_a_group_that_the_datas_own_splits_divide_is_named_in_the_error(tmp_path
 def test_groups_times_and_splits_that_there_are_not_are_refused(tmp_path, data, reason):
     with pytest.raises(ValueError, match=reason):
         divided(tmp_path, photos(), **data)
+
+
+@pytest.mark.parametrize(
+    ("days", "reason"),
+    [
+        (["23/11/2026", "24/11/2026"], "data.time: '23/11/2026' of cat/p0/day 0.png is no time"),
+        (["2026-11-23", "7"], "data.time: some values of .* are numbers and some are dates"),
+    ],
+)
+def test_a_column_that_is_no_time_is_refused_with_a_value(tmp_path, days, reason):
+    rows = [f"{name},{days[number % 2]}" for number, name in enumerate(photos())]
+    files = photos() | {"metadata.csv": "\n".join(["file_name,day", *rows]).encode()}
+    with pytest.raises(ValueError, match=reason):
+        divided(tmp_path, files, time="day")
+
+
+def test_dates_are_in_the_order_of_time_however_they_are_written(tmp_path):
+    written = ["2026-01-31T23:30:00-02:00", "2026-02-01", "2026-02", "20260131"]
+    frame = pd.DataFrame({"path": written, "file": written, "split": None, "taken": None})
+    times = read_times("day", frame, pa.table({"day": written[:3] * 1 + [None]}))
+    assert times[0] > times[1] == times[2]
+    assert times[3] is None

@@ -1,0 +1,351 @@
+import io
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from retrain.workload import Data
+from tasks.data import index, units
+from tasks.data.reading import places_of
+from tests.tasks.toy_data import png, write_files, write_parquet
+
+
+def listed(folder, format="auto", **data):
+    """The index of what lies below `folder / "data"`."""
+    return index.build(folder / "data", Data(path="data", format=format, **data))
+
+
+def rows(folder, format="auto", **data):
+    """The rows of the index, with the encoded image as `data`."""
+    found = listed(folder, format, **data)
+    encoded = found.files.read(places_of(found.images))
+    return [row | {"data": image} for row, image in
+            zip(found.images.to_pylist(), encoded, strict=True)]  # fmt: skip
+
+
+def write_table(folder, columns, **options):
+    (folder / "data").mkdir(exist_ok=True)
+    pq.write_table(pa.table(columns), folder / "data/a.parquet", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train.parquet", "train"),
+        ("data/train-00000-of-00003.parquet", "train"),
+        ("train/xyz.parquet", "train"),
+        ("validation-00000-of-00001.parquet", "val"),
+        ("val/0000.parquet", "val"),
+        ("my_dev.parquet", "val"),
+        ("digits_test.parquet", "test"),
+        ("train/test.parquet", "test"),
+        ("images.parquet", None),
+        ("contest/latest.parquet", None),
+        ("trains.parquet", None),
+    ],
+)
+def test_the_split_is_in_the_name_of_a_parquet_file_or_its_folder(tmp_path, name, split):
+    write_parquet(tmp_path / "data" / name, [png(1)], ["cat"])
+    [image] = rows(tmp_path, "parquet")
+    assert (image["split"], image["file"]) == (split, name)
+
+
+def test_parquet_rows_come_in_order_of_the_files_and_rows(tmp_path):
+    images = [png(number) for number in range(5)]
+    last = [{"bytes": images[4], "path": "cat/1.png"}, None, {"bytes": None, "path": "2.png"}]
+    write_parquet(tmp_path / "data/train-1.parquet", last, ["b"] * 3)
+    write_parquet(tmp_path / "data/train-0.parquet", images[:4], ["a"] * 4, row_group_size=3)
+    found = rows(tmp_path, "parquet")
+    assert [image["data"] for image in found] == [*images, b"", b""]
+    assert [(image["file"], image["row"], image["path"]) for image in found] == [
+        *(("train-0.parquet", row, f"train-0.parquet:{row}") for row in range(4)),
+        ("train-1.parquet", 0, "cat/1.png"),
+        ("train-1.parquet", 1, "train-1.parquet:1"),
+        ("train-1.parquet", 2, "2.png"),
+    ]
+
+
+@pytest.mark.parametrize("row_group_size", [230, 100])
+def test_units_are_row_groups_or_parts_of_long_ones(tmp_path, monkeypatch, row_group_size):
+    images = [png(number) for number in range(230)]
+    labels = [str(number) for number in range(230)]
+    write_parquet(tmp_path / "data/a.parquet", images, labels, row_group_size=row_group_size)
+    monkeypatch.setattr(units, "WORTH_ROWS", 10)
+    monkeypatch.setattr(units, "MAX_UNIT_ROWS", 90)
+    found = listed(tmp_path)
+    places = places_of(found.images)
+    cut = units.cut(found.files, places, found.images["bytes"].to_pylist())
+    assert len(cut) > 2
+    assert max(unit.rows for unit in cut) <= 90
+    read = [
+        data
+        for unit in cut
+        for data in found.files.read(places[unit.first : unit.first + unit.rows])
+    ]
+    assert read == images
+    assert found.images["label"].to_pylist() == labels
+    some = [3, 99, 100, 229]
+    assert list(found.files.read([("a.parquet", row) for row in some])) == [
+        images[row] for row in some
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_a_plain_column_of_bytes_is_read(tmp_path, kind):
+    write_table(tmp_path, {"png": pa.array([png(1), None], kind), "class": ["a", "b"]})
+    found = rows(tmp_path, "parquet", image_column="png", label_column="class")
+    assert [(image["data"], image["label"]) for image in found] == [(png(1), "a"), (b"", "b")]
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "expected"),
+    [
+        (["cat", None, "dog"], None, ["cat", None, "dog"]),
+        ([3, None, 10], None, ["3", None, "10"]),
+        ([1, 0, None], ["cat", "dog"], ["dog", "cat", None]),
+        ([1, -1, 2], ["cat", "dog"], ["dog", None, "2"]),
+        ([" odd", "odd ", "  "], None, ["odd", "odd", None]),
+        (["ka\u0308tzchen", "k\u00e4tzchen", "x"], None, ["k\u00e4tzchen"] * 2 + ["x"]),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), None, ["a", "b", "a"]),
+        (pa.array(["a", None, "b"], pa.large_string()), None, ["a", None, "b"]),
+        (pa.array([1, 2, 3], pa.uint8()), None, ["1", "2", "3"]),
+    ],
+)
+def test_labels_become_names(tmp_path, labels, names, expected):
+    write_parquet(tmp_path / "data/a.parquet", [png(1)] * 3, labels, names=names)
+    assert [image["label"] for image in rows(tmp_path, "parquet")] == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "label"),
+    [(("image", "label"), "a"), (("img", "label"), "a"), (("image", "labels", "label"), "b")],
+)
+def test_the_usual_names_of_columns_are_understood(tmp_path, columns, label):
+    images, *labels = columns
+    write_table(tmp_path, {images: [png(1)]} | dict(zip(labels, (["a"], ["b"]), strict=False)))
+    [image] = rows(tmp_path, "parquet")
+    assert (image["data"], image["label"]) == (png(1), label)
+
+
+IMAGES, LABELS = pa.array([png(1), png(2)]), pa.array(["cat", "dog"])
+
+
+@pytest.mark.parametrize(
+    ("image", "label", "columns", "fault"),
+    [
+        (IMAGES, LABELS, {"image_column": "x"}, "no column 'x', but image, label: .*image_column"),
+        (IMAGES, LABELS, {"label_column": "x"}, "no column 'x', but image, label: .*label_column"),
+        (IMAGES, pa.array([0.5, 1]), {}, "'label' is double; .* data.label_column"),
+        *(
+            (pa.nulls(2, kind), LABELS, {}, r"the column 'image' is .*image_column\.$")
+            for kind in (
+                pa.list_(pa.struct({"bytes": pa.binary()})),
+                pa.struct({"bytes": pa.struct({"bytes": pa.binary()})}),
+                pa.struct({"data": pa.binary()}),
+                pa.string(),
+            )
+        ),
+    ],
+)
+def test_a_column_that_is_missing_or_of_another_type_is_named(
+    tmp_path, image, label, columns, fault
+):
+    write_table(tmp_path, {"image": image, "label": label})
+    with pytest.raises(ValueError, match=f"^a.parquet.*{fault}"):
+        rows(tmp_path, "parquet", **columns)
+
+
+def table_bytes(label, **options) -> bytes:
+    """A Parquet file with two images."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"image": IMAGES, "label": label}), buffer, **options)
+    return buffer.getvalue()
+
+
+def overwritten(content: bytes, begin: int, count: int) -> bytes:
+    return content[:begin] + bytes([255] * count) + content[begin + count :]
+
+
+WHOLE = table_bytes(LABELS)
+FOOTER = len(WHOLE) - 8 - int.from_bytes(WHOLE[-8:-4], "little")
+NO_UTF8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, LABELS.slice(0, 2).buffers()[1], pa.py_buffer(b"\xff" * 6)]
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"PAR1 and nothing more", "no Parquet file"),
+        (b"", "no Parquet file"),
+        (overwritten(WHOLE, FOOTER + 10, 30), "no Parquet file"),
+        (overwritten(table_bytes(LABELS, compression="zstd"), 20, 60), "broken"),
+        (table_bytes(NO_UTF8), "broken: 'utf-8'"),
+    ],
+)
+def test_a_broken_parquet_file_is_named(tmp_path, content, fault):
+    write_files(tmp_path / "data", {"a.parquet": content})
+    with pytest.raises(ValueError, match=f"^a.parquet is {fault}.*$") as error:
+        rows(tmp_path, "parquet")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("format", "names"),
+    [
+        ("parquet", ["train.parquet", "test.parquet", "extra.parquet"]),
+        ("folders", ["train/cat/1.png", "test/cat/1.png", "extra/2.png"]),
+    ],
+)
+def test_files_with_and_without_a_split_are_refused(tmp_path, format, names):
+    for name in names:
+        write_parquet(tmp_path / "data" / name, [png(1)], ["cat"])
+    with pytest.raises(ValueError, match=r"extra.* belongs to no split, as 2 other files do"):
+        listed(tmp_path, format)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["cat/1.png", "cat/deep/2.PNG", "dog/0.jpeg"],
+         [(None, "cat"), (None, "cat"), (None, "dog")]),
+        (["Train/cat/1.png", "test/dog/4.png", "train/dog/2.png", "valid/cat/3.png"],
+         [("train", "cat"), ("test", "dog"), ("train", "dog"), ("val", "cat")]),
+        (["car/2.png", "train/1.png"], [(None, "car"), (None, "train")]),
+    ],
+)  # fmt: skip
+def test_folders_are_classes_or_splits_of_them(tmp_path, names, found):
+    write_files(tmp_path / "data", {name: name.encode() for name in names})
+    images = rows(tmp_path, "folders")
+    assert [(image["split"], image["label"]) for image in images] == found
+    for image, name in zip(images, names, strict=True):
+        assert (image["file"], image["path"], image["row"], image["data"]) == (
+            name,
+            name,
+            0,
+            name.encode(),
+        )
+
+
+def test_only_hidden_files_and_texts_are_left_out(tmp_path):
+    left_out = ["README.md", "cat/.DS_Store", ".git/x.png", "cat/labels.txt", "Thumbs.db"]
+    write_files(
+        tmp_path / "data", dict.fromkeys([*left_out, "cat/1.png", "cat/2.heic", "cat/3"], png(1))
+    )
+    found = rows(tmp_path, "folders")
+    assert [image["file"] for image in found] == ["cat/1.png", "cat/2.heic", "cat/3"]
+
+
+@pytest.mark.parametrize("format", ["parquet", "folders"])
+def test_data_without_an_image_is_refused(tmp_path, format):
+    write_files(tmp_path / "data", {"README.md": b"nothing yet"})
+    with pytest.raises(ValueError, match=f"no images in data.path, read as {format}"):
+        listed(tmp_path, format)
+
+
+def test_a_file_before_a_folder_of_nearly_its_name_comes_first(tmp_path):
+    names = ["a/1.png", "a.b/1.png", "a-b/1.png", "ab/1.png", "a/b/1.png", "a/b.png", "B/1.png"]
+    write_files(tmp_path / "data", {name: png(1) for name in names})
+    (tmp_path / "data/loop").symlink_to(tmp_path / "data")
+    assert [image["file"] for image in rows(tmp_path, "folders")] == sorted(names)
+
+
+def test_units_of_files_are_as_many_as_spread_well_and_know_their_size(tmp_path, monkeypatch):
+    names = [f"a/{number:03}" for number in range(900)]
+    write_files(tmp_path / "data", {name: bytes(n + 1) for n, name in enumerate(names)})
+    monkeypatch.setattr(units, "WORTH_ROWS", 3)
+    found = listed(tmp_path, "folders")
+    places, sizes = places_of(found.images), found.images["bytes"].to_pylist()
+    cut = units.cut(found.files, places, sizes)
+    assert len(cut) == 300
+    assert [unit.first for unit in cut] == [3 * n for n in range(300)]
+    assert sum(unit.bytes for unit in cut) == sum(range(1, 901))
+    monkeypatch.setattr(units, "UNITS", 30)
+    assert len(units.cut(found.files, places, sizes)) == 30
+
+
+def test_only_regular_files_are_read(tmp_path):
+    write_files(tmp_path / "data", {"cat/1.png": png(1)})
+    os.mkfifo(tmp_path / "data/cat/2.png")
+    (tmp_path / "data/cat/3.png").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "data/cat/4.png").symlink_to("4.png")
+    assert [image["file"] for image in rows(tmp_path, "folders")] == ["cat/1.png"]
+
+
+def described(folder, names, **data):
+    """The class and the split of each image, by its file, where each file is an image."""
+    images = {name: png(number) for number, name in enumerate(names) if name.endswith(".png")}
+    write_files(folder / "data", images)
+    found = listed(folder, **data).images.to_pylist()
+    return {row["file"]: (row["label"], row["split"]) for row in found}
+
+
+@pytest.mark.parametrize(
+    "names", [("training_set", "test_set"), ("seg_train", "seg_test"), ("Train", "VAL")]
+)
+def test_folders_of_splits_are_known_by_a_word_in_their_names(tmp_path, names):
+    files = [f"{top}/{label}/1.png" for top in names for label in ("even", "odd")]
+    for name, (label, split) in described(tmp_path, files).items():
+        top, folder, _ = name.split("/")
+        assert label == folder
+        assert split in top.lower()
+
+
+@pytest.mark.parametrize(
+    ("names", "fault"),
+    [
+        (["north/even/1.png", "north/odd/1.png", "south/even/1.png", "south/odd/1.png"],
+         "The folders north, south hold folders of the same names, even, odd: set data.format"),
+        (["train2017/1.png", "val2017/2.png"],
+         "train2017, val2017 are named as splits and hold images that have no class"),
+    ],
+)  # fmt: skip
+def test_folders_that_may_be_no_classes_are_asked_about(tmp_path, names, fault):
+    with pytest.raises(ValueError, match=fault):
+        described(tmp_path, names)
+    labels = described(tmp_path, names, format="folders").items()
+    assert all(label == name.split("/")[0] for name, (label, _) in labels)
+
+
+def test_a_group_below_the_classes_answers_the_question(tmp_path):
+    names = [f"{label}/{day}/1.png" for label in ("cat", "dog") for day in ("day1", "day2")]
+    found = described(tmp_path, names, group="^[^/]+/([^/]+)/")
+    assert {label for label, _ in found.values()} == {"cat", "dog"}
+
+
+def test_a_class_may_be_called_as_a_split_is(tmp_path):
+    names = ["car/old/1.png", "car/new/2.png", "train/steam/3.png", "plane/4.png"]
+    found = described(tmp_path, names)
+    assert found == {name: (name.split("/")[0], None) for name in names}
+
+
+def test_files_about_the_data_in_its_uppermost_folder_are_no_images(tmp_path):
+    write_files(tmp_path / "data", {"LICENSE": b"free", "README": b"read", "VERSION": b"2"})
+    assert {*described(tmp_path, ["cat/1.png", "dog/2.png"])} == {"cat/1.png", "dog/2.png"}
+
+
+def test_a_split_without_any_class_is_left_out_with_a_sentence(tmp_path, caplog):
+    for split, labels in (("train", [0, 1]), ("validation", [1, 0]), ("test", [-1, -1])):
+        write_parquet(
+            tmp_path / f"data/{split}.parquet", [png(1), png(2)], labels, names=["cat", "dog"]
+        )
+    assert {*listed(tmp_path).images["split"].to_pylist()} == {"train", "val"}
+    assert "No image of test has a class, so it is left out." in caplog.text
+
+
+def test_metadata_beside_class_folders_is_no_data(tmp_path):
+    write_files(
+        tmp_path / "data", {f"{label}/{n}.png": png(int(n)) for label in "ab" for n in "12"}
+    )
+    table = pa.table({"file_name": ["a/1.png", "b/2.png"], "site": ["x", "y"]})
+    pq.write_table(table, tmp_path / "data/metadata.parquet")
+    found = listed(tmp_path)
+    assert found.format == "folders"
+    assert found.images["site"].to_pylist() == ["x", None, None, "y"]
+
+
+def test_a_name_that_is_no_utf_8_is_shown(tmp_path):
+    write_files(tmp_path / "data", {os.fsdecode(b"cat/caf\xe9.png"): png(1), "dog/1.png": png(2)})
+    with pytest.raises(ValueError, match=r"is no UTF-8: 'cat/caf\\udce9.png'. Rename it."):
+        listed(tmp_path)
