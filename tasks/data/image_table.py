@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.data.findings import FINDINGS, PROPERTIES
-from tasks.data.index import COLUMNS
 from tasks.data.reading import ImageFiles, places_of
 
 if TYPE_CHECKING:
@@ -29,9 +28,10 @@ FILE_NAME = "images.parquet"
 SET_ASIDE = "quarantined.parquet"  # the bad images, in the same columns
 SCHEMA = pa.schema(
     [
-        *(COLUMNS.field(name) for name in ("split", "path", "label", "file", "row")),
+        *(pa.field(name, pa.string()) for name in ("split", "path", "label", "file")),
+        pa.field("row", pa.int64()),
         *(FINDINGS.field(name) for name in (*PROPERTIES, "brightness", "contrast")),
-        COLUMNS.field("bytes"),
+        pa.field("bytes", pa.int64()),
         *(FINDINGS.field(name) for name in ("sha256", "pixels")),
     ]
 )

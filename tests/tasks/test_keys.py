@@ -21,7 +21,7 @@ from retrain.workload import Data, Model, Workload
 ROOT = Path(__file__).parents[2]
 STEPS = {step.name: step for step in train.steps}
 CACHED = ("pull", "validate", "preprocess", "train", "evaluate")
-FACTS = {"format": "folders", "storage": "pixels"}
+FACTS = {"format": "folders", "image_column": None, "storage": "pixels"}
 
 # Adds a line to each file of a copy of the project in turn, and prints which keys that changes.
 PROGRAM = """
@@ -59,8 +59,8 @@ EDITS = {
     "retrain/runs/console.py": [],
     "retrain/workload/__init__.py": [],
     "tasks/compute/inference.py": ["evaluate"],
-    "tasks/data/class_folders.py": ["validate", "preprocess"],
-    "tasks/data/parquet_files.py": [],
+    "tasks/data/image_lists.py": ["pull", "validate"],
+    "tasks/data/index.py": ["pull", "validate"],
     "tasks/data/metrics.py": ["evaluate"],
     "tasks/evaluate/plots.py": [],
     "tasks/pull/dvc_source.py": ["pull"],
@@ -198,9 +198,9 @@ def test_a_function_of_the_user_s_counts_with_its_network_and_their_libraries():
 def test_the_decoder_of_raw_images_counts_only_where_a_training_streams_them():
     pixels, source = (plans(ROOT, FACTS | {"storage": storage}) for storage in ("pixels", "source"))
     assert source["train"].code.keys() - pixels["train"].code.keys() >= {
-        *("models.image", "tasks.data.class_folders", "tasks.train.stream_ingest")
+        *("models.image", "tasks.data.reading", "tasks.train.stream_ingest")
     }
-    assert "tasks.data.parquet_files" not in source["train"].code
+    assert "tasks.data.index" not in source["train"].code
     assert source["evaluate"] == pixels["evaluate"]
     for planned in (pixels, source):  # of the raw data only what was prepared
         assert planned["train"].inputs.keys() == {"preprocess", "start"}
