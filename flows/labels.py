@@ -101,7 +101,7 @@ def plan(project: Project, workload: str, file: Path) -> Import:
         form = recognise(root, [name for name, _ in list_files(root)])
     data = open_format(form, root, config.data.image_column, config.data.label_column)
     labels = _labels(data, config.data, labelled)
-    images = page.folder_of(project, workload) / "select-images"
+    images = page.folder_of(project, workload)
     changes, steps = _changes(data, labelled, labels, images)
     return Import(changes, len(labelled), steps, _commands(project, root, workload, len(changes)))
 

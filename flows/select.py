@@ -19,6 +19,7 @@ from rich.markup import escape
 from flows import predict
 from flows.pages import page, publish
 from flows.suspects import suspects
+from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from retrain.flow import flow
 from retrain.params import load_workload
@@ -28,7 +29,7 @@ from retrain.runs import console
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Artifact
 from tasks.compute.observed import embeddings_of, observe, probabilities_of
-from tasks.data import label_tasks, listed, package
+from tasks.data import package, review_list
 from tasks.data.champion import Registered
 from tasks.predict.inputs import Image, Source, open_source, read
 from tasks.select import choose
@@ -62,27 +63,31 @@ def select(
     project = find_project()
     registered = Registered(project, check(project, workload, input, count))
     with publish.begun(project, "select", workload) as run:
+        here = run.store.runs.temporary(run.id)
         known = choose.directions(np.load(_embeddings(run, workload), allow_pickle=False))
         with predict.fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
             rows, counts = _choose(run, registered, source, known, count)
-            listed.write(run.store.runs.temporary(run.id), _with_images(source, rows))
+            review_list.write(here, _with_images(source, rows))
+        target = page.folder_of(project, workload)
+        name = f"select-{sha256_of(here / review_list.FILE)[:8]}"  # of this list alone
+        review_list.write_for_people(
+            here,
+            target,
+            name,
+            project.root,
+            registered.version.title,
+            [*package.classes_of(registered.package)],
+        )
         document = run.document(
             workload=workload,
             input=input,
             model=registered.version.identity(),
-            look=label_tasks.look("select", page.folder_of(project, workload), project.root),
+            look={"report": page.latest_of(workload, "select")}
+            | review_list.look(name, target, project.root),
             labels=dict(Counter(row["proposed"] for row in rows)),
             chosen=len(rows),
             **counts,
-        )
-        label_tasks.write(
-            run.store.runs.temporary(run.id),
-            page.folder_of(project, workload),
-            "select",
-            project.root,
-            registered.version.title,
-            [*package.classes_of(registered.package)],
         )
         document["outcome"] = _outcome(document)
         return publish.write(project, document)
@@ -184,7 +189,7 @@ def _choose(
 def _row(image: Image, label: str | None, number: int) -> dict[str, Any]:
     """What is known of an image; `row` is its number in the input."""
     where = {"path": image.path, "file": image.path, "row": number, "sha256": image.sha256}
-    return where | {"why": listed.TO_LABEL, "proposed": label}
+    return where | {"why": review_list.TO_LABEL, "proposed": label}
 
 
 def _with_images(source: Source, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -18,9 +18,9 @@ from retrain.runs.records import Document
 from retrain.step import REPORT
 from tasks.data import image_table
 from tasks.data.image_table import SPLITS
-from tasks.data.listed import read_encoded
 from tasks.data.raw_dataset import RawDataset, Reader, open_format
 from tasks.data.reference import evaluated_of
+from tasks.data.review_list import read_encoded
 from tasks.validate.step import BRIGHTNESS, NEAR_DUPLICATES, REJECTED, REJECTION, RESULTS
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Reads corrected labels: an export of Label Studio, or the CSV file of listed images.
 
-Both come from the files that `tasks/data/label_tasks.py` writes, so that each image is known by
+Both come from the files that `tasks/data/review_list.py` writes, so that each image is known by
 its file, its row there, and its SHA-256. Label Studio's own CSV has the same columns, and more.
 """
 
@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from retrain.errors import UsageError
-from tasks.data.label_tasks import CORRECTED
-from tasks.data.listed import TO_LABEL
+from tasks.data.review_list import CORRECTED, TO_LABEL
 
 NEEDED = ("why", "path", "file", "row", "sha256")
 CONTROLS = (CORRECTED, "label")  # the second is that of tasks of earlier versions

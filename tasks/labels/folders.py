@@ -13,6 +13,7 @@ from retrain import atomic
 from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from tasks.data.class_folders import Images
+from tasks.data.review_list import IMAGES
 from tasks.labels.corrections import Correction
 
 NEW_SPLIT = "train"  # of new images, where the data has folders for splits
@@ -55,7 +56,7 @@ def plan(
         data: The data.
         corrections: The labels of images.
         labels: The class folder of each label.
-        new: The folder with the new images, each named by its SHA-256.
+        new: The folder with the review lists, and their images.
 
     Raises:
         UsageError: An image has changed, or is gone.
@@ -67,7 +68,7 @@ def plan(
         if correction.is_new:
             folder = f"{NEW_SPLIT}/{after}" if has_splits else after
             before, name = None, f"{folder}/{Path(correction.path).name}"
-            source = next(new.glob(f"{correction.sha256}.*"), new / correction.sha256)
+            source = next(new.glob(f"*{IMAGES}/{correction.sha256}*"), new / correction.sha256)
         else:
             source, before = data.root / correction.file, data.label_of(correction.file)
             parts = correction.file.split("/")

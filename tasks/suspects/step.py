@@ -14,8 +14,8 @@ from retrain.store import Artifact
 from retrain.workload import Data, Workload
 from tasks.data.fingerprint import look_alikes
 from tasks.data.image_table import SPLITS, natural_order, read_split
-from tasks.data.listed import CONTRADICTION, OUTLIER, WRONG_LABEL, with_images, write
 from tasks.data.raw_dataset import READERS, open_raw_dataset
+from tasks.data.review_list import CONTRADICTION, OUTLIER, WRONG_LABEL, with_images, write
 from tasks.suspects import confident, outliers
 from tasks.suspects.observe import EMBEDDINGS, PRINTS, THUMBNAILS
 
@@ -43,8 +43,8 @@ def find_suspects(
 ) -> Facts:
     """Finds what a person should look at, and lists the first `MAX_LISTED`.
 
-    Writes the file of `tasks/data/listed.py`: first the labels that are probably wrong, then what
-    contradicts a near-duplicate, then the outliers.
+    Writes a review list (`tasks/data/review_list.py`): first the labels that are probably wrong,
+    then what contradicts a near-duplicate, then the outliers.
 
     Returns:
         `rows`, how many images there are; `noise`, the share of their labels that seems to be

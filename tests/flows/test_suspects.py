@@ -124,6 +124,8 @@ def test_what_is_worth_a_label_is_chosen_and_added(clone, found, tmp_path):
     file = clone.root / document["look"]["csv"]
     text = file.read_text(encoding="utf-8").replace(",\n", ",1\n").replace(",\r\n", ",1\r\n")
     file.write_text(text, encoding="utf-8", newline="")
+    other = clone.json("select", "photos", "--input", str(folder / "test" / "1"), "--count", "5")
+    assert other["look"]["csv"] != document["look"]["csv"]
     done = clone.json("labels", "import", "photos", str(file), "--yes")
     assert done["classes"] == {"1": {"leave": 0, "come": 5}}
     for row in chosen:

@@ -12,7 +12,8 @@ import pytest
 from flows import labels as flow
 from retrain.errors import UsageError
 from retrain.project import Project
-from tasks.data import label_tasks, listed
+from tasks.data import review_list
+from tasks.data.review_list import WRONG_LABEL
 from tasks.data.raw_dataset import open_format
 from tasks.labels import corrections, parquet
 from tests.tasks.toy_data import png, write_files, write_parquet
@@ -27,11 +28,11 @@ def project(tmp_path):
     return Project(tmp_path)
 
 
-def row(path: str, data: bytes, corrected: str, why: str = listed.WRONG_LABEL, number: int = 0):
+def row(path: str, data: bytes, corrected: str, why: str = WRONG_LABEL, number: int = 0):
     """A row of the CSV file, as a person has filled it."""
     digest = sha256(data).hexdigest()
     where = {"path": path, "file": path, "row": number, "sha256": digest}
-    empty = dict.fromkeys((*label_tasks.COLUMNS, label_tasks.CORRECTED), "")
+    empty = dict.fromkeys((*review_list.schema().names, review_list.CORRECTED), "")
     return empty | where | {"why": why, "corrected": corrected}
 
 
@@ -121,7 +122,7 @@ def test_images_that_were_to_be_labelled_are_added(project):
     digest = sha256(png(7)).hexdigest()
     copies = {f"{digest}.png": png(7)}
     write_files(project.root / "reports" / "photos" / "select-images", copies)
-    new = row("camera 1/1.png", png(7), "dog", why=listed.TO_LABEL)
+    new = row("camera 1/1.png", png(7), "dog", why=review_list.TO_LABEL)
     file = write_csv(project, new)
     plan = flow.plan(project, "photos", file)
     assert plan.document(is_applied=False)["changes"] == [
@@ -315,7 +316,7 @@ def test_the_labels_of_a_table_change_and_nothing_else_does(project, name, befor
     for wrong, message in (
         (row("a/2.png", png(9), "cat"), "has changed since"),
         (row("a/9.png", png(9), "cat"), "is not in the data any more"),
-        (row("9.png", png(9), "cat", why=listed.TO_LABEL), "no images are added here"),
+        (row("9.png", png(9), "cat", why=review_list.TO_LABEL), "no images are added here"),
     ):
         with pytest.raises(UsageError, match=message):
             flow.plan(project, "photos", write_csv(project, wrong))
