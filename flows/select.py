@@ -32,8 +32,8 @@ from tasks.compute.observed import embeddings_of, observe, probabilities_of
 from tasks.data import package, review_list
 from tasks.data.champion import Registered
 from tasks.predict.inputs import Image, Source, open_source, read
-from tasks.select import choose
-from tasks.suspects.observe import EMBEDDINGS
+from tasks.select import CLOSE, choose, directions, nearest, neighbours
+from tasks.suspects.embeddings import EMBEDDINGS, embed_with_champion
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +64,7 @@ def select(
     registered = Registered(project, check(project, workload, input, count))
     with publish.begun(project, "select", workload) as run:
         here = run.store.runs.temporary(run.id)
-        known = choose.directions(np.load(_embeddings(run, workload), allow_pickle=False))
+        known = directions(np.load(_embeddings(run, workload), allow_pickle=False))
         with predict.fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
             rows, counts = _choose(run, registered, source, known, count)
@@ -134,7 +134,7 @@ def _embeddings(run: FlowRun, workload: str) -> Path:
     config = load_workload(run.project.params, workload)
 
     def find() -> Artifact | None:
-        return suspects.dry_run(run.project, config).state.artifacts.get("observe")
+        return suspects.dry_run(run.project, config).state.artifacts.get(embed_with_champion.name)
 
     artifact = find()
     if artifact is None:
@@ -159,9 +159,9 @@ def _choose(
     embeddings, probabilities = [], []
     seen = observe(registered.package, images, run.store.runs.temporary(run.id))
     with console.counted("select", rows) as shown:
-        for some, answers in seen:
-            listing += map(_row, some, answers["label"].to_pylist(), count_from(len(listing)))
-            answered = answers.filter(answers["label"].is_valid())
+        for some, batch in seen:
+            listing += map(_row, some, batch["label"].to_pylist(), count_from(len(listing)))
+            answered = batch.filter(batch["label"].is_valid())
             if len(answered):
                 embeddings.append(embeddings_of(answered, title))
                 probabilities.append(probabilities_of(answered))
@@ -169,13 +169,11 @@ def _choose(
     listing = [row for row in listing if row["proposed"] is not None]
     if not listing:
         raise ValueError("None of the images can be classified.")
-    directions = choose.directions(np.concatenate(embeddings))
-    usual = choose.neighbours(known)
-    closest = float(np.quantile(usual, choose.CLOSE))
-    distances = choose.nearest(directions, known)
-    answers = np.concatenate(probabilities)
-    chosen = choose.choose(answers, directions, distances, count, closest)
-    for place in chosen.tolist():
+    new, answers = directions(np.concatenate(embeddings)), np.concatenate(probabilities)
+    usual, distances = neighbours(known), nearest(new, known)
+    closest = float(np.quantile(usual, CLOSE))
+    chosen = choose(answers, new, distances, count, closest).tolist()
+    for place in chosen:
         listing[place]["confidence"] = answers[place].max()
         listing[place]["distance"] = distances[place] / max(np.median(usual), 1e-12)
     counts = {
@@ -183,7 +181,7 @@ def _choose(
         "errors": rows - len(listing),
         "near_duplicates": int((distances <= closest).sum()),
     }
-    return [listing[place] for place in chosen.tolist()], counts
+    return [listing[place] for place in chosen], counts
 
 
 def _row(image: Image, label: str | None, number: int) -> dict[str, Any]:

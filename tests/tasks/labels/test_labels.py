@@ -13,8 +13,8 @@ from flows import labels as flow
 from retrain.errors import UsageError
 from retrain.project import Project
 from tasks.data import review_list
-from tasks.data.review_list import WRONG_LABEL
 from tasks.data.raw_dataset import open_format
+from tasks.data.review_list import WRONG_LABEL
 from tasks.labels import corrections, parquet
 from tests.tasks.toy_data import png, write_files, write_parquet
 

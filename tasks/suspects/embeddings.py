@@ -1,22 +1,19 @@
-"""Has the champion look at all images of the data: their embeddings, by which they are compared."""
+"""Has the champion tell the embeddings of all images of the data, by which they are compared."""
 
 from itertools import chain
 
 import numpy as np
 
-from models.image import inspect
 from retrain.runs import console
 from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Data, Workload
-from tasks.compute.observed import embeddings_of, observe as ask
+from tasks.compute.observed import embeddings_of, observe
 from tasks.data.champion import Registered
-from tasks.data.fingerprint import fingerprints, shrink
 from tasks.data.image_table import SPLITS, read_images
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 
 EMBEDDINGS = "embeddings.npy"  # float32 (N, D)
-PRINTS, THUMBNAILS = "prints.npy", "thumbnails.npy"  # as `tasks.data.fingerprint.fingerprints`
 
 
 @step(
@@ -25,14 +22,14 @@ PRINTS, THUMBNAILS = "prints.npy", "thumbnails.npy"  # as `tasks.data.fingerprin
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
     has_stage=False,
 )
-def observe(
+def embed_with_champion(
     data: Data,
     registered: Registered,
     pulled: Artifact,
     validated: Artifact,
     workspace: Workspace,
 ) -> Facts:
-    """Writes the embeddings and the fingerprints of all accepted images.
+    """Writes the embeddings of all accepted images.
 
     The images are those of the training split, then of val, then of test, each in the order of
     `image_table.read_split`.
@@ -46,24 +43,19 @@ def observe(
     rows = sum(validated.facts["rows"].values())
     source = open_raw_dataset(data, pulled)
     images = chain.from_iterable(read_images(source, validated.folder, split) for split in SPLITS)
-    answers = ask(registered.package, images, workspace.scratch)
-    embeddings, prints, thumbnails = [], [], []
-    with console.counted("observe", rows) as show:
-        for some, batch in answers:
-            for image, error in zip(some, batch["error"].to_pylist(), strict=True):
+    embeddings = []
+    with console.counted("embeddings", rows) as show:
+        for some, answers in observe(registered.package, images, workspace.scratch):
+            for image, error in zip(some, answers["error"].to_pylist(), strict=True):
                 if error is not None:
                     raise ValueError(f"{registered.version.title}: {image.path}: {error}")
-            embeddings.append(embeddings_of(batch, registered.version.title))
-            seen = fingerprints([shrink(inspect(image.data, reduced=True)[1]) for image in some])
-            prints.append(seen[0])
-            thumbnails.append(seen[1])
+            embeddings.append(embeddings_of(answers, registered.version.title))
             show(len(some))
-    for name, parts in ((EMBEDDINGS, embeddings), (PRINTS, prints), (THUMBNAILS, thumbnails)):
-        np.save(workspace.folder / name, np.concatenate(parts))
+    np.save(workspace.folder / EMBEDDINGS, np.concatenate(embeddings))
     return {"rows": rows, "package": registered.digest}
 
 
-@observe.chooses
+@embed_with_champion.chooses
 def _dependencies(
     workload: Workload, registered: Registered, pulled: Artifact, validated: Artifact
 ) -> Chosen:
