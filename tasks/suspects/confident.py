@@ -12,7 +12,6 @@ are confidently of another class. Where classes are alike, most of these are the
 mistakes: on CIFAR-10 with 3 % of the labels flipped, four of five. So the number comes from a
 model of the labels here: with the probability `noise`, which is fitted together with a temperature,
 a label is any of the others. That says of each image how probable it is that its label is wrong.
-The class that is proposed is that of the paper's section 3.1.
 """
 
 import numpy as np
@@ -153,30 +152,8 @@ def _others(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.
     return others
 
 
-def confident_classes(
-    probabilities: NDArray[np.float64], labels: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The class of each image in the confident joint.
-
-    Each class has a threshold: its mean probability in the images that have its label. An image
-    counts for the most probable of the classes whose threshold it reaches.
-
-    Args:
-        probabilities: float64 (N, classes), out of sample.
-        labels: int64 (N,).
-
-    Returns:
-        int64 (N,); -1 for an image that reaches no threshold.
-    """
-    images = np.bincount(labels, minlength=probabilities.shape[1])
-    own = probabilities[np.arange(len(labels)), labels]
-    sums = np.bincount(labels, own, minlength=probabilities.shape[1])
-    reached = np.where(probabilities >= sums / np.maximum(images, 1), probabilities, -1)
-    return np.where(reached.max(axis=1) >= 0, reached.argmax(axis=1), -1)
-
-
 def proposals(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Another class for each image: the one of the confident joint, or else the most probable.
+    """The most probable other class of each image.
 
     Args:
         logs: float64 (N, classes), the logarithms of the probabilities, out of sample; of two
@@ -186,6 +163,4 @@ def proposals(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[n
     Returns:
         int64 (N,).
     """
-    confident = confident_classes(np.exp(logs), labels)
-    is_other = (confident >= 0) & (confident != labels)
-    return np.where(is_other, confident, _others(logs, labels).argmax(axis=1))
+    return _others(logs, labels).argmax(axis=1)

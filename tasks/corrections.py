@@ -1,0 +1,289 @@
+"""Takes labels that people have given over into the corrections beside the data.
+
+People fill in what `tasks/data/review_list.py` writes: each image is known by its file, its row
+there, and its SHA-256. All is checked before anything changes. Images of the data stay as they are:
+`tasks/data/corrections.py` says where their labels go. Images that are not in the data yet are
+copied into the folder of their class.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from retrain import atomic
+from retrain.errors import UsageError
+from retrain.faults import did_you_mean
+from retrain.workload import Data
+from tasks.data import corrections
+from tasks.data.formats import recognise
+from tasks.data.listing import IMAGE_SUFFIXES, list_files
+from tasks.data.raw_dataset import open_format
+from tasks.data.reading import ImageFiles
+from tasks.data.review_list import CORRECTED, IMAGES, TO_LABEL
+from tasks.validate.label_names import LabelNames
+
+NEEDED = ("why", "path", "file", "row", "sha256")
+CONTROLS = (CORRECTED, "label")  # the second is that of tasks of earlier versions
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The label that a person has given to an image.
+
+    Attributes:
+        path: The name of the image in reports.
+        file: The file that holds it: of the data, or of the images that were to be labelled.
+        row: Its row in the file.
+        sha256: SHA-256 (hex) of the encoded image.
+        label: The name of its class.
+        is_new: Whether the image was to be labelled.
+    """
+
+    path: str
+    file: str
+    row: int
+    sha256: str
+    label: str
+    is_new: bool
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Where the image was, and what it is."""
+        return self.file, self.row, self.sha256
+
+
+@dataclass(frozen=True)
+class Change:
+    """The label of an image that changes.
+
+    Attributes:
+        path: The name of the image in reports.
+        before: Its class so far; None for a new image, and for one that had none.
+        after: Its class from now on.
+        sha256: SHA-256 (hex) of the encoded image.
+        copied: Of a new image, where its copy beside the review list is, and where it has to be.
+    """
+
+    path: str
+    before: str | None
+    after: str
+    sha256: str
+    copied: tuple[Path, Path] | None = None
+
+
+def read(file: Path) -> list[Correction]:
+    """Reads the images that have a label of a person, each once.
+
+    Args:
+        file: An export of Label Studio in its format JSON, JSON-MIN or CSV, or the CSV file of a
+            review list, whose column `corrected` a person has filled.
+
+    Raises:
+        UsageError: There is no such file, it lacks something, or an image has two labels.
+    """
+    if not file.is_file():
+        raise UsageError(f"{file}: there is no such file.")
+    found: dict[Correction, None] = {}
+    labels: dict[str, str] = {}
+    try:
+        for row, label in (_tasks if file.suffix.lower() == ".json" else _rows)(file):
+            why, path, place, number, digest = (row[name] for name in NEEDED)
+            if not corrections.SHA256.fullmatch(digest):
+                raise ValueError(f"{digest!r} is no SHA-256")
+            if labels.setdefault(digest, label) != label:
+                raise UsageError(f"{path} is labelled {labels[digest]} and {label}: decide on one.")
+            found[Correction(path, place, int(number), digest, label, why == TO_LABEL)] = None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise UsageError(
+            f"{file} cannot be read: {reason}. It should be an export of Label Studio in its "
+            "format JSON, JSON-MIN or CSV, or a CSV file with the columns "
+            f"{', '.join((*NEEDED, CORRECTED))}."
+        ) from None
+    return [*found]
+
+
+def _rows(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The filled rows of a CSV file, and their labels."""
+    for _, row in corrections.read_csv(file)[1]:
+        if label := (row[CORRECTED] or "").strip():
+            yield row, label
+
+
+def _tasks(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The data of the annotated tasks of an export of Label Studio, and their labels."""
+    for task in json.loads(file.read_bytes()):
+        if "sha256" not in task:
+            for label in _choices(task):
+                yield task["data"], label
+        elif label := task.get(CORRECTED):  # JSON-MIN has it among the data
+            yield task, str(label)
+
+
+def _choices(task: Mapping[str, Any]) -> list[str]:
+    """The labels of a task that were submitted; one that was skipped has none."""
+    return [
+        choice
+        for annotation in task["annotations"]
+        if not annotation.get("was_cancelled")
+        for result in annotation["result"]
+        if result["from_name"] in CONTROLS
+        for choice in result["value"]["choices"]
+    ]
+
+
+@dataclass(frozen=True)
+class Index:
+    format: str
+    image_column: str | None
+    images: pa.Table
+
+
+def _index(root: Path, data: Data) -> Index:
+    """The images of the data, until `tasks.data.index` tells them."""
+    form: str = data.format
+    if form == "auto":
+        form = recognise(root, [name for name, _ in list_files(root)])
+    source: Any = open_format(form, root, data.image_column, data.label_column)
+    names = LabelNames(root, data.label_names)
+    rows = [
+        {
+            "file": raw.file,
+            "row": raw.row,
+            "path": raw.path,
+            "label": names.of(raw),
+            "split": raw.split,
+            "bytes": len(raw.data),
+        }
+        for unit in source.units()
+        for raw in source.read(unit)
+    ]
+    column = None
+    if form == "parquet":
+        with source._open(rows[0]["file"]) as parquet:
+            column = source._columns(rows[0]["file"], parquet.schema_arrow)[0]
+    return Index(form, column, pa.Table.from_pylist(rows))
+
+
+def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) -> list[Change]:
+    """What changes: all labels but those that the images have already.
+
+    Args:
+        root: The folder of the data.
+        data: The section of the workload.
+        labelled: The labels of images.
+        lists: The folder with the review lists, and the copies of their images.
+
+    Raises:
+        UsageError: An image has changed or is gone, or a label is no class of the data.
+    """
+    index = _index(root, data)
+    classes = {*index.images["label"].unique().to_pylist()} - {None}
+    for correction in labelled:
+        if correction.label not in classes:
+            raise UsageError(
+                f"{correction.path} is labelled {correction.label!r}, which is no class of the "
+                f"data.{did_you_mean(correction.label, classes)}"
+            )
+    recorded = corrections.read(root)
+    places = {(correction.file, correction.row) for correction in labelled}
+    in_place = _look(root, index, lambda place, size: place in places)
+    copies = {
+        correction.sha256: copy
+        for correction in labelled
+        if correction.place not in in_place
+        for copy in lists.glob(f"*{IMAGES}/{correction.sha256}*")
+    }
+    sizes = {copy.stat().st_size for copy in copies.values()}
+    found = _look(root, index, lambda place, size: size in sizes)
+    elsewhere = {digest: label for (_, _, digest), label in found.items()}
+    folders = _class_folders(index) if index.format == "folders" else {}
+    changes: list[Change] = []
+    for correction in labelled:
+        path, digest, after = correction.path, correction.sha256, correction.label
+        if correction.place in in_place or digest in elsewhere:
+            label = in_place.get(correction.place, elsewhere.get(digest))
+            before = recorded.get(digest, label)
+            if before != after:
+                changes.append(Change(path, before, after, digest))
+        elif correction.is_new and digest in copies:
+            if index.format != "folders":
+                raise UsageError(
+                    f"The data is of the format {index.format}, to which no images are added here: "
+                    "add them with their labels to its files."
+                )
+            taken = {change.copied[1] for change in changes if change.copied}
+            target = _free(root / folders[after], correction, copies[digest], taken)
+            changes.append(Change(path, None, after, digest, (copies[digest], target)))
+            elsewhere[digest] = after
+        else:
+            raise UsageError(f"{path} has changed or is gone since it was listed: list it again.")
+    return changes
+
+
+def _look(
+    root: Path, index: Index, is_wanted: Callable[[tuple[str, int], int], bool]
+) -> dict[tuple[str, int, str], str | None]:
+    """The classes of some images of the data, by the file, the row and the SHA-256 of each."""
+    columns = index.images.select(["file", "row", "bytes", "label"]).to_pydict().values()
+    rows = [row for row in zip(*columns, strict=True) if is_wanted(row[:2], row[2])]
+    encoded = ImageFiles(root, index.image_column).read((file, row) for file, row, _, _ in rows)
+    return {
+        (file, row, sha256(data).hexdigest()): label
+        for (file, row, _, label), data in zip(rows, encoded, strict=True)
+    }
+
+
+def _class_folders(index: Index) -> dict[str, str]:
+    """The folder of each class; below that of the training split, where the data has splits."""
+    rows = index.images.select(["file", "label", "split"]).to_pylist()
+    files = (row["file"] for row in rows if row["split"] == "train")
+    top = next(files, "train").split("/")[0]
+    folders = {}
+    for row in rows:
+        first, *rest = row["file"].split("/")
+        folders[row["label"]] = f"{top}/{rest[0]}" if row["split"] else first
+    return folders
+
+
+def _free(folder: Path, correction: Correction, copy: Path, taken: Collection[Path]) -> Path:
+    """Where a new image is put; nothing is there, and nothing else will be."""
+    named = Path(correction.path)
+    stem, suffix = named.stem, named.suffix
+    if suffix.lower() not in IMAGE_SUFFIXES:  # such as that of a row of a Parquet file
+        stem, suffix = named.name, copy.suffix
+    digest = correction.sha256
+    places = [folder / f"{stem}{more}{suffix}" for more in ("", f"-{digest[:8]}", f"-{digest}")]
+    return next(place for place in places if not place.exists() and place not in taken)
+
+
+def apply(root: Path, changes: Sequence[Change], by: str) -> None:
+    """Copies the new images, and then writes the corrections, all of them or none.
+
+    If it is killed, the same import does the rest.
+
+    Args:
+        root: The folder of the data.
+        changes: As `plan` gives them.
+        by: Who has labelled the images.
+    """
+    recorded = corrections.read(root)
+    labels = {}
+    for change in changes:
+        if change.copied:
+            source, target = change.copied
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with atomic.replacing(target) as aside:
+                shutil.copyfile(source, aside)
+        if not change.copied or change.sha256 in recorded:  # of an image that had been removed
+            labels[change.sha256] = change.after
+    if labels:
+        corrections.append(root, labels, by)
