@@ -8,8 +8,6 @@ which runs first if they are not in the store.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +29,7 @@ from retrain.store import Artifact
 from tasks.compute.observed import embeddings_of, observe, probabilities_of
 from tasks.data import package, review_list
 from tasks.data.champion import Registered
-from tasks.predict.inputs import Image, Source, open_source, read
+from tasks.predict.inputs import Source, open_source, read
 from tasks.select import CLOSE, choose, directions, nearest, neighbours
 from tasks.suspects.embeddings import EMBEDDINGS, embed_with_champion
 
@@ -68,7 +66,7 @@ def select(
         with predict.fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
             rows, counts = _choose(run, registered, source, known, count)
-            review_list.write(here, _with_images(source, rows))
+            review_list.write(here, review_list.with_images(source.files, rows))
         target = page.folder_of(project, workload)
         name = f"select-{sha256_of(here / review_list.FILE)[:8]}"  # of this list alone
         review_list.write_for_people(
@@ -152,52 +150,35 @@ def _choose(
     count: int,
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The rows of the chosen images, but for their content; and how many images there are."""
-    title, units = registered.version.title, source.units()
-    rows = sum(unit.rows for unit in units)
-    images = (image for unit in units for image in read(source, unit))
-    listing: list[dict[str, Any]] = []
+    title = registered.version.title
+    listing: list[dict[str, Any]] = source.images.select(["file", "row"]).to_pylist()
+    images = (image for unit in source.units() for image in read(source, unit))
     embeddings, probabilities = [], []
     seen = observe(registered.package, images, run.store.runs.temporary(run.id))
-    with console.counted("select", rows) as shown:
+    places = iter(listing)
+    with console.counted("select", len(listing)) as shown:
         for some, batch in seen:
-            listing += map(_row, some, batch["label"].to_pylist(), count_from(len(listing)))
+            for image, label in zip(some, batch["label"].to_pylist(), strict=True):
+                known_of_it = {"path": image.path, "sha256": image.sha256, "proposed": label}
+                next(places).update(known_of_it, why=review_list.TO_LABEL)
             answered = batch.filter(batch["label"].is_valid())
             if len(answered):
                 embeddings.append(embeddings_of(answered, title))
                 probabilities.append(probabilities_of(answered))
             shown(len(some))
-    listing = [row for row in listing if row["proposed"] is not None]
-    if not listing:
+    rows = [row for row in listing if row["proposed"] is not None]
+    if not rows:
         raise ValueError("None of the images can be classified.")
     new, answers = directions(np.concatenate(embeddings)), np.concatenate(probabilities)
     usual, distances = neighbours(known), nearest(new, known)
     closest = float(np.quantile(usual, CLOSE))
     chosen = choose(answers, new, distances, count, closest).tolist()
     for place in chosen:
-        listing[place]["confidence"] = answers[place].max()
-        listing[place]["distance"] = distances[place] / max(np.median(usual), 1e-12)
+        rows[place]["confidence"] = answers[place].max()
+        rows[place]["distance"] = distances[place] / max(np.median(usual), 1e-12)
     counts = {
-        "rows": rows,
-        "errors": rows - len(listing),
+        "rows": len(listing),
+        "errors": len(listing) - len(rows),
         "near_duplicates": int((distances <= closest).sum()),
     }
-    return [listing[place] for place in chosen], counts
-
-
-def _row(image: Image, label: str | None, number: int) -> dict[str, Any]:
-    """What is known of an image; `row` is its number in the input."""
-    where = {"path": image.path, "file": image.path, "row": number, "sha256": image.sha256}
-    return where | {"why": review_list.TO_LABEL, "proposed": label}
-
-
-def _with_images(source: Source, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows with the encoded images; the units that have none of them are not read."""
-    wanted = {row["row"] for row in rows}
-    found: dict[int, bytes] = {}
-    first = 0
-    for unit in source.units():
-        if wanted & {*range(first, first + unit.rows)}:
-            numbered = enumerate(read(source, unit), first)
-            found |= {number: image.data for number, image in numbered if number in wanted}
-        first += unit.rows
-    return (row | {"image": found[row["row"]]} for row in rows)
+    return [rows[place] for place in chosen], counts

@@ -44,7 +44,7 @@ def train(version: DataVersion) -> None:
     data = pull(version)
     checked = validate(data)
     compare_classes(checked)  # before hours of training, like the next one
-    divide(data, checked)
+    divide(checked)
     images = prepare(data, checked)
     start = find_start(current_run().workload, current_run().project, images, data)
     score_before_training(data, checked, images, start)
@@ -53,9 +53,9 @@ def train(version: DataVersion) -> None:
     decide(version, data, checked, model, scores)
 
 
-def divide(data: Artifact, checked: Artifact) -> Artifact | None:
+def divide(checked: Artifact) -> Artifact | None:
     """Divides the test split by the columns that a workload asks for; None if it asks for none."""
-    return slice_(data, checked) if slice_.needed(current_run().workload) else None
+    return slice_(checked) if slice_.needed(current_run().workload) else None
 
 
 def prepare(data: Artifact, checked: Artifact) -> Artifact:
@@ -107,7 +107,7 @@ def decide(
     wanted, rows = run.workload.evaluate.min_precision, checked.facts["rows"]["val"]
     if sentence := shortfall(wanted, scores.facts["min_confidence"], rows):
         run.warn(sentence)
-    divided = divide(data, checked)
+    divided = divide(checked)
     slices = Slices(divided, score(scores, divided)) if divided else Slices()
     intent = Intent(run.promote is not False, again=bool(run.promote))
     while True:

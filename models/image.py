@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,22 +19,30 @@ HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 
 RESAMPLING = "bicubic"  # with antialiasing
 
+_TIME = re.compile(r"[1-9]\d{3}:\d\d:\d\d \d\d:\d\d:\d\d")  # a camera without a clock writes zeros
+
 
 @dataclass(frozen=True)
 class ImageProperties:
     """The properties of an image before any change.
 
-    Each is a column of the image table and of the database that is checked.
+    Each is a column of the table of accepted images.
 
     Attributes:
         width: In pixels, the right way up.
         height: In pixels, the right way up.
         mode: Pillow's name of its pixel format: `L`, `RGB`, `P`, `I;16` …
+        format: Pillow's name of its encoding: `JPEG`, `PNG` …
+        camera: The make and the model in its EXIF data; None without them.
+        taken: When it was taken, by its EXIF data: `2026:11:23 14:55:02`; None if that is unknown.
     """
 
     width: int
     height: int
     mode: str
+    format: str
+    camera: str | None
+    taken: str | None
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,14 @@ def inspect(data: bytes, reduced: bool = False) -> tuple[ImageProperties, NDArra
     image, (width, height), _ = _decode(data, least=16 if reduced else None)
     flat = _flatten(image)
     pixels = np.asarray(flat).reshape(flat.height, flat.width, -1)
-    return ImageProperties(width, height, image.mode), pixels
+    exif = image.getexif()
+    makers = (exif.get(tag) for tag in (ExifTags.Base.Make, ExifTags.Base.Model))
+    camera = " ".join(text for maker in makers if maker and (text := str(maker).strip("\0 ")))
+    tags = (exif.get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.DateTimeOriginal), exif.get(ExifTags.Base.DateTime)) if exif else ()
+    times = (_TIME.match(str(tag)) for tag in tags)
+    taken = next((time[0] for time in times if time), None)
+    properties = ImageProperties(width, height, image.mode, str(image.format), camera or None, taken)
+    return properties, pixels
 
 
 def to_array(data: bytes, size: int, channels: int, resize: str) -> NDArray[np.uint8]:

@@ -8,25 +8,24 @@ copied into the folder of their class.
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from retrain import atomic
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.workload import Data
 from tasks.data import corrections
-from tasks.data.formats import recognise
-from tasks.data.listing import IMAGE_SUFFIXES, list_files
-from tasks.data.raw_dataset import open_format
+from tasks.data.image_lists import label_of
+from tasks.data.index import IMAGE_SUFFIXES, build
 from tasks.data.reading import ImageFiles
 from tasks.data.review_list import CORRECTED, IMAGES, TO_LABEL
-from tasks.validate.label_names import LabelNames
 
 NEEDED = ("why", "path", "file", "row", "sha256")
 CONTROLS = (CORRECTED, "label")  # the second is that of tasks of earlier versions
@@ -92,7 +91,9 @@ def read(file: Path) -> list[Correction]:
     found: dict[Correction, None] = {}
     labels: dict[str, str] = {}
     try:
-        for row, label in (_tasks if file.suffix.lower() == ".json" else _rows)(file):
+        for row, value in (_tasks if file.suffix.lower() == ".json" else _rows)(file):
+            if (label := label_of(value)) is None:
+                continue
             why, path, place, number, digest = (row[name] for name in NEEDED)
             if not corrections.SHA256.fullmatch(digest):
                 raise ValueError(f"{digest!r} is no SHA-256")
@@ -111,21 +112,18 @@ def read(file: Path) -> list[Correction]:
     return [*found]
 
 
-def _rows(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The filled rows of a CSV file, and their labels."""
-    for _, row in corrections.read_csv(file)[1]:
-        if label := (row[CORRECTED] or "").strip():
-            yield row, label
+def _rows(file: Path) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    """The rows of a CSV file, and their labels, which may be empty."""
+    return ((row, row[CORRECTED]) for _, row in corrections.read_csv(file)[1])
 
 
-def _tasks(file: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The data of the annotated tasks of an export of Label Studio, and their labels."""
+def _tasks(file: Path) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    """The data of the tasks of an export of Label Studio, and their labels, if there are any."""
     for task in json.loads(file.read_bytes()):
-        if "sha256" not in task:
-            for label in _choices(task):
-                yield task["data"], label
-        elif label := task.get(CORRECTED):  # JSON-MIN has it among the data
-            yield task, str(label)
+        if "sha256" in task:  # JSON-MIN has the label among the data
+            yield task, task.get(CORRECTED)
+        else:
+            yield from ((task["data"], label) for label in _choices(task))
 
 
 def _choices(task: Mapping[str, Any]) -> list[str]:
@@ -140,39 +138,6 @@ def _choices(task: Mapping[str, Any]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Index:
-    format: str
-    image_column: str | None
-    images: pa.Table
-
-
-def _index(root: Path, data: Data) -> Index:
-    """The images of the data, until `tasks.data.index` tells them."""
-    form: str = data.format
-    if form == "auto":
-        form = recognise(root, [name for name, _ in list_files(root)])
-    source: Any = open_format(form, root, data.image_column, data.label_column)
-    names = LabelNames(root, data.label_names)
-    rows = [
-        {
-            "file": raw.file,
-            "row": raw.row,
-            "path": raw.path,
-            "label": names.of(raw),
-            "split": raw.split,
-            "bytes": len(raw.data),
-        }
-        for unit in source.units()
-        for raw in source.read(unit)
-    ]
-    column = None
-    if form == "parquet":
-        with source._open(rows[0]["file"]) as parquet:
-            column = source._columns(rows[0]["file"], parquet.schema_arrow)[0]
-    return Index(form, column, pa.Table.from_pylist(rows))
-
-
 def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) -> list[Change]:
     """What changes: all labels but those that the images have already.
 
@@ -185,8 +150,9 @@ def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) ->
     Raises:
         UsageError: An image has changed or is gone, or a label is no class of the data.
     """
-    index = _index(root, data)
-    classes = {*index.images["label"].unique().to_pylist()} - {None}
+    index = build(root, data)
+    images = _named(index.images, root, data)
+    classes = {*images["label"].drop_null().unique().to_pylist()}
     for correction in labelled:
         if correction.label not in classes:
             raise UsageError(
@@ -194,18 +160,22 @@ def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) ->
                 f"data.{did_you_mean(correction.label, classes)}"
             )
     recorded = corrections.read(root)
-    places = {(correction.file, correction.row) for correction in labelled}
-    in_place = _look(root, index, lambda place, size: place in places)
+    places = pa.array([f"{each.file}:{each.row}" for each in labelled], pa.string())
+    named = pc.binary_join_element_wise(images["file"], pc.cast(images["row"], "string"), ":")
+    in_place = _look(index.files, images.filter(pc.is_in(named, places)))
     copies = {
         correction.sha256: copy
         for correction in labelled
         if correction.place not in in_place
         for copy in lists.glob(f"*{IMAGES}/{correction.sha256}*")
     }
-    sizes = {copy.stat().st_size for copy in copies.values()}
-    found = _look(root, index, lambda place, size: size in sizes)
+    sizes = pa.array({copy.stat().st_size for copy in copies.values()}, pa.int64())
+    may_be = pc.is_in(images["bytes"], sizes)
+    if copies and index.format == "parquet":  # whose rows have no size of their own
+        may_be = pc.is_valid(images["file"])
+    found = _look(index.files, images.filter(may_be))
     elsewhere = {digest: label for (_, _, digest), label in found.items()}
-    folders = _class_folders(index) if index.format == "folders" else {}
+    folders = _class_folders(images) if index.format == "folders" else {}
     changes: list[Change] = []
     for correction in labelled:
         path, digest, after = correction.path, correction.sha256, correction.label
@@ -229,22 +199,30 @@ def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) ->
     return changes
 
 
-def _look(
-    root: Path, index: Index, is_wanted: Callable[[tuple[str, int], int], bool]
-) -> dict[tuple[str, int, str], str | None]:
-    """The classes of some images of the data, by the file, the row and the SHA-256 of each."""
-    columns = index.images.select(["file", "row", "bytes", "label"]).to_pydict().values()
-    rows = [row for row in zip(*columns, strict=True) if is_wanted(row[:2], row[2])]
-    encoded = ImageFiles(root, index.image_column).read((file, row) for file, row, _, _ in rows)
+def _named(images: pa.Table, root: Path, data: Data) -> pa.Table:
+    """The index with the names of the classes that people see."""
+    if data.label_names is None:
+        return images
+    from tasks.validate.label_names import name_classes
+
+    names = name_classes(images.select(["label", "path"]).to_pandas(), root, data.label_names)
+    place = images.column_names.index("label")
+    return images.set_column(place, "label", pa.array(names, pa.string(), from_pandas=True))
+
+
+def _look(files: ImageFiles, images: pa.Table) -> dict[tuple[str, int, str], str | None]:
+    """The classes of images of the data, by the file, the row and the SHA-256 of each."""
+    rows = images.select(["file", "row", "label"]).to_pylist()
+    encoded = files.read((row["file"], row["row"]) for row in rows)
     return {
-        (file, row, sha256(data).hexdigest()): label
-        for (file, row, _, label), data in zip(rows, encoded, strict=True)
+        (row["file"], row["row"], sha256(data).hexdigest()): row["label"]
+        for row, data in zip(rows, encoded, strict=True)
     }
 
 
-def _class_folders(index: Index) -> dict[str, str]:
+def _class_folders(images: pa.Table) -> dict[str, str]:
     """The folder of each class; below that of the training split, where the data has splits."""
-    rows = index.images.select(["file", "label", "split"]).to_pylist()
+    rows = images.select(["file", "label", "split"]).to_pylist()
     files = (row["file"] for row in rows if row["split"] == "train")
     top = next(files, "train").split("/")[0]
     folders = {}

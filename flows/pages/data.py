@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,11 @@ from retrain.registry import versions
 from retrain.runs.records import Document
 from retrain.step import REPORT
 from tasks.data import image_table
-from tasks.data.image_table import SPLITS
-from tasks.data.raw_dataset import RawDataset, Reader, open_format
+from tasks.data.reading import ImageFiles
 from tasks.data.reference import evaluated_of
 from tasks.data.review_list import read_encoded
-from tasks.validate.step import BRIGHTNESS, NEAR_DUPLICATES, REJECTED, REJECTION, RESULTS
+from tasks.data.splits import SPLITS
+from tasks.validate.step import NEAR_DUPLICATES_FILE, REJECTED, REJECTION, RESULTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,10 @@ MAX_CLASSES = 30  # rows of the table of classes
 SHOWN = 24  # pictures of a gallery
 PER_REASON = 6
 BARS = 24  # of a histogram
-COLUMNS = ["split", "label", "path", "file", "row", "width", "height", "mode", "bytes", "pixels"]
+COLUMNS = [
+    *("split", "label", "path", "file", "row", "width", "height", "mode", "brightness", "bytes"),
+    "pixels",
+]
 MAX_COMPARED = 2_000_000  # rows; more are not compared with the champion's
 
 
@@ -46,7 +49,7 @@ class Before:
 
     title: str
     images: "pd.DataFrame"
-    source: Reader
+    source: ImageFiles | None
 
 
 def content(project: Project, document: Document, files: Files) -> dict[str, Any]:
@@ -59,23 +62,20 @@ def content(project: Project, document: Document, files: Files) -> dict[str, Any
     rejection = json.loads((folder / REJECTION).read_text(encoding="utf-8"))
     if message_of(ValueError(rejection["message"])) != document["error"]:
         return {}  # a later run's
-    source = _source(files, rejection["columns"]) if files.has("pull") else None
-    return _checks(folder) | {"set_aside": _set_aside(folder, source)}
+    return _checks(folder) | {"set_aside": _set_aside(folder, _files(files))}
 
 
 def _accepted(project: Project, document: Document, files: Files) -> dict[str, Any]:
     folder = files.folders["validate"]
     images = _read(folder)
     before = _before(project, document, images)
-    config = files.manifest("validate")["plan"]["config"]
-    columns = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
-    source = _source(files, columns) if files.has("pull") else None
+    source = _files(files)
     return {
         "rows": {split: int(images.split.eq(split).sum()) for split in SPLITS},
         "before": before and before.title,
         **_classes(images, before),
         "properties": [*_properties(images)],
-        "histograms": [*_histograms(images, folder / REPORT / BRIGHTNESS)],
+        "histograms": [*_histograms(images)],
         "changes": changes(images, source, before) if before else None,
         "set_aside": _set_aside(folder, source),
         "look_alike": _near_duplicates(folder, images, source),
@@ -88,9 +88,12 @@ def _read(folder: Path) -> "pd.DataFrame":
     return pd.read_parquet(folder / image_table.FILE_NAME, columns=COLUMNS)
 
 
-def _source(files: Files, columns: Mapping[str, Any]) -> RawDataset:
-    form = files.manifest("pull")["facts"]["format"]
-    return open_format(form, files.folders["pull"] / "data", **columns)
+def _files(files: Files) -> ImageFiles | None:
+    """Reads the images of the data; None if the store has lost them."""
+    if not files.has("pull"):
+        return None
+    column = files.manifest("pull")["facts"].get("image_column")
+    return ImageFiles(files.folders["pull"] / "data", column)
 
 
 def _before(project: Project, document: Document, images: "pd.DataFrame") -> Before | None:
@@ -102,7 +105,7 @@ def _before(project: Project, document: Document, images: "pd.DataFrame") -> Bef
     found = version and evaluated_of(project, version)
     if not found:
         return None
-    return Before(f"version {champion['version']}", _read(found.validated), found.source)
+    return Before(f"version {champion['version']}", _read(found.validated), found.files)
 
 
 def _checks(folder: Path) -> dict[str, Any]:
@@ -133,7 +136,7 @@ def _counts(images: "pd.DataFrame") -> "pd.DataFrame":
     return counts.reindex(columns=list(SPLITS), fill_value=0)
 
 
-def changes(images: "pd.DataFrame", source: Reader | None, before: Before) -> dict[str, Any]:
+def changes(images: "pd.DataFrame", source: ImageFiles | None, before: Before) -> dict[str, Any]:
     """What is new, gone and labelled otherwise; an image is its pixels.
 
     Args:
@@ -173,16 +176,10 @@ def _properties(images: "pd.DataFrame") -> Iterator[tuple[str, str]]:
         yield name, ", ".join(f"{value} ({count:,})" for value, count in counts.items())
 
 
-def _histograms(
-    images: "pd.DataFrame", brightness: Path
-) -> Iterator[tuple[str, list[int], list[float]]]:
+def _histograms(images: "pd.DataFrame") -> Iterator[tuple[str, list[int], list[float]]]:
     """The title, the counts and the ends of the ranges of what differs among the images."""
-    if brightness.is_file():  # not in an old output
-        levels = json.loads(brightness.read_text(encoding="utf-8"))
-        counts = np.add.reduceat(levels, range(0, 256, 8)).tolist()
-        ends = np.linspace(0, 1, len(counts) + 1).tolist()
-        yield f"Brightness of {sum(counts):,} images", counts, ends
     for title, values in (
+        ("Brightness", images.brightness),
         ("Width in pixels", images.width),
         ("Height in pixels", images.height),
         ("Width to height", images.width / images.height),
@@ -193,7 +190,7 @@ def _histograms(
             yield title, numbers.tolist(), edges.tolist()
 
 
-def _set_aside(folder: Path, source: Reader | None) -> dict[str, Any] | None:
+def _set_aside(folder: Path, source: ImageFiles | None) -> dict[str, Any] | None:
     """The images that the checks have set aside, with the reasons; few for each."""
     import pandas as pd
 
@@ -204,7 +201,7 @@ def _set_aside(folder: Path, source: Reader | None) -> dict[str, Any] | None:
 
 
 def _gallery(
-    rows: "pd.DataFrame", count: int, lines: "pd.Series[str]", style: str, source: Reader | None
+    rows: "pd.DataFrame", count: int, lines: "pd.Series[str]", style: str, source: ImageFiles | None
 ) -> dict[str, Any]:
     """The first rows of a count of images, each with a line; their names alone without a reader."""
     rows = rows.head(SHOWN)
@@ -214,7 +211,7 @@ def _gallery(
     return pictures.gallery(shown, count)
 
 
-def _thumbnails(rows: "pd.DataFrame", source: Reader) -> list[list[pictures.Thumbnail]]:
+def _thumbnails(rows: "pd.DataFrame", source: ImageFiles) -> list[list[pictures.Thumbnail]]:
     """A list with one thumbnail for each row."""
     encoded = read_encoded(source, zip(rows.file, rows.row, strict=True))
     return [
@@ -223,10 +220,10 @@ def _thumbnails(rows: "pd.DataFrame", source: Reader) -> list[list[pictures.Thum
 
 
 def _near_duplicates(
-    folder: Path, images: "pd.DataFrame", source: Reader | None
+    folder: Path, images: "pd.DataFrame", source: ImageFiles | None
 ) -> dict[str, Any] | None:
     """Pairs of images that look alike in two splits, side by side."""
-    with (folder / REPORT / NEAR_DUPLICATES).open(encoding="utf-8", newline="") as file:
+    with (folder / REPORT / NEAR_DUPLICATES_FILE).open(encoding="utf-8", newline="") as file:
         listed = list(csv.DictReader(file))
     if not listed or source is None:
         return None

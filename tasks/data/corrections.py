@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from retrain import atomic
+from tasks.data.image_lists import label_of
 
 FILE = "corrections.csv"
 # SHA-256 (hex) of the encoded image; its class, as people see it; who has said so, and when (UTC).
@@ -38,8 +39,8 @@ def read(root: Path) -> dict[str, str]:
         raise ValueError(f"{file}, line 1: the columns should be {', '.join(COLUMNS)}.")
     labels: dict[str, str] = {}
     for line, row in rows:
-        sha256, label = ((row[name] or "").strip() for name in COLUMNS[:2])
-        if None in row.values() or not label or not SHA256.fullmatch(sha256):
+        sha256, label = (row["sha256"] or "").strip(), label_of(row["label"])
+        if None in row.values() or label is None or not SHA256.fullmatch(sha256):
             raise ValueError(
                 f"{file}, line {line}: it should have {len(COLUMNS)} values, the first one a "
                 "SHA-256 of 64 hexadecimal digits, the second one a label."

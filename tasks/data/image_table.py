@@ -1,106 +1,87 @@
-"""Reads the table of accepted images that `validate` writes, and the images, a part at a time.
+"""Reads the table of accepted images that `validate` writes.
 
-`images.parquet` has a row per image, in the order of the data's units (by file and row), and a row
-group for each unit that has accepted images. Its columns: unit (number of the unit), split, path,
-label, file, row, the image's properties (`models.image.ImageProperties`), bytes, sha256 (hex, of
-the encoded image), and pixels, what it is in every encoding (`tasks.data.pixels.digest`).
+`images.parquet` has a row per image, in the order of the index (by file and row): split, path,
+label, file, row, the image's properties (`models.image.ImageProperties`), brightness and contrast,
+bytes, sha256 (hex, of the encoded image), pixels, what it is in every encoding
+(`tasks.data.pixels.digest`); and then the user's own columns.
 """
 
 import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_type_hints
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from models.image import ImageProperties
-from tasks.data.raw_dataset import Reader, unit_of
+from tasks.data.findings import FINDINGS, PROPERTIES
+from tasks.data.index import COLUMNS
+from tasks.data.reading import ImageFiles
 
-SPLITS = ("train", "val", "test")  # in the order in which they are shown
+if TYPE_CHECKING:
+    import pandas as pd
+
 FILE_NAME = "images.parquet"
 SET_ASIDE = "quarantined.parquet"  # the bad images, in the same columns
+SCHEMA = pa.schema(
+    [
+        *(COLUMNS.field(name) for name in ("split", "path", "label", "file", "row")),
+        *(FINDINGS.field(name) for name in (*PROPERTIES, "brightness", "contrast")),
+        COLUMNS.field("bytes"),
+        *(FINDINGS.field(name) for name in ("sha256", "pixels")),
+    ]
+)
 
 
-@dataclass(frozen=True)
-class RowGroup:
-    """The accepted images of one unit.
-
-    Attributes:
-        number: The number of the row group in the file.
-        bytes: The size of the encoded images.
-        rows: How many images it has of each split; a split without images is left out.
-    """
-
-    number: int
-    bytes: int
-    rows: Mapping[str, int]
-
-
-def schema() -> pa.Schema:
-    """The columns of the image table."""
-    types = {int: pa.int32(), float: pa.float64(), str: pa.string()}
-    properties = {name: types[kind] for name, kind in get_type_hints(ImageProperties).items()}
-    return pa.schema(
-        {
-            "unit": pa.int32(),
-            "split": pa.string(),
-            "path": pa.string(),
-            "label": pa.string(),
-            "file": pa.string(),
-            "row": pa.int64(),
-            **properties,
-            "bytes": pa.int64(),
-            "sha256": pa.string(),
-            "pixels": pa.string(),
-        }
-    )
-
-
-def row_groups(folder: Path) -> list[RowGroup]:
-    """Lists the row groups, in order of the units.
+def write(images: "pd.DataFrame", own: pa.Table, file: Path) -> None:
+    """Writes a table of images.
 
     Args:
-        folder: The output of `validate`.
+        images: The columns of `SCHEMA`, and others, which are left out.
+        own: The columns that follow, of the same images.
+        file: The Parquet file.
     """
-    listed = []
-    for number, table in enumerate(read_groups(folder, ["bytes", "split"])):
-        rows = Counter(table["split"].to_pylist())
-        listed.append(RowGroup(number, pc.sum(table["bytes"]).as_py(), rows))
-    return listed
+    table = pa.Table.from_pandas(images[SCHEMA.names], SCHEMA, preserve_index=False)
+    for name in own.column_names:
+        table = table.append_column(name, own[name])
+    pq.write_table(table.replace_schema_metadata(), file)
 
 
-def class_names(folder: Path) -> list[str]:
-    """The classes of the training split, in natural order: the index of each is its number.
+def read_split(
+    validated: Path, split: str | None = None, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The images of a split, in order; of all splits if that is None.
 
     Args:
-        folder: The output of `validate`.
+        validated: The output of `validate`.
+        split: `train`, `val` or `test`.
+        columns: The names of the columns; all if None.
     """
-    names: set[str] = set()
-    for table in read_split(folder, "train", ["label"]):
-        names.update(table["label"].unique().to_pylist())
-    return sorted(names, key=natural_order)
+    wanted = split and [("split", "==", split)]
+    return pq.read_table(validated / FILE_NAME, columns=columns, filters=wanted, use_threads=False)
 
 
-def images_per_class(folder: Path, file: str = FILE_NAME) -> dict[str, int]:
+def class_names(validated: Path) -> list[str]:
+    """The classes of the training split, in natural order: the index of each is its number."""
+    labels = read_split(validated, "train", ["label"])["label"].unique().to_pylist()
+    return sorted(labels, key=natural_order)
+
+
+def images_per_class(validated: Path, file: str = FILE_NAME) -> dict[str, int]:
     """Counts the images of each class over all splits; the classes are in natural order.
 
     Bad images that have no class are left out.
 
     Args:
-        folder: The output of `validate`.
+        validated: The output of `validate`.
         file: The accepted images, or those that were `SET_ASIDE`.
     """
-    counts: Counter[str] = Counter()
-    with pq.ParquetFile(folder / file) as parquet:
-        for batch in parquet.iter_batches(columns=["label"]):
-            counts.update(batch.column(0).drop_null().to_pylist())
+    labels = pq.read_table(validated / file, columns=["label"])["label"]
+    counts = Counter(labels.drop_null().to_pylist())
     return {name: counts[name] for name in sorted(counts, key=natural_order)}
 
 
@@ -110,62 +91,15 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts]
 
 
-def digest_of_split(folder: Path, split: str) -> str:
+def digest_of_split(validated: Path, split: str) -> str:
     """SHA-256 (hex) over the names, contents and classes of a split's images, in their order.
 
     Args:
-        folder: The output of `validate`.
+        validated: The output of `validate`.
         split: `train`, `val` or `test`.
     """
-    digest = hashlib.sha256()
-    for table in read_split(folder, split, ["path", "label", "sha256", "pixels"]):
-        digest.update("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()).encode())
-    return digest.hexdigest()
-
-
-def read_split(
-    folder: Path, split: str, columns: Sequence[str], groups: Iterable[int] | None = None
-) -> Iterator[pa.Table]:
-    """Yields columns of the images of a split, one unit of the data at a time.
-
-    Args:
-        folder: The output of `validate`.
-        split: `train`, `val` or `test`.
-        columns: The names of the columns.
-        groups: The numbers of the row groups; all if None.
-    """
-    for table in read_groups(folder, ["split", *columns], groups):
-        rows = table.filter(pc.equal(table["split"], split)).select(columns)
-        if len(rows):
-            yield rows
-
-
-def read_groups(
-    folder: Path, columns: Sequence[str], groups: Iterable[int] | None = None
-) -> Iterator[pa.Table]:
-    """Yields columns of the images of each row group.
-
-    Args:
-        folder: The output of `validate`.
-        columns: The names of the columns.
-        groups: The numbers of the row groups; all if None.
-    """
-    # Threads or reading in advance would take longer than to read so few rows.
-    with pq.ParquetFile(folder / FILE_NAME, pre_buffer=False) as parquet:
-        for number in range(parquet.num_row_groups) if groups is None else groups:
-            yield parquet.read_row_group(number, columns=columns, use_threads=False)
-
-
-def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """Reads one row group.
-
-    Args:
-        folder: The output of `validate`.
-        row_group: The number of the row group.
-        columns: The names of the columns; all columns if None.
-    """
-    with pq.ParquetFile(folder / FILE_NAME) as parquet:
-        return parquet.read_row_group(row_group, columns=columns)
+    rows = read_split(validated, split, ["path", "label", "sha256", "pixels"]).to_pylist()
+    return hashlib.sha256("".join(f"{json.dumps(row)}\n" for row in rows).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,30 +122,14 @@ class AcceptedImage:
     pixels: str = field(default="", compare=False)  # it follows from the data
 
 
-def read_images(
-    source: Reader,
-    validated: Path,
-    split: str,
-    rows: Collection[int] | None = None,
-    groups: Iterable[int] | None = None,
-) -> Iterator[AcceptedImage]:
-    """Reads the images of a split, in the order of its prepared rows; few are in memory at a time.
+def read_images(files: ImageFiles, images: pa.Table) -> Iterator[AcceptedImage]:
+    """Reads accepted images; few are in memory at a time.
 
     Args:
-        source: The data.
-        validated: The output of `validate`.
-        split: `train`, `val` or `test`.
-        rows: The numbers of the rows among these, from 0; all rows if None.
-        groups: The numbers of the row groups of the accepted images; all if None.
+        files: Reads the images of the data.
+        images: Some rows of the table, in order.
     """
-    names = ["file", "row", "path", "label", "sha256", "pixels"]
-    first = 0
-    for table in read_split(validated, split, names, groups):
-        inside = np.arange(first, first + len(table))
-        first += len(table)
-        if rows is not None:
-            table = table.take(np.flatnonzero(np.isin(inside, list(rows))))
-        files, numbers, *columns = table.to_pydict().values()
-        raws = source.read(unit_of(zip(files, numbers, strict=True)))
-        for raw, path, label, sha256, pixels in zip(raws, *columns, strict=True):
-            yield AcceptedImage(path, label, sha256, raw.data, pixels)
+    columns = (images[name].to_pylist() for name in ("path", "label", "sha256", "pixels"))
+    places = zip(images["file"].to_pylist(), images["row"].to_pylist(), strict=True)
+    for data, path, label, sha256, pixels in zip(files.read(places), *columns, strict=True):
+        yield AcceptedImage(path, label, sha256, data, pixels)

@@ -1,11 +1,10 @@
-"""Makes the reference of a version: a sample of the test split that it was evaluated on.
+"""The reference of a version: a sample of the test split that it was evaluated on.
 
-Drift is measured against it. It is made when the version is about to be promoted, and is kept with
-the MLflow run of the training, so that it is available without the store and the data. For a
-version that was never promoted, it is made on demand from the evaluation in the store. The
-predictions are those of the evaluation; the images are read again for their facts.
+Drift is measured against it. `evaluate` writes it, with its predictions and the facts of the images
+that `validate` has measured. A version that is promoted keeps it with the MLflow run of its
+training, so that it is available without the store and the data.
 
-By default, two versions are also compared on the images of an evaluation in the store.
+The data of an evaluation in the store is found here, too, for what compares two versions.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,13 +23,39 @@ from retrain.project import Project
 from retrain.registry import lineage
 from retrain.registry.versions import ModelVersion
 from retrain.store import Artifact, Store
-from tasks.data.image_facts import is_sampled, measure, schema
-from tasks.data.image_table import read_images
+from tasks.data.image_facts import is_sampled, of_size, schema
 from tasks.data.predictions import FEATURES, FILE
-from tasks.data.raw_dataset import RawDataset, Reader, open_pulled
+from tasks.data.reading import ImageFiles, open_images
 
-SPLIT = "test"
+REFERENCE = "reference.parquet"  # in the output of `evaluate`
 FOLDER = "reference"  # of the run's artifacts
+
+
+def write_reference(rows: Path, evaluated: Path) -> None:
+    """Writes a sample of the test split with its predictions: `tasks.data.image_facts.schema`.
+
+    Args:
+        rows: The list of the test images, as `preprocess` writes it.
+        evaluated: The output of `evaluate`, with the predictions and the features.
+    """
+    answers = pq.read_table(evaluated / FILE, columns=["sha256", "prediction", "confidence"])
+    images = pq.read_table(rows, columns=["width", "height", "brightness", "contrast"])
+    features = {
+        row["sha256"]: row["features"] for row in pq.read_table(evaluated / FEATURES).to_pylist()
+    }
+    sample = [
+        {
+            "sha256": answer["sha256"],
+            "features": features.get(answer["sha256"]),
+            "label": answer["prediction"],
+            "confidence": answer["confidence"],
+            **of_size(image.pop("width"), image.pop("height")),
+            **image,
+        }
+        for answer, image in zip(answers.to_pylist(), images.to_pylist(), strict=True)
+        if is_sampled(answer["sha256"], len(answers))
+    ]
+    pq.write_table(pa.Table.from_pylist(sample, schema()), evaluated / REFERENCE)
 
 
 def find_reference(project: Project, version: ModelVersion) -> pa.Table | None:
@@ -40,9 +65,9 @@ def find_reference(project: Project, version: ModelVersion) -> pa.Table | None:
     if content:
         return pq.read_table(BytesIO(content), schema=schema())  # an old one lacks features: null
     evaluated = evaluated_of(project, version)
-    return evaluated and make_reference(
-        evaluated.source, evaluated.validated, evaluated.predictions
-    )
+    if evaluated is None or not (evaluated.predictions / REFERENCE).exists():
+        return None
+    return pq.read_table(evaluated.predictions / REFERENCE, schema=schema())
 
 
 def keep_reference(project: Project, version: ModelVersion, table: pa.Table) -> None:
@@ -52,41 +77,6 @@ def keep_reference(project: Project, version: ModelVersion, table: pa.Table) -> 
         tracking.log_artifacts(project, version.run_id, Path(folder), FOLDER)
 
 
-def make_reference(source: Reader, validated: Path, evaluated: Path) -> pa.Table:
-    """A sample of the test split of an evaluation, with its predictions.
-
-    Args:
-        source: The data.
-        validated: The output of `validate`.
-        evaluated: The output of `evaluate`.
-
-    Returns:
-        The columns of `tasks.data.image_facts.schema`.
-    """
-    columns = ["sha256", "prediction", "confidence"]
-    predictions = pq.read_table(evaluated / FILE, columns=columns)
-    rows = [
-        row
-        for row, sha256 in enumerate(predictions["sha256"].to_pylist())
-        if is_sampled(sha256, len(predictions))
-    ]
-    answers = predictions.take(rows).to_pylist()
-    features, features_file = {}, evaluated / FEATURES
-    if features_file.exists():  # not in an old evaluation
-        features = {
-            row["sha256"]: row["features"] for row in pq.read_table(features_file).to_pylist()
-        }
-    measured = []
-    images = read_images(source, validated, SPLIT, rows)
-    for answer, image in zip(answers, images, strict=True):
-        assert answer["sha256"] == image.sha256, image.path
-        if facts := measure(image.data):
-            answered = {"label": answer["prediction"], "confidence": answer["confidence"]}
-            of_image = {"sha256": image.sha256, "features": features.get(image.sha256)}
-            measured.append(of_image | answered | facts)
-    return pa.Table.from_pylist(measured, schema())
-
-
 @dataclass(frozen=True)
 class Evaluated:
     """The data on which a version was evaluated, and its predictions.
@@ -94,12 +84,13 @@ class Evaluated:
     Attributes:
         predictions: The output of `evaluate`.
         validated: The output of `validate`: which images are in the test split.
-        source: The data.
+        files: Reads the images of the data; None if the version of this project that has pulled
+            them did not list them.
     """
 
     predictions: Path
     validated: Path
-    source: RawDataset
+    files: ImageFiles | None
 
 
 def evaluated_of(project: Project, version: ModelVersion) -> Evaluated | None:
@@ -129,10 +120,8 @@ def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
     pulled, validated = (_input_of(store, prepared, name) for name in ("pull", "validate"))
     if not (evaluated and prepared and pulled and validated):
         return None
-    config = prepared[1]["config"]
-    names = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
-    images = open_pulled(pulled[0], **names)
-    return Evaluated(evaluated[0].folder, validated[0].folder, images)
+    files = open_images(pulled[0]) if "image_column" in pulled[0].facts else None
+    return Evaluated(evaluated[0].folder, validated[0].folder, files)
 
 
 Stored = tuple[Artifact, Mapping[str, Any]]  # an artifact, and its plan

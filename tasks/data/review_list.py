@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retrain import atomic
-from tasks.data.raw_dataset import Reader, unit_of
+from tasks.data.reading import ImageFiles
 
 FILE = "review_list.parquet"
 WRONG_LABEL, CONTRADICTION, OUTLIER = "wrong label", "contradictory near-duplicate", "outlier"
@@ -88,20 +88,20 @@ def read(folder: Path) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def with_images(source: Reader, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def with_images(files: ImageFiles, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows with the encoded images, which are read from the data."""
     for first in range(0, len(rows), BATCH):
         some = rows[first : first + BATCH]
-        encoded = read_encoded(source, ((row["file"], row["row"]) for row in some))
+        encoded = read_encoded(files, ((row["file"], row["row"]) for row in some))
         yield from (row | {"image": image} for row, image in zip(some, encoded, strict=True))
 
 
-def read_encoded(source: Reader, places: Iterable[tuple[str, int]]) -> list[bytes]:
+def read_encoded(files: ImageFiles, places: Iterable[tuple[str, int]]) -> list[bytes]:
     """The encoded images at some places of the data (file and row), in that order."""
     wanted = list(places)
-    unit = unit_of(sorted(set(wanted)))
-    images = {(raw.file, raw.row): raw.data for raw in source.read(unit)}
-    return [images.get(place, b"") for place in wanted]
+    ordered = sorted(set(wanted))
+    images = dict(zip(ordered, files.read(ordered), strict=True))
+    return [images[place] for place in wanted]
 
 
 def look(name: str, target: Path, root: Path) -> dict[str, str]:

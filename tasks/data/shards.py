@@ -9,7 +9,8 @@
 - or, of the training split, only `source.json`: its images are decoded from the raw data
   (`tasks/data/source_images.py`)
 - `<split>/labels.npy`: int64 (rows,), the index of each row's class
-- `<split>/rows.parquet`: path, label, sha256, pixels, file, row: where each row comes from
+- `<split>/rows.parquet`: path, label, sha256, pixels, file, row: where each row comes from; and
+  width, height, brightness and contrast of the image
 
 The splits are train, val and test, and none is empty.
 
@@ -19,7 +20,6 @@ The splits are train, val and test, and none is empty.
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -66,11 +66,7 @@ class StoredImages(Protocol):
 
 
 class Shards:
-    """Pixels or embeddings of a split, left on disk; indexing reads only the rows it needs.
-
-    The files are read and not mapped: a mapped file counts as memory of each process that reads it,
-    up to all of it.
-    """
+    """Pixels or embeddings of a split, mapped from disk."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Opens the shards.
@@ -78,17 +74,11 @@ class Shards:
         Args:
             paths: `.npy` files of one dtype, (N, …), at least one, in row order.
         """
-        shards = [np.load(path, mmap_mode="r") for path in paths]
-        self._paths = paths
-        self._ends = np.cumsum([len(shard) for shard in shards])
-        self.shape: tuple[int, ...] = shards[0].shape[1:]
-        self._dtype = shards[0].dtype
-        self.bytes_per_image: float = math.prod(self.shape) * self._dtype.itemsize
-        # Where the split's first row would be, if it were in each of the files.
-        self._offsets: list[int] = [
-            shard.offset - (end - len(shard)) * int(self.bytes_per_image)
-            for shard, end in zip(shards, self._ends.tolist(), strict=True)
-        ]
+        self._shards = [np.load(path, mmap_mode="r") for path in paths]
+        self._ends = np.cumsum([len(shard) for shard in self._shards])
+        first = self._shards[0]
+        self.shape: tuple[int, ...] = first.shape[1:]
+        self.bytes_per_image: float = math.prod(self.shape) * first.dtype.itemsize
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -102,20 +92,12 @@ class Shards:
         Returns:
             (n, …), in the order of `rows`.
         """
-        images = np.empty((len(rows), *self.shape), self._dtype)
-        if not len(rows):
-            return images
-        assert rows.min() >= 0 and rows.max() < len(self), "a row that does not exist"
-        places = images.reshape(len(rows), -1).view(np.uint8)
-        size = places.shape[1]
+        assert not len(rows) or 0 <= rows.min() <= rows.max() < len(self), "a row that is not there"
+        images = np.empty((len(rows), *self.shape), self._shards[0].dtype)
         owners = np.searchsorted(self._ends, rows, side="right")
-        for shard in np.unique(owners).tolist():
-            in_shard = np.flatnonzero(owners == shard)
-            offsets = self._offsets[shard] + rows[in_shard] * size
-            with self._paths[shard].open("rb", buffering=0) as file:
-                for place, offset in zip(in_shard.tolist(), offsets.tolist(), strict=True):
-                    bytes_read = os.preadv(file.fileno(), [places[place]], offset)
-                    assert bytes_read == size, "a shard is shorter than it says"
+        for number in np.unique(owners).tolist():
+            inside, shard = owners == number, self._shards[number]
+            images[inside] = shard[rows[inside] - (self._ends[number] - len(shard))]
         return images
 
 
@@ -143,7 +125,7 @@ class PreparedSplit:
 
     @cached_property
     def rows(self) -> "pd.DataFrame":
-        """Where each row comes from: path, label (the name), sha256, pixels, file, row."""
+        """Where each row comes from, as the file `ROWS` has it; `label` is the name."""
         import pandas as pd
 
         return pd.read_parquet(self.folder / ROWS)

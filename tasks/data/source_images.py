@@ -1,8 +1,7 @@
 """Reads the images of a split that is not prepared, from the raw data.
 
-`preprocess` writes `source.json` for such a split: the `format` of the data, the columns of its
-Parquet files, and `bytes`, the size of all its encoded images. `rows.parquet` lists the image of
-each row, with a row group for each unit of the data.
+`preprocess` writes `source.json` for such a split: `image_column`, that of the data's Parquet
+files, and `bytes`, the size of all its encoded images. `rows.parquet` lists the image of each row.
 """
 
 import hashlib
@@ -19,15 +18,9 @@ from numpy.typing import NDArray
 
 from models.image import Part, cut_array, to_array
 from retrain.errors import RemoteError
-from tasks.data.raw_dataset import (
-    SECONDS_PER_BYTE,
-    SECONDS_PER_IMAGE,
-    RawDataset,
-    RawImage,
-    open_format,
-    unit_of,
-)
+from tasks.data.reading import ImageFiles
 from tasks.data.shards import ROWS, SOURCE
+from tasks.data.units import SECONDS_PER_BYTE, SECONDS_PER_IMAGE
 
 
 class SourceImages:
@@ -52,13 +45,6 @@ class SourceImages:
         metadata = pq.read_metadata(self._folder / ROWS)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         return np.cumsum([group.num_rows for group in groups])
-
-    @cached_property
-    def _source(self) -> RawDataset:
-        assert self._pulled is not None
-        names = ("image_column", "label_column")
-        columns = {name: self._described[name] for name in names}
-        return open_format(self._described["format"], self._pulled / "data", **columns)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -103,11 +89,13 @@ class SourceImages:
                 table = parquet.read_row_group(group, columns=["file", "row", "sha256"])
                 table = table.take(rows[groups == group] - (self._ends[group] - len(table)))
                 files, numbers, digests = (table[name].to_pylist() for name in table.column_names)
-                raws = self._source.read(unit_of(zip(files, numbers, strict=True)))
-                yield from _checked(raws, files, digests)
+                places = list(zip(files, numbers, strict=True))
+                assert self._pulled is not None
+                source = ImageFiles(self._pulled / "data", self._described["image_column"])
+                yield from _checked(source.read(places), files, digests)
 
 
-def _checked(raws: Iterator[RawImage], files: list[str], digests: list[str]) -> Iterator[bytes]:
+def _checked(images: Iterator[bytes], files: list[str], digests: list[str]) -> Iterator[bytes]:
     """The encoded images, if they are those that were checked.
 
     Raises:
@@ -115,15 +103,15 @@ def _checked(raws: Iterator[RawImage], files: list[str], digests: list[str]) -> 
     """
     for file, digest in zip(files, digests, strict=True):
         try:
-            raw = next(raws, None)
-            fault = "it has changed" if raw else "an image in it is gone"
+            data = next(images, None)
+            fault = "an image in it is gone" if data is None else "it has changed"
         except RemoteError:
             raise
         except OSError as error:
-            raw, fault = None, error.strerror or str(error)
-        if raw is None or hashlib.sha256(raw.data).hexdigest() != digest:
+            data, fault = None, error.strerror or str(error)
+        if data is None or hashlib.sha256(data).hexdigest() != digest:
             raise ValueError(
-                f"{raw.path if raw else file} of the pulled data is no longer what was checked: "
-                f"{fault}. Run again; if that does not help, check the disk for errors."
+                f"{file} of the pulled data is no longer what was checked: {fault}. Run again; if "
+                "that does not help, check the disk for errors."
             )
-        yield raw.data
+        yield data

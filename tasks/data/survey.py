@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median
 
 from models.image import inspect
-from tasks.data.formats import recognise
+from retrain.workload import Data
+from tasks.data import index
 from tasks.data.listing import list_files
-from tasks.data.raw_dataset import RawDataset, open_format, unit_of
 
 DECODED = 300  # images, evenly spaced; all of them are counted
 
@@ -24,7 +24,7 @@ class Survey:
     """What images are like.
 
     Attributes:
-        format: A key of `tasks.data.raw_dataset.READERS`.
+        format: `parquet`, `folders` or `table`.
         bytes: The size of all files.
         classes: The number of images of each class, by its name; without images without a class.
         splits: The number of images of each split; empty if no names define splits.
@@ -58,19 +58,18 @@ def survey(place: Path) -> Survey:
     Raises:
         ValueError: The format is not recognised, a file is broken, or no image decodes.
     """
-    files = list(list_files(place))
-    source = open_format(recognise(place, [name for name, _ in files]), place)
-    labels = list(source.labels())
-    shapes, modes, undecodable = _decode(source, len(labels))
+    found = index.build(place, Data(path=str(place)))
+    shapes, modes, undecodable = _decode(found)
     if not shapes:
         path, error = next(iter(undecodable.items()), ("", "there is none"))
         raise ValueError(f"None of the images in {place} decodes: {path} ({error}).")
+    labels, splits = (found.images[name].drop_null().to_pylist() for name in ("label", "split"))
     return Survey(
-        format=source.format,
-        bytes=sum(size for _, size in files),
-        classes=dict(Counter(label for label, _ in labels if label is not None)),
-        splits=dict(Counter(split for _, split in labels if split is not None)),
-        groups=_groups(source),
+        format=found.format,
+        bytes=sum(size for _, size in list_files(place)),
+        classes=dict(Counter(labels)),
+        splits=dict(Counter(splits)),
+        groups=_groups(found),
         side=round(median(shapes)),
         is_grey=all(mode in ("1", "L", "LA", "I", "F") or mode.startswith("I;") for mode in modes),
         undecodable=undecodable,
@@ -78,38 +77,33 @@ def survey(place: Path) -> Survey:
     )
 
 
-def _decode(source: RawDataset, count: int) -> tuple[list[int], set[str], dict[str, str]]:
+def _decode(found: index.Index) -> tuple[list[int], set[str], dict[str, str]]:
     """The shorter sides and the modes of some images; and why others do not decode."""
-    places = (
-        (piece.file, piece.first + row)
-        for part in source.parts()
-        for piece in part.pieces
-        for row in range(piece.rows)
-    )
-    step = max(1, count // DECODED)
-    unit = unit_of(place for number, place in enumerate(places) if number % step == 0)
+    some = found.images[:: max(1, len(found.images) // DECODED)]
+    files, rows, paths = (some[name].to_pylist() for name in ("file", "row", "path"))
     sides, modes, undecodable = [], set(), {}
-    for raw in source.read(unit):
+    encoded = found.files.read(zip(files, rows, strict=True))
+    for path, data in zip(paths, encoded, strict=True):
         try:
-            properties, _ = inspect(raw.data, reduced=True)
+            properties, _ = inspect(data, reduced=True)
         except ValueError as error:
-            undecodable[raw.path] = str(error)
+            undecodable[path] = str(error)
         else:
             sides.append(min(properties.width, properties.height))
             modes.add(properties.mode)
     return sides, modes, undecodable
 
 
-def _groups(source: RawDataset) -> int:
+def _groups(found: index.Index) -> int:
     """The number of folders below class folders that can stay in one split each."""
-    if source.format != "folders":
+    if found.format != "folders":
         return 0
     groups = set()
-    for name, _ in source.image_files():
-        from_class = name.partition("/")[2] if source.split_of(name) else name
-        found = re.match(BELOW_CLASS, from_class)
-        if not found:
+    for name, split in zip(*(found.images[n].to_pylist() for n in ("file", "split")), strict=True):
+        from_class = name.partition("/")[2] if split else name
+        below = re.match(BELOW_CLASS, from_class)
+        if not below:
             return 0
-        groups.add((from_class.partition("/")[0], found[1]))
+        groups.add((from_class.partition("/")[0], below[1]))
     per_class = Counter(label for label, _ in groups)
     return len({group for _, group in groups}) if min(per_class.values()) >= FEW_GROUPS else 0

@@ -22,7 +22,6 @@ from retrain.runs import console
 from retrain.step import step
 from tasks.compute.ray_data import THREADS, map_with_workers
 from tasks.data.embeddings import has_embeddings
-from tasks.data.image_table import SPLITS
 from tasks.data.listing import link_file
 from tasks.data.shards import (
     IMAGES,
@@ -31,6 +30,7 @@ from tasks.data.shards import (
     Shards,
     open_prepared,
 )
+from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
     from models.backbone import EmbeddingNetwork

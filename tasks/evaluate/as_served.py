@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from retrain import atomic
 from retrain.runs import console
@@ -21,7 +20,8 @@ from tasks.compute import served
 from tasks.compute.ray_data import map_with_workers
 from tasks.data import image_table, package
 from tasks.data.image_table import AcceptedImage, read_images
-from tasks.data.raw_dataset import RawDataset, Unit
+from tasks.data.reading import ImageFiles
+from tasks.data.units import WORTH_ROWS, Unit, cut
 from tasks.evaluate import predictions
 from tasks.evaluate.predictions import Answers
 
@@ -33,12 +33,10 @@ class Part:
     """Images of the test split that follow each other.
 
     Attributes:
-        row_groups: The row groups of the accepted images that list them.
-        unit: How many they are, and how large.
+        unit: Which rows of the split they are, and how large.
         file: Gets the answers, as `predictions.write` writes them.
     """
 
-    row_groups: tuple[int, ...]
     unit: Unit
     file: Path
 
@@ -49,13 +47,13 @@ class Job:
 
     Attributes:
         package: A folder as `mlflow.pyfunc.save_model` writes it.
-        source: The data.
-        validated: The output of `validate`.
+        files: Reads the images of the data.
+        images: The test images.
     """
 
     package: Path
-    source: RawDataset
-    validated: Path
+    files: ImageFiles
+    images: pa.Table
 
 
 class Worker:
@@ -71,7 +69,8 @@ class Worker:
         Raises:
             ValueError: An image has changed, or the package does not answer.
         """
-        read = read_images(self._job.source, self._job.validated, SPLIT, groups=part.row_groups)
+        rows = self._job.images.slice(part.unit.first, part.unit.rows)
+        read = read_images(self._job.files, rows)
         answers = map(self._answers, served.portions(_unchanged(read)))
         with atomic.replacing(part.file) as aside:
             predictions.write(answers, self._pool.classes, aside)
@@ -93,7 +92,7 @@ def _unchanged(images: Iterable[AcceptedImage]) -> Iterator[AcceptedImage]:
 
 
 def classify(
-    name: str, folder: Path, source: RawDataset, validated: Path, workspace: Workspace
+    name: str, folder: Path, files: ImageFiles, validated: Path, workspace: Workspace
 ) -> None:
     """Classifies the test split and writes `predictions.parquet`.
 
@@ -102,7 +101,7 @@ def classify(
     Args:
         name: What the progress is shown with.
         folder: The package.
-        source: The data.
+        files: Reads the images of the data.
         validated: The output of `validate`.
         workspace: The workspace of the step.
 
@@ -110,8 +109,13 @@ def classify(
         ValueError: An image has changed since it was checked; or the package cannot be loaded, does
             not answer, or refuses an image.
     """
-    job = Job(served.where_all_see_it(folder, workspace.scratch), source, validated)
-    parts = list(_parts(validated, workspace.scratch))
+    images = image_table.read_split(validated, SPLIT)
+    job = Job(served.where_all_see_it(folder, workspace.scratch), files, images)
+    tasks = served.ROWS_PER_PROCESS / WORTH_ROWS
+    parts = [
+        Part(unit, workspace.scratch / f"{unit.first:09}.parquet")
+        for unit in cut(files, images, tasks)
+    ]
     missing = [part for part in parts if not part.file.exists()]
     per_image = served.seconds_per_image(folder)
     with console.counted(name, sum(part.unit.rows for part in missing)) as show:
@@ -121,21 +125,5 @@ def classify(
             seconds=sum(part.unit.seconds + part.unit.rows * per_image for part in missing),
             done=lambda part: show(part.unit.rows),
         )
-    files = [part.file for part in parts]
-    predictions.join(files, list(package.classes_of(folder)), workspace.folder)
-
-
-def _parts(validated: Path, folder: Path) -> Iterator[Part]:
-    """Cuts the test split into parts that are worth a process each, in order."""
-    numbers: list[int] = []
-    rows = size = 0
-    for group in image_table.row_groups(validated):
-        table = image_table.read(validated, group.number, ["split", "bytes"])
-        sizes = table.filter(pc.field("split") == SPLIT)["bytes"].to_pylist()
-        numbers.append(group.number)
-        rows, size = rows + len(sizes), size + sum(sizes)
-        if rows >= served.ROWS_PER_PROCESS:
-            yield Part(tuple(numbers), Unit(rows, size), folder / f"{numbers[0]:06}.parquet")
-            numbers, rows, size = [], 0, 0
-    if rows:
-        yield Part(tuple(numbers), Unit(rows, size), folder / f"{numbers[0]:06}.parquet")
+    answers = [part.file for part in parts]
+    predictions.join(answers, list(package.classes_of(folder)), workspace.folder)

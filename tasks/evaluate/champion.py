@@ -24,13 +24,13 @@ from retrain.runs import console
 from retrain.step import Chosen, Facts, Step, Workspace, current_run, step
 from retrain.store import Artifact, Store
 from retrain.verify import Verifier
-from retrain.workload import Data, Gate, Workload
+from retrain.workload import Gate, Workload
 from tasks.compute.served import other_versions
 from tasks.data import image_table, package as packaged
 from tasks.data.champion import Registered, Scored, TestSplit
 from tasks.data.metrics import summarise
 from tasks.data.predictions import read
-from tasks.data.raw_dataset import READERS, open_raw_dataset
+from tasks.data.reading import open_images
 from tasks.evaluate import as_served
 from tasks.evaluate.as_served import SPLIT
 
@@ -211,14 +211,12 @@ def _set_aside(project: Project, reference: ModelVersion, champion: int, why: st
 
 @step(
     inputs=("registry", "test_split", "pull", "validate"),
-    reads=("data.image_column", "data.label_column"),
     looked_up=("pull", "validate"),
     # The champion runs with those installed here, whatever it was registered with.
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
     has_stage=False,
 )
 def evaluate_champion(
-    data: Data,
     registered: Registered,
     split: TestSplit,
     pulled: Artifact,
@@ -237,7 +235,7 @@ def evaluate_champion(
         ValueError: The version's files were changed, or it does not load or predict.
     """
     try:
-        return _evaluate(data, registered, pulled, validated, workspace)
+        return _evaluate(registered, pulled, validated, workspace)
     except Exception:
         # Their digests are not in the key, so nobody else has checked them.
         Verifier(Store.of(workspace.project)).check([pulled, validated])
@@ -245,11 +243,11 @@ def evaluate_champion(
 
 
 def _evaluate(
-    data: Data, registered: Registered, pulled: Artifact, validated: Artifact, workspace: Workspace
+    registered: Registered, pulled: Artifact, validated: Artifact, workspace: Workspace
 ) -> Facts:
     name = registered.version.title
     classes = image_table.class_names(validated.folder)
-    rows = sum(group.rows.get(SPLIT, 0) for group in image_table.row_groups(validated.folder))
+    rows = validated.facts["rows"][SPLIT]
     if image_table.digest_of_split(validated.folder, SPLIT) != validated.facts["test_rows"]:
         raise ValueError("The list of the test images has changed since it was made.")
     try:
@@ -258,8 +256,7 @@ def _evaluate(
             logger.warning(
                 "%s was registered with other libraries: %s.", name, ", ".join(differing)
             )
-        source = open_raw_dataset(data, pulled)
-        as_served.classify(name, package, source, validated.folder, workspace)
+        as_served.classify(name, package, open_images(pulled), validated.folder, workspace)
     except ValueError as error:
         raise ValueError(f"{name} cannot be compared with: {error}") from error
     tally = read(workspace.folder).tally(classes)
@@ -278,7 +275,7 @@ def _dependencies(
     validated: Artifact,
 ) -> Chosen:
     # No import leads to `answer`: it runs as a program.
-    return Chosen(modules=("tasks.compute.answer", READERS[pulled.facts["format"]]))
+    return Chosen(modules=("tasks.compute.answer",))
 
 
 evaluate_reference = replace(evaluate_champion, name="evaluate_reference")

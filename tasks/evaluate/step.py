@@ -32,6 +32,7 @@ from tasks.data.predictions import (
     learnt_images,
     read,
 )
+from tasks.data.reference import write_reference
 from tasks.data.shards import ROWS, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions, threshold
 from tasks.evaluate.predictions import Answers
@@ -56,8 +57,9 @@ def evaluate(
     """Predicts the test split and measures how good the predictions are.
 
     Writes `metrics.json`, `per_class.json`, `predictions.parquet`, `confusion.csv` (actual and
-    predicted class of each row), and `features.parquet`, of a sample of the rows; and
-    `report/classes.json`, as `metrics.outcomes` gives it, and the images that the model has learnt
+    predicted class of each row); of a sample of the rows `features.parquet` and
+    `reference.parquet`, which drift is measured against; and `report/classes.json`, as
+    `metrics.outcomes` gives it, and the images that the model has learnt
     (`tasks/data/predictions.py`), for later comparisons with it.
 
     Returns:
@@ -125,6 +127,7 @@ def _predict(evaluation: Evaluate, model: Path, images: Artifact, folder: Path) 
         outputs = probabilities(job, chunk, features, show)
         predictions.write(_answers(outputs, chunk, split), labels, folder / FILE)
     predictions.write_features(list(sampled.values()), features, folder)
+    write_reference(split.folder / ROWS, folder)
 
 
 def _answers(

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from retrain.digests import digest_of
 from retrain.errors import UsageError
-from tasks.data.listing import IMAGE_SUFFIXES, is_no_image, list_files
-from tasks.data.raw_dataset import RawImage, Reader, Unit, group, open_format
+from tasks.data import index
+from tasks.data.reading import ImageFiles
+from tasks.data.units import Unit, cut
 
 TASKS = 8.0  # that a unit is worth: a network answers many images at once
 
@@ -24,14 +25,16 @@ class Source:
     """The images that are classified; cheap to send to a worker of Ray.
 
     Attributes:
-        format: A key of `tasks.data.raw_dataset.READERS`.
-        reader: The reader of that format.
+        format: `parquet` or `folders`.
+        files: Reads the images.
+        images: A row for each, as `tasks/data/index.py` has them, without classes.
         state: Another text after a file of the input has changed, as `_state_of`
             gives it; empty for images of the store, which do not change.
     """
 
     format: str
-    reader: Reader
+    files: ImageFiles
+    images: pa.Table
     state: str = ""
 
     def units(self) -> list[Unit]:
@@ -40,13 +43,7 @@ class Source:
         Raises:
             ValueError: A file cannot be read.
         """
-        parts = (
-            Unit(piece.rows, part.bytes * piece.rows // part.rows, (piece,))
-            for part in self.reader.parts()
-            for piece in part.pieces
-            if piece.rows
-        )
-        return list(group(parts, TASKS))
+        return cut(self.files, self.images, TASKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +74,16 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
     Raises:
         UsageError: There are no images, or it is not clear which are meant.
     """
-    name = _recognise(root, f"--input {place}")
-    return Source(
-        name, open_format(name, root, image_column, labelled=False), state=_state_of(root)
-    )
+    try:
+        found = index.unlabelled(root, image_column)
+    except ValueError as error:
+        raise UsageError(f"--input {place}: {error}") from None
+    if not len(found.images) and found.format == "folders":
+        raise UsageError(
+            f"--input {place} holds no images: name a folder with images or Parquet files, or one "
+            "such file."
+        )
+    return Source(found.format, found.files, found.images, _state_of(root))
 
 
 def _state_of(root: Path) -> str:
@@ -96,37 +99,21 @@ def read(source: Source, unit: Unit) -> Iterator[Image]:
     Raises:
         ValueError: A Parquet file is broken.
     """
+    some = source.images.slice(unit.first, unit.rows)
+    files, rows, paths = (some[name].to_pylist() for name in ("file", "row", "path"))
     if source.format == "parquet":
-        yield from map(_image, source.reader.read(unit))
+        encoded = source.files.read(zip(files, rows, strict=True))
+        for data, file, row, path in zip(encoded, files, rows, paths, strict=True):
+            name = path if path != f"{file}:{row}" else f"{file}#{row}"
+            yield Image(name, hashlib.sha256(data).hexdigest(), data)
         return
-    for piece in unit.pieces:
+    for file in files:
         try:
-            yield from map(_image, source.reader.read(Unit(1, 0, (piece,))))
+            [data] = source.files.read([(file, 0)])
         except OSError as error:  # one file that cannot be read does not stop the others
-            yield Image(_text(piece.file), None, b"", error.strerror or str(error))
-
-
-def _recognise(root: Path, named: str) -> str:
-    """The format of the files in a folder, by their names; `named` is how the user named it."""
-    names = [name for name, _ in list_files(root)]
-    suffixes = {os.path.splitext(name)[1].lower() for name in names}  # noqa: PTH122  5 times as fast
-    has_images = not suffixes.isdisjoint(IMAGE_SUFFIXES)
-    if ".parquet" in suffixes:
-        if has_images:
-            raise UsageError(f"{named} holds Parquet files and images: name one of them.")
-        return "parquet"
-    if all(map(is_no_image, names)):
-        raise UsageError(
-            f"{named} holds no images: name a folder with images or Parquet files, or one such "
-            "file."
-        )
-    return "folders"
-
-
-def _image(raw: RawImage) -> Image:
-    named = raw.path != f"{raw.file}:{raw.row}"
-    path = _text(raw.path if named else f"{raw.file}#{raw.row}")
-    return Image(path, hashlib.sha256(raw.data).hexdigest(), raw.data)
+            yield Image(_text(file), None, b"", error.strerror or str(error))
+        else:
+            yield Image(_text(file), hashlib.sha256(data).hexdigest(), data)
 
 
 def _text(name: str) -> str:

@@ -14,7 +14,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -40,7 +40,7 @@ from tasks.compute.served import (
 )
 from tasks.data import image_facts, package
 from tasks.data.champion import Registered
-from tasks.data.raw_dataset import READERS, Unit
+from tasks.data.units import Unit
 from tasks.predict.inputs import Image, Source, digest_of_images, read
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class Job:
 
     def file(self, unit: Unit) -> Path:
         """The file of a unit: the columns of `schema`, and those of the sample."""
-        return self.folder / f"{digest_of([asdict(piece) for piece in unit.pieces])}.parquet"
+        return self.folder / f"{unit.first:09}.parquet"
 
     def images(self, unit: Unit) -> Iterator[Image]:
         """The images of a unit that are classified."""
@@ -242,14 +242,15 @@ def _key(
     registered: Registered, source: Source, units: Sequence[Unit], only_sample: bool = False
 ) -> str:
     """The key of the finished units, which cannot be used after a file of the input has changed."""
-    modules = (__name__, "tasks.compute.answer", READERS[source.format])
+    modules = (__name__, "tasks.compute.answer")
     made_by = {
         "package": registered.digest,
         "code": code_digests(modules),
         "libraries": {name: installed(name) for name in LIBRARIES},
         "only_sample": only_sample,
         "state": source.state,
-        "units": [[astuple(piece) for piece in unit.pieces] for unit in units],
+        "units": [astuple(unit) for unit in units],
+        "images": source.images.select(["file", "row"]).to_pydict(),
     }
     return digest_of(made_by)
 

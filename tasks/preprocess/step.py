@@ -1,36 +1,46 @@
 """Decodes and resizes the accepted images and writes them as shards on disk.
 
-A plan of Ray Data decodes the images of each unit of the data and writes the finished shards: no
-pixels go through its blocks, and this process holds numbers only. The shards are made in the
+Threads, or a plan of Ray Data where the work is worth it, decode the images of each unit of the
+data and write the finished shards: no pixels go through its blocks. The shards are made in the
 scratch folder, so a run that was killed continues with the missing ones. `tasks/data/shards.py`
 describes the layout.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from models.image import to_array
 from retrain import atomic
 from retrain.atomic import write_json
 from retrain.runs import console
-from retrain.step import Chosen, step
+from retrain.step import step
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
-from tasks.data.image_table import SPLITS
 from tasks.data.listing import link_file
-from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset, unit_of
+from tasks.data.reading import ImageFiles, open_images
 from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, shard_name
+from tasks.data.splits import SPLITS
+from tasks.data.units import Unit, cut
 
 if TYPE_CHECKING:
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
-    from retrain.workload import Data, Images, Workload
+    from retrain.workload import Images
 
 WRITE_BYTES = 2**20  # a system call per image would take as long as decoding it
+COLUMNS = ["path", "label", "sha256", "pixels", "file", "row"]  # of the list of a split's images
+FACTS = ["width", "height", "brightness", "contrast"]  # that follow, for the reference of drift
+ROW_GROUP = 4096  # rows, of that list
 
 
 @dataclass(frozen=True)
@@ -38,30 +48,26 @@ class ShardTask:
     """The work on one unit: prepare its images and write its shards.
 
     Attributes:
-        unit: How many images it reads, and their size.
-        row_group: The row group of the accepted images, which lists those it prepares.
-        rows: How many images each of its shards gets, by split.
+        unit: How many images it has, and their size.
+        places: The file and the row of each image.
+        splits: The split of each image.
         shards: The shard to write for each split.
     """
 
     unit: Unit
-    row_group: int
-    rows: Mapping[str, int]
+    places: Sequence[tuple[str, int]]
+    splits: Sequence[str]
     shards: Mapping[str, Path]
 
 
 @step(
     inputs=("pull", "validate"),
-    reads=("data.image_column", "data.label_column", "images"),
+    reads=("images",),
     libraries=("numpy", "pillow", "pyarrow"),
     imports=("numpy", "pyarrow.parquet"),
 )
 def preprocess(
-    data: "Data",
-    images: "Images",
-    pulled: "Artifact",
-    validated: "Artifact",
-    workspace: "Workspace",
+    images: "Images", pulled: "Artifact", validated: "Artifact", workspace: "Workspace"
 ) -> "Facts":
     """Decodes and resizes the accepted images, and numbers their classes.
 
@@ -71,20 +77,21 @@ def preprocess(
         `rows` of each split, the `classes` by index, the `shape` (H, W, C) of an image, and the
         `storage` of the training split: `pixels` or `source`.
     """
-    source = open_raw_dataset(data, pulled)
-    groups = image_table.row_groups(validated.folder)
-    rows = {split: sum(group.rows.get(split, 0) for group in groups) for split in SPLITS}
+    files, folder = open_images(pulled), workspace.folder
+    listed = [*COLUMNS, *FACTS]
+    accepted = image_table.read_split(validated.folder, columns=[*listed, "split", "bytes"])
     labels = image_table.class_names(validated.folder)
     # Evaluation always uses the pixels that serving does.
     stored = [split for split in SPLITS if (split, images.storage) != ("train", "source")]
-    tasks = _plan(groups, workspace.scratch, stored)
     for split in SPLITS:
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
-        (workspace.folder / split).mkdir()
+        (folder / split).mkdir()
+    kept = accepted.filter(pc.is_in(accepted["split"], pa.array(stored)))
+    tasks = _plan(files, kept, workspace.scratch)
     if missing := _unfinished(tasks):
         with console.counted("preprocess", sum(task.unit.rows for task in missing)) as show:
             map_units(
-                partial(_write_shards, source, images, validated.folder),
+                partial(_write_shards, files, images),
                 missing,
                 seconds=sum(task.unit.seconds for task in missing),
                 done=lambda task: show(task.unit.rows),
@@ -92,27 +99,22 @@ def preprocess(
     for task in tasks:
         for split, shard in task.shards.items():
             # Should this run be killed before the output is published, the next finds it.
-            link_file(shard, workspace.folder / split / shard.name)
-    _write_rows(validated.folder, rows, labels, workspace.folder)
-    if images.storage == "source":
-        _describe_source(data, pulled, validated.folder, workspace.folder)
-    write_json(workspace.folder / LABELS, labels)
-    write_json(workspace.folder / IMAGES, images.model_dump(include={"size", "channels", "resize"}))
-    return {
-        "rows": rows,
-        "classes": labels,
-        "shape": [images.size, images.size, images.channels],
-        "storage": images.storage,
-    }
-
-
-def _describe_source(data: "Data", pulled: "Artifact", validated: Path, folder: Path) -> None:
-    """Says where the training images are read that are not stored as pixels."""
-    described = data.model_dump(include={"image_column", "label_column"})
-    described["format"] = pulled.facts["format"]
-    sizes = image_table.read_split(validated, "train", ["bytes"])
-    described["bytes"] = sum(sum(table["bytes"].to_pylist()) for table in sizes)
-    write_json(folder / "train" / SOURCE, described)
+            link_file(shard, folder / split / shard.name)
+    rows = {}
+    for split in SPLITS:
+        part = accepted.filter(pc.equal(accepted["split"], split))
+        rows[split] = len(part)
+        pq.write_table(part.select(listed), folder / split / ROWS, row_group_size=ROW_GROUP)
+        numbers = pc.index_in(part["label"], pa.array(labels, pa.string())).to_numpy()
+        np.save(folder / split / "labels.npy", numbers.astype(np.int64))
+        if split not in stored:  # where its images are read
+            size = pc.sum(part["bytes"]).as_py()
+            described = {"image_column": files.image_column, "bytes": size}
+            write_json(folder / split / SOURCE, described)
+    write_json(folder / LABELS, labels)
+    write_json(folder / IMAGES, images.model_dump(include={"size", "channels", "resize"}))
+    shape = [images.size, images.size, images.channels]
+    return {"rows": rows, "classes": labels, "shape": shape, "storage": images.storage}
 
 
 def _side(images: "Images", split: str) -> int:
@@ -120,25 +122,15 @@ def _side(images: "Images", split: str) -> int:
     return images.size + (images.margin if split == "train" else 0)
 
 
-def _plan(
-    groups: Sequence[image_table.RowGroup], folder: Path, stored: list[str]
-) -> list[ShardTask]:
-    """Plans the shards of each unit's images; the shards are in order of the units.
-
-    Args:
-        groups: The row groups of the accepted images.
-        folder: The folder in which the shards are made.
-        stored: The splits that get shards.
-    """
-    count = dict.fromkeys(stored, 0)
-    tasks = []
-    for group in groups:
-        shards = {}
-        for split in set(stored) & group.rows.keys():
-            shards[split] = folder / split / shard_name(count[split])
-            count[split] += 1
-        unit = Unit(sum(group.rows.values()), group.bytes)
-        tasks.append(ShardTask(unit, group.number, group.rows, shards))
+def _plan(files: ImageFiles, images: pa.Table, folder: Path) -> list[ShardTask]:
+    """Plans the shards of each unit's images; the shards are in order of the units."""
+    made, tasks = Counter[str](), []
+    for unit in cut(files, images):
+        part = images.slice(unit.first, unit.rows).select(["file", "row", "split"])
+        names, numbers, splits = part.to_pydict().values()
+        shards = {split: folder / split / shard_name(made[split]) for split in sorted({*splits})}
+        made.update(shards.keys())
+        tasks.append(ShardTask(unit, list(zip(names, numbers, strict=True)), splits, shards))
     return tasks
 
 
@@ -154,65 +146,21 @@ def _unfinished(tasks: Sequence[ShardTask]) -> list[ShardTask]:
     return [part for part in parts if part.shards]
 
 
-def _write_shards(
-    source: RawDataset,
-    images: "Images",
-    validated: Path,
-    task: ShardTask,
-) -> None:
+def _write_shards(files: ImageFiles, images: "Images", task: ShardTask) -> None:
     """Prepares the images of a task, a few at a time, and writes its shards."""
-    table = image_table.read(validated, task.row_group, ["file", "row", "split"])
-    images_of = [
-        row for row in zip(*table.to_pydict().values(), strict=True) if row[2] in task.shards
-    ]
-    raws = source.read(unit_of((file, row) for file, row, _ in images_of))
+    wanted = [n for n, split in enumerate(task.splits) if split in task.shards]
+    encoded = files.read(task.places[number] for number in wanted)
     with ExitStack() as stack:
         # The shards get their names at the end of the block, because these mark them as finished.
-        files = {}
+        opened = {}
         for split, path in task.shards.items():
             aside = stack.enter_context(atomic.replacing(path))
-            files[split] = stack.enter_context(aside.open("wb", buffering=WRITE_BYTES))
-            side = _side(images, split)
-            _write_header(files[split], "|u1", (task.rows[split], side, side, images.channels))
-        for (_, _, split), raw in zip(images_of, raws, strict=True):
-            side = _side(images, split)
-            pixels = to_array(raw.data, side, images.channels, images.resize)
-            files[split].write(pixels.data)
-
-
-def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
-    """Writes the header of a `.npy` file; the values follow."""
-    import numpy as np
-
-    header = {"descr": kind, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def _write_rows(
-    validated: Path, rows: Mapping[str, int], labels: Sequence[str], folder: Path
-) -> None:
-    """Writes the labels of each split and where its rows come from, a unit at a time."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    columns = ["path", "label", "sha256", "pixels", "file", "row"]
-    schema = pa.schema([image_table.schema().field(name) for name in columns])
-    with ExitStack() as stack:
-        files, writers = {}, {}
-        for split in SPLITS:
-            files[split] = stack.enter_context((folder / split / "labels.npy").open("wb"))
-            writers[split] = stack.enter_context(pq.ParquetWriter(folder / split / ROWS, schema))
-            _write_header(files[split], "<i8", (rows[split],))
-        for table in image_table.read_groups(validated, ["split", *columns]):
-            for split in table["split"].unique().to_pylist():
-                part = table.filter(pc.equal(table["split"], split)).select(columns)
-                writers[split].write_table(part)
-                indices = pc.index_in(part["label"], pa.array(labels, pa.string()))
-                files[split].write(indices.to_numpy().astype(np.int64).tobytes())
-
-
-@preprocess.chooses
-def _dependencies(workload: "Workload", pulled: "Artifact", validated: "Artifact") -> Chosen:
-    return Chosen(modules=(READERS[pulled.facts["format"]],))
+            opened[split] = stack.enter_context(aside.open("wb", buffering=WRITE_BYTES))
+            side, count = _side(images, split), task.splits.count(split)
+            header = {"descr": "|u1", "fortran_order": False}
+            shape = {"shape": (count, side, side, images.channels)}
+            np.lib.format.write_array_header_1_0(opened[split], header | shape)
+        for number, data in zip(wanted, encoded, strict=True):
+            split = task.splits[number]
+            pixels = to_array(data, _side(images, split), images.channels, images.resize)
+            opened[split].write(pixels.data)

@@ -17,9 +17,9 @@ from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion
 from retrain.store import Artifact
-from tasks.data.image_table import SPLITS
 from tasks.data.metrics import METRICS, SELECTIVE, acceptance, wilson
 from tasks.data.package import images_of
+from tasks.data.splits import SPLITS
 from tasks.promote.outcome import slice_row
 
 WORST = 5

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retrain import tracking
 from retrain.digests import sha256_of
@@ -24,11 +24,10 @@ from retrain.registry.versions import Latency, ModelVersion
 from tasks.compute.served import PackageProcess, serve
 from tasks.data import image_table, package, predictions
 from tasks.data.image_table import AcceptedImage, read_images
+from tasks.data.reading import ImageFiles
+from tasks.data.units import cut
 from tasks.promote.latency import measure
 from tasks.promote.package import gradient
-
-if TYPE_CHECKING:
-    from tasks.data.raw_dataset import Reader
 
 SPLIT = "test"
 SAMPLE, MAX_BYTES = 64, 16_000_000  # of the images in an example
@@ -89,21 +88,18 @@ class Example:
         )
 
 
-def sample(source: "Reader", validated: Path) -> Iterator[AcceptedImage]:
+def sample(files: ImageFiles, validated: Path) -> Iterator[AcceptedImage]:
     """Some test images, evenly spaced over the split, or over some parts of large data.
 
     Args:
-        source: The data.
+        files: Reads the images of the data.
         validated: The output of `validate`.
     """
-    parts, first = [], 0
-    for group in image_table.row_groups(validated):
-        if count := group.rows.get(SPLIT, 0):
-            parts.append(range(first, first + count))
-            first += count
+    images = image_table.read_split(validated, SPLIT)
+    parts = [range(unit.first, unit.first + unit.rows) for unit in cut(files, images)]
     rows = [row for part in _spread(parts, PARTS) for row in part]
     size = 0
-    for image in read_images(source, validated, SPLIT, _spread(rows, SAMPLE)):
+    for image in read_images(files, images.take([*_spread(rows, SAMPLE)])):
         if size and size + len(image.data) > MAX_BYTES:
             return
         size += len(image.data)

@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow.parquet as pq
+
 import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
@@ -26,8 +28,8 @@ from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.champion import Registered
-from tasks.data.raw_dataset import open_raw_dataset
-from tasks.data.reference import keep_reference, make_reference
+from tasks.data.reading import open_images
+from tasks.data.reference import REFERENCE, keep_reference
 from tasks.promote import card, latency
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
 from tasks.promote.lineage import lineage_of
@@ -59,7 +61,7 @@ class Intent:
 
 @step(
     inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
-    reads=("data.image_column", "data.label_column", "gate.approval", "gate.max_latency_ms"),
+    reads=("data.path", "gate.approval", "gate.max_latency_ms"),
     cached=False,
     hours=2,
 )
@@ -109,26 +111,19 @@ def promote(
             if existing and tracking.is_active(project, existing.run_id):
                 card.keep(project, existing.run_id, scores.facts["package"], describe())
             if entry.action in ("promoted", "waiting"):
-                registered = _check(rules, data, pulled, validated, scores, registered, workspace)
+                registered = _check(rules, scores, registered, workspace)
                 entry = _decide(rules, version, decision, intent, registered, project)
             entry = replace(entry, commit=project.commit())
         return _facts(decisions.apply(project, registered, entry), entry)
 
 
 def _check(
-    rules: Gate,
-    data: Data,
-    pulled: Artifact,
-    validated: Artifact,
-    scores: Artifact,
-    version: ModelVersion,
-    workspace: Workspace,
+    rules: Gate, scores: Artifact, version: ModelVersion, workspace: Workspace
 ) -> ModelVersion:
     """Checks that a version can be served, and how fast; keeps what drift is found against."""
     project, bound = workspace.project, rules.max_latency_ms
     latency = check_before_promotion(project, version, workspace.folder, bound)
-    source = open_raw_dataset(data, pulled)
-    keep_reference(project, version, make_reference(source, validated.folder, scores.folder))
+    keep_reference(project, version, pq.read_table(scores.folder / REFERENCE))
     return versions.note_latency(project, version, latency)
 
 
@@ -287,7 +282,7 @@ def _register(
     model = trained.folder / "model"
     with _packaged(validated, trained, scores, workspace) as package_folder:
         run_id = _run_of(trained, workspace)
-        images = sample(open_raw_dataset(data, pulled), validated.folder)
+        images = sample(open_images(pulled), validated.folder)
         keep(project, run_id, facts["package"], example_of(package_folder, images, scores.folder))
         card.keep(project, run_id, facts["package"], text)
         history = lineage_of(data, version, pulled, validated, trained, scores, run_id, workspace)

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
+
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
-from tasks.data.formats import recognise
-from tasks.data.listing import list_files
+from tasks.data import index
 from tasks.pull.archives import unpack
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.hub_source import HubSource
@@ -68,21 +69,24 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
 
 @step(
     inputs=("data",),
-    reads=("data.path", "data.format"),
+    reads=tuple(
+        f"data.{name}" for name in ("path", "format", "image_column", "label_column", "label_names")
+    ),
     hours=12,
     imports=("dvc.repo",),
 )
 def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
-    """Fetches a version of the data into `data/` of the workspace.
+    """Fetches a version of the data into `data/` of the workspace, and lists its images.
 
     A single archive (zip, or tar in any compression) is unpacked, and folders that only wrap all
-    of it are removed.
+    of it are removed. The list is `index.parquet`, as `tasks/data/index.py` describes it.
 
     Returns:
-        `{"format": …}`, a key of `tasks.data.raw_dataset.READERS`.
+        `format` and `images`, how many there are; and `image_column`, that of its Parquet files.
 
     Raises:
-        ValueError: There is no such data in that version, or its format is not recognised.
+        ValueError: There is no such data in that version, or it cannot be told which images it has,
+            and of which classes.
         OSError: The source that holds it cannot be reached; another try may help.
     """
     folder = workspace.folder / "data"
@@ -91,12 +95,16 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     try:
         source.fetch(version.digest, folder, workspace.scratch)
         unpack(folder, workspace.scratch)
-        names = [name for name, _ in list_files(folder)]
-        form = recognise(folder, names) if data.format in ("auto", "hub") else data.format
+        found = index.build(folder, data)
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
-    return {"format": form}
+    pq.write_table(found.images, workspace.folder / index.FILE)
+    return {
+        "format": found.format,
+        "images": len(found.images),
+        "image_column": found.files.image_column,
+    }
 
 
 def find_source(data: Data, project: Project, revision: str | None) -> DataSource:

@@ -1,31 +1,24 @@
 """Divides the test split into slices, and counts how often the model is right in each.
 
-A slice is the images with the same value in a column, which is one of the image table, of the image
-itself, or of the user's own (`tasks/data/own_columns.py`). Numbers of which there are many are cut
-into thirds: `lowest`, `middle`, `highest`. A slice with few images is shown, but not judged by the
-gate.
+A slice is the images with the same value in a column of the image table, which has what is known of
+each image and the user's own columns. Numbers of which there are many are cut into thirds:
+`lowest`, `middle`, `highest`. A slice with few images is shown, but not judged by the gate.
 """
 
-import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image
 
 from retrain.atomic import write_json
-from retrain.step import Chosen, Facts, Input, Workspace, step
+from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from retrain.workload import Data, Gate, Workload
-from tasks.compute.prefetch import prefetch
-from tasks.data import image_facts, image_table, own_columns, predictions
-from tasks.data.image_table import AcceptedImage, read_images
+from retrain.workload import Gate, Workload
+from tasks.data import image_facts, image_table, predictions
 from tasks.data.metrics import wilson
-from tasks.data.raw_dataset import READERS, RawDataset, open_raw_dataset
 from tasks.data.slices import FILE, Slice
 
 UNKNOWN = "unknown"  # the value where there is none
@@ -34,9 +27,7 @@ MAX_VALUES = 100
 MAX_NUMBERS = 10  # more different numbers in a column are cut into thirds
 THIRDS = ("lowest", "middle", "highest")
 SPLIT = "test"
-FROM_TABLE = ("width", "height", "mode", "bytes", "file")
-FROM_IMAGE = (*image_facts.FACTS, "camera", "format")
-_MAKE, _MODEL = 271, 272  # tags of EXIF
+LEFT_OUT = {"split", "path", "label", "row", "sha256", "pixels"}  # of the columns to choose from
 
 
 def has_slices(workload: Workload) -> bool:
@@ -46,16 +37,14 @@ def has_slices(workload: Workload) -> bool:
 
 @step(
     name="slice",
-    inputs=("pull", "validate"),
-    reads=("gate.slices", "data.image_column", "data.label_column"),
-    libraries=("numpy", "pillow", "pyarrow"),
+    inputs=("validate",),
+    reads=("gate.slices",),
+    libraries=("numpy", "pyarrow"),
     hours=2,
     needed=has_slices,
     has_stage=False,
 )
-def slice_(
-    rules: Gate, data: Data, pulled: Artifact, validated: Artifact, workspace: Workspace
-) -> Facts:
+def slice_(rules: Gate, validated: Artifact, workspace: Workspace) -> Facts:
     """Divides the test split.
 
     Writes `slices.parquet`: for each test image, in the order of the predictions, its SHA-256 and
@@ -68,9 +57,15 @@ def slice_(
     Raises:
         ValueError: There is no column of a name.
     """
-    source = open_raw_dataset(data, pulled)
-    table, limits = _read_table(validated.folder, ["sha256"]), {}
-    for name, values in _read_columns(source, validated.folder, rules.slices).items():
+    images = image_table.read_split(validated.folder, SPLIT)
+    sizes = zip(images["width"].to_pylist(), images["height"].to_pylist(), strict=True)
+    sides = pa.Table.from_pylist([image_facts.of_size(*size) for size in sizes])
+    table, limits = images.select(["sha256"]), {}
+    for name in rules.slices:
+        if name not in (*images.column_names, *sides.column_names):
+            known = sorted({*images.column_names, *sides.column_names} - LEFT_OUT)
+            raise ValueError(f"gate.slices: the data has no column {name}, but {', '.join(known)}.")
+        values = (images if name in images.column_names else sides)[name].to_pylist()
         named, of_thirds = _name(values)
         table = table.append_column(name, pa.array(named, pa.string()))
         if of_thirds:
@@ -124,51 +119,6 @@ def _slices_of(
             yield _slice(column, value, inside, limits.get(value))
 
 
-def _read_table(validated: Path, columns: Sequence[str]) -> pa.Table:
-    """Columns of the image table of the test images, in the order of the prepared rows."""
-    return pa.concat_tables(image_table.read_split(validated, SPLIT, columns))
-
-
-def _read_columns(
-    source: RawDataset, validated: Path, names: Sequence[str]
-) -> dict[str, list[Any]]:
-    """The values of each test image, by column; None where an image has none.
-
-    Args:
-        source: The data.
-        validated: The output of `validate`.
-        names: The columns.
-
-    Raises:
-        ValueError: There is no such column, or a file with it cannot be read.
-    """
-    user_columns = [name for name in names if name not in (*FROM_TABLE, *FROM_IMAGE)]
-    columns = _read_table(validated, [name for name in FROM_TABLE if name in names]).to_pydict()
-    measured = [name for name in FROM_IMAGE if name in names]
-    if measured:
-        from joblib import cpu_count
-
-        cores = cpu_count()
-        images = read_images(source, validated, SPLIT)
-        facts = list(prefetch(_measure, images, 2 * cores, cores))
-        columns |= {name: [of_image.get(name) for of_image in facts] for name in measured}
-    if user_columns:
-        standard = ", ".join((*FROM_TABLE, *FROM_IMAGE))
-        otherwise = f"nothing that is known of every image ({standard})"
-        rows = _read_table(validated, ["file", "row", "path"])
-        columns |= own_columns.read_columns(source, user_columns, rows, "gate.slices", otherwise)
-    return {name: columns[name] for name in names}
-
-
-def _measure(image: AcceptedImage) -> dict[str, Any]:
-
-    with Image.open(io.BytesIO(image.data)) as opened:
-        exif, kind = opened.getexif(), opened.format
-    camera = " ".join(str(exif[tag]).strip("\0 ") for tag in (_MAKE, _MODEL) if tag in exif)
-    facts = image_facts.measure(image.data) or {}
-    return {**facts, "camera": camera or None, "format": kind}
-
-
 def _name(values: Sequence[Any]) -> tuple[list[str], dict[str, tuple[float, float]]]:
     """The name of each image's value; and what the names of thirds stand for."""
     values = [None if value != value else value for value in values]  # NaN
@@ -203,9 +153,3 @@ def _slice(
         "high": high,
     }
     return counted | dict(zip(("from", "to"), limits, strict=True)) if limits else counted
-
-
-@slice_.chooses
-def _dependencies(workload: Workload, pulled: Input, *_: Input) -> Chosen:
-    assert isinstance(pulled, Artifact)
-    return Chosen(modules=(READERS[pulled.facts["format"]],))

@@ -163,4 +163,5 @@ def proposals(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[n
     Returns:
         int64 (N,).
     """
-    return _others(logs, labels).argmax(axis=1)
+    found: NDArray[np.int64] = _others(logs, labels).argmax(axis=1)
+    return found

@@ -9,17 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from retrain.step import Chosen, Facts, Workspace, step
+from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from retrain.workload import Data, Workload
+from tasks.data import findings
 from tasks.data.fingerprint import THUMBNAIL, look_alikes
-from tasks.data.image_table import SPLITS, natural_order, read_split
-from tasks.data.raw_dataset import READERS, open_raw_dataset
+from tasks.data.image_table import natural_order, read_split
+from tasks.data.reading import open_images
 from tasks.data.review_list import CONTRADICTION, OUTLIER, WRONG_LABEL, with_images, write
 from tasks.suspects import confident, outliers
 from tasks.suspects.embeddings import EMBEDDINGS
 
-KNOWN = "known.arrow"  # in the output of `validate`: what it has found of each image, by `sha256`
 MAX_OUTLIERS = 200
 MAX_LISTED = 5000
 COUNTS = {
@@ -31,12 +30,10 @@ COUNTS = {
 
 @step(
     inputs=("pull", "validate", "embed_with_champion"),
-    reads=("data.image_column", "data.label_column"),
     libraries=("numpy", "pyarrow", "scipy"),
     has_stage=False,
 )
 def find_suspects(
-    data: Data,
     pulled: Artifact,
     validated: Artifact,
     embedded: Artifact,
@@ -52,7 +49,8 @@ def find_suspects(
         wrong, whether one can tell which or not; the `classes`; and how many images have each of
         `COUNTS`.
     """
-    images = _images(validated.folder)
+    columns = ["path", "split", "label", "file", "row", "sha256"]
+    images = read_split(validated.folder, columns=columns)
     classes = sorted(validated.facts["classes"], key=natural_order)
     places = pc.index_in(images["label"], pa.array(classes, pa.string()))
     labels = places.to_numpy().astype(np.int64)
@@ -79,7 +77,7 @@ def find_suspects(
         }
         for image, known in zip(shown.to_pylist(), images.take(shown).to_pylist(), strict=True)
     ]
-    write(workspace.folder, with_images(open_raw_dataset(data, pulled), rows))
+    write(workspace.folder, with_images(open_images(pulled), rows))
     counts = {name: len(found[kind]) for name, kind in COUNTS.items()}
     return {"rows": len(labels), "noise": round(noise, 4), "classes": classes} | counts
 
@@ -93,18 +91,10 @@ def _reasons(found: Mapping[str, Iterable[int]]) -> dict[int, list[str]]:
     return reasons
 
 
-def _images(validated: Path) -> pa.Table:
-    """The accepted images, in the order of their embeddings."""
-    columns = ["path", "split", "label", "file", "row", "sha256"]
-    return pa.concat_tables(
-        table for split in SPLITS for table in read_split(validated, split, columns)
-    )
-
-
 def _contradictions(validated: Path, images: pa.Table, labels: NDArray[np.int64]) -> dict[int, str]:
     """For each image that looks like one with another label, the path of the first such image."""
-    with pa.memory_map(f"{validated}/{KNOWN}") as file:
-        known = pa.ipc.open_file(file).read_all().combine_chunks()
+    with pa.memory_map(f"{validated}/{findings.FILE}") as file:
+        known = pa.ipc.open_file(file).read_all()
         rows = pc.index_in(images["sha256"], known["sha256"])
         prints = known["fingerprint"].take(rows).to_numpy()
         thumbnails = known["thumbnail"].take(rows).combine_chunks()
@@ -117,10 +107,3 @@ def _contradictions(validated: Path, images: pa.Table, labels: NDArray[np.int64]
         for image, other in (pair, pair[::-1]):
             others.setdefault(image, images["path"][other].as_py())
     return others
-
-
-@find_suspects.chooses
-def _dependencies(
-    workload: Workload, pulled: Artifact, validated: Artifact, embedded: Artifact
-) -> Chosen:
-    return Chosen(modules=(READERS[pulled.facts["format"]],))

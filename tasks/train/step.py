@@ -29,7 +29,6 @@ from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
-from tasks.data.raw_dataset import READERS
 from tasks.data.shards import SOURCE_MODULE
 from tasks.train.checks import check, check_slowly, notices, try_network
 from tasks.train.ingest import CROPPING, DATALOADER, STREAM
@@ -237,7 +236,7 @@ def _dependencies(workload: Workload, images: Artifact, pulled: Artifact, start:
     if workload.train.lora:
         libraries += ("peft",)
     if images.facts["storage"] == "source":
-        modules += (STREAM, SOURCE_MODULE, READERS[pulled.facts["format"]])
+        modules += (STREAM, SOURCE_MODULE)
         libraries += ("pillow", "pyarrow")
     return Chosen(modules, libraries)
 

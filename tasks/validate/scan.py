@@ -1,36 +1,38 @@
-"""Decodes each new image once, in a plan of Ray Data, and writes what it finds to disk.
+"""Decodes each new image once and finds out what is known of it from then on.
 
-Each unit of the data is inspected, and a Parquet file about it is written; nothing comes back to
-the driver. The files remain after a kill, and the next run inspects only the units without one.
+What is found follows from the content of an image, whatever its name and class are. So it is kept
+by the SHA-256 of the encoded image, and the scan of the next version of the data takes it and
+decodes the new images alone. Each unit of the data gets a file; the files remain after a kill, and
+the next run inspects only the units without one.
 """
 
 import hashlib
-import io
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from PIL import Image
+from numpy.typing import NDArray
 
 from models.image import inspect
 from retrain import atomic
 from retrain.runs import console
 from tasks.compute.ray_data import map_units
-from tasks.data import image_table
+from tasks.data.findings import FILE, FINDINGS
 from tasks.data.fingerprint import fingerprints, shrink
+from tasks.data.image_facts import light
 from tasks.data.pixels import digest
-from tasks.data.raw_dataset import RawDataset, RawImage, Unit
-from tasks.validate.known import FILE, MORE, KnownImages
-from tasks.validate.label_names import LabelNames
+from tasks.data.reading import ImageFiles
+from tasks.data.units import Unit, cut
 
-_DATE_TIME, _EXIF, _DATE_TIME_ORIGINAL = 306, 0x8769, 36867  # tags of EXIF
-_TIME = re.compile(r"[1-9]\d{3}:\d\d:\d\d \d\d:\d\d:\d\d")  # a camera without a clock writes zeros
 BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a tenth as large
+SCANNED = FINDINGS.append(pa.field("bytes", pa.int64())).append(pa.field("error", pa.string()))
 
 
 @dataclass(frozen=True)
@@ -38,122 +40,95 @@ class ScanTask:
     """The work on one unit: inspect its images.
 
     Attributes:
-        unit: The images it reads.
-        path: The file about its images: the columns of `tasks.data.image_table` but `unit`, the
-            split from the data's names; `error`, why an image does not decode; and if it does,
-            `fingerprint` and `thumbnail` (`tasks/data/fingerprint.py`); `taken`, the time in its
-            EXIF data, if that is asked for. Of a known image, they are not found again.
+        unit: How many they are, and how large.
+        places: The file and the row of each.
+        path: The file about them: `SCANNED`. `error` says why an image does not decode.
     """
 
     unit: Unit
+    places: Sequence[tuple[str, int]]
     path: Path
 
 
-def scan_units(
-    source: RawDataset,
-    names: LabelNames,
-    folder: Path,
-    with_times: bool = False,
-    earlier: Path | None = None,
-) -> list[Path]:
-    """Inspects the units that have no file in a folder yet, and says how many images were known.
+def scan(files: ImageFiles, images: pa.Table, folder: Path, earlier: Path | None) -> pa.Table:
+    """Inspects images, and says how many of them were known.
 
     Args:
-        source: The data.
-        names: The names of its classes.
-        folder: The folder of the files.
-        with_times: Whether to look for the times in the images' EXIF data.
+        files: Reads the images.
+        images: The index of the data.
+        folder: The folder for the files about the units.
         earlier: An earlier output of `validate`, whose findings are taken.
 
     Returns:
-        The files about all units, in order of the units.
+        A row for each image, in order: `SCANNED`.
 
     Raises:
         ValueError: The data cannot be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tasks = [
-        ScanTask(unit, folder / f"{number:06d}.parquet")
-        for number, unit in enumerate(source.units())
-    ]
-    files = [task.path for task in tasks]
+    tasks = []
+    for number, unit in enumerate(cut(files, images)):
+        part = images.slice(unit.first, unit.rows)
+        places = list(zip(part["file"].to_pylist(), part["row"].to_pylist(), strict=True))
+        tasks.append(ScanTask(unit, places, folder / f"{number:06d}.parquet"))
     missing = [task for task in tasks if not task.path.exists()]
-    images = sum(task.unit.rows for task in missing)
-    known = KnownImages(earlier / FILE) if earlier else None
+    known = earlier / FILE if earlier else None
     if missing:
-        with console.counted("validate", images) as show:
+        total = sum(task.unit.rows for task in missing)
+        with console.counted("validate", total) as show:
             counts = map_units(
-                partial(_inspect, source, names, with_times, known),
+                partial(_inspect, files, known),
                 missing,
                 seconds=sum(task.unit.seconds for task in missing),
                 done=lambda task: show(task.unit.rows),
             )
         if known:
-            console.say(f"validate: {sum(counts):,} of {images:,} images were known")
-    return files
+            console.say(f"validate: {sum(counts):,} of {total:,} images were known")
+    return pa.concat_tables(pq.read_table(task.path, use_threads=False) for task in tasks)
 
 
-def schema() -> pa.Schema:
-    """The columns of a unit's file."""
-    return pa.schema(
-        [
-            *(field for field in image_table.schema() if field.name != "unit"),
-            pa.field("error", pa.string()),
-            *MORE,
-        ]
-    )
+def keep(found: pa.Table, folder: Path) -> None:
+    """Writes what was found of the images that decode, in order of their digests.
+
+    Whether an image decodes may depend on what else is installed, so the others are tried again.
+    """
+    decoded = found.filter(pc.is_null(found["error"])).select(FINDINGS.names)
+    table = decoded.sort_by("sha256").combine_chunks()
+    with pa.OSFile(f"{folder}/{FILE}", "wb") as file, pa.ipc.new_file(file, FINDINGS) as writer:
+        writer.write_table(table)
 
 
-def _inspect(
-    source: RawDataset,
-    names: LabelNames,
-    with_times: bool,
-    known: KnownImages | None,
-    task: ScanTask,
-) -> int:
+def _inspect(files: ImageFiles, known: Path | None, task: ScanTask) -> int:
     """Writes the file about a unit; returns how many of its images were known."""
     count = 0
-    with atomic.replacing(task.path) as aside, pq.ParquetWriter(aside, schema()) as writer:
-        images = source.read(task.unit)
+    with atomic.replacing(task.path) as aside, pq.ParquetWriter(aside, SCANNED) as writer:
+        images = files.read(task.places)
         while batch := list(islice(images, BATCH)):
-            digests = [hashlib.sha256(image.data).hexdigest() for image in batch]
-            found = known.find(digests) if known else {}
-            count += sum(digest in found for digest in digests)
-            rows = _rows(zip(batch, digests, strict=True), names, with_times, found)
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
+            digests = [hashlib.sha256(data).hexdigest() for data in batch]
+            found = _find(known, digests) if known else {}
+            count += sum(sha256 in found for sha256 in digests)
+            rows = _rows(zip(batch, digests, strict=True), found)
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, SCANNED))
     return count
 
 
 def _rows(
-    images: Iterable[tuple[RawImage, str]],
-    names: LabelNames,
-    with_times: bool,
-    found: Mapping[str, Mapping[str, object]],
+    images: Iterable[tuple[bytes, str]], found: Mapping[str, Mapping[str, object]]
 ) -> list[dict[str, object]]:
     rows, decoded, shrunk = [], [], []
-    for image, sha256 in images:
-        row: dict[str, object] = {
-            "split": image.split,
-            "path": image.path,
-            "label": names.of(image),
-            "file": image.file,
-            "row": image.row,
-            "bytes": len(image.data),
-            "sha256": sha256,
-        }
+    for data, sha256 in images:
+        row: dict[str, object] = {"sha256": sha256, "bytes": len(data)}
         rows.append(row)
         if sha256 in found:
             row |= found[sha256]
             continue
         try:
-            properties, pixels = inspect(image.data)
+            properties, pixels = inspect(data)
         except ValueError as error:
             row["error"] = str(error)
             continue
-        row |= asdict(properties)
+        row |= asdict(properties) | light(pixels, properties.format)
         row["pixels"] = digest(pixels)
-        if with_times:
-            row["taken"] = _taken(image.data)
         decoded.append(row)
         shrunk.append(shrink(pixels))
     for row, fingerprint, thumbnail in zip(decoded, *fingerprints(shrunk), strict=True):
@@ -161,10 +136,18 @@ def _rows(
     return rows
 
 
-def _taken(data: bytes) -> str | None:
-    """When an image that decodes was taken, from its EXIF data: `2026:11:23 14:55:02`."""
-    with Image.open(io.BytesIO(data)) as opened:
-        exif = opened.getexif()
-    tags = (exif.get_ifd(_EXIF).get(_DATE_TIME_ORIGINAL), exif.get(_DATE_TIME))
-    times = (_TIME.match(str(tag)) for tag in tags)
-    return next((time[0] for time in times if time), None)
+def _find(known: Path, digests: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What an earlier scan has found of images, by their digests."""
+    table, digests_there = _open(known)
+    wanted = np.array(digests, digests_there.dtype)
+    rows = np.searchsorted(digests_there, wanted)
+    is_known = digests_there[np.minimum(rows, len(digests_there) - 1)] == wanted
+    found = table.take(np.unique(rows[is_known])).to_pylist()
+    return {row["sha256"]: row for row in found}
+
+
+@lru_cache(maxsize=1)
+def _open(file: Path) -> tuple[pa.RecordBatch, NDArray[np.bytes_]]:
+    """The table, and the digests in it; neither is read into memory."""
+    [table] = pa.ipc.open_file(pa.memory_map(str(file))).read_all().to_batches()
+    return table, np.frombuffer(table["sha256"].buffers()[2], "S64")

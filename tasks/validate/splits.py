@@ -16,93 +16,103 @@ With `data.time`, the newest images are test and those before them val, whatever
 """
 
 import hashlib
-import sqlite3
+from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from retrain.workload import Checks, Split
+from tasks.data.fingerprint import look_alikes
 
-# The images that are divided: the others of a class are set aside as bad ones.
-_DIVIDED = (
-    "split IS NULL AND tie IS NOT NULL AND label IS NOT NULL AND other_label IS NULL"
-    " AND shorter_side >= :min_side AND longer_side <= :max_side"
-)
+HELD_OUT = {1: "val", 2: "test"}
 
-# In a class, `tests` ties come first and are test; those before `held` are val. A tie with images
-# of several classes is held out if it is for one of them.
-_BY_PLACE = f"""
-WITH each AS (
-    SELECT DISTINCT label, tie, place(tie) AS place FROM images WHERE {_DIVIDED}
-), ranked AS (
-    SELECT tie, ROW_NUMBER() OVER (of_class ORDER BY place, tie) AS nth,
-        COUNT(*) OVER of_class AS ties,
-        SUM(place < :test) OVER of_class AS tests,
-        SUM(place < :test + :val) OVER of_class AS held,
-        min(:least, COUNT(*) OVER of_class / 3) AS least
-    FROM each WINDOW of_class AS (PARTITION BY label)
-), with_test AS (
-    SELECT *, min(
-        max(tests, least * (:test > 0)), ties - max(least, 1) - least * (:val > 0)
-    ) AS last_test FROM ranked
-), with_val AS (
-    SELECT *, min(max(held, last_test + least * (:val > 0)), ties - max(least, 1)) AS last_val
-    FROM with_test
-)
-UPDATE images SET split = iif(held_out = 2, 'test', 'val') FROM (
-    SELECT tie AS one, MAX((nth <= last_test) + (nth <= last_val)) AS held_out
-    FROM with_val GROUP BY tie
-) WHERE split IS NULL AND tie = one AND held_out > 0
-"""
 
-# The images of one time stay together, and a tie is as old as its newest image.
-_BY_TIME = f"""
-WITH each AS (
-    SELECT tie, MAX(time) AS time, COUNT(*) AS images FROM images
-    WHERE {_DIVIDED} AND time IS NOT NULL GROUP BY tie
-), sorted AS (
-    SELECT tie, SUM(images) OVER () AS total,
-        SUM(images) OVER (ORDER BY time DESC)
-        - SUM(images) OVER (PARTITION BY time) AS newer
-    FROM each
-)
-UPDATE images SET split = iif(is_test, 'test', 'val') FROM (
-    SELECT tie AS one, newer < :test * total AS is_test,
-        newer < :test * total + :val * total AS is_held
-    FROM sorted
-) WHERE split IS NULL AND tie = one AND is_held
-"""
+def find_ties(
+    images: pd.DataFrame,
+    groups: Sequence[str | None],
+    thumbnails: NDArray[np.uint8] | None = None,
+) -> NDArray[np.int64]:
+    """A number for each image that is the same for those that stay in one split.
+
+    Images with the same pixels or the same group get the same number, and so do images that are
+    connected through such images.
+
+    Args:
+        images: The `pixels` and, to compare how they look, the `fingerprint` of each.
+        groups: The group of each; None for one without.
+        thumbnails: uint8 (N, …), of images that stay together if they look the same; None if they
+            do not.
+    """
+    ties = np.array([_code(pixels) for pixels in images["pixels"]], np.int64)
+    if thumbnails is None and not any(group is not None for group in groups):
+        return ties
+    members = np.array(
+        [tie if group is None else _code(group) for group, tie in zip(groups, ties, strict=True)],
+        np.int64,
+    )
+    pairs = [_equal(ties), _equal(members)]
+    if thumbnails is not None:
+        pairs.append(look_alikes(images["fingerprint"].to_numpy(np.int64), thumbnails.__getitem__))
+    return _connect(np.concatenate(pairs, axis=1), members)
 
 
 def assign_splits(
-    database: sqlite3.Connection,
-    fractions: Split,
-    checks: Checks,
-    by_time: bool,
-) -> None:
-    """Sets `split` of the images where the data's names define none.
+    images: pd.DataFrame, fractions: Split, checks: Checks, by_time: bool
+) -> "pd.Series[str]":
+    """The split of each image.
 
     Args:
-        database: A database with the table `images`.
-        fractions: How much of these images `val` and `test` get.
+        images: `split` as the data has it, `label`, `tie`, `time`, and `is_divided`: the others
+            are set aside as bad ones.
+        fractions: How much of the images without a split `val` and `test` get.
         checks: How many images of a class a split should have, where there are three times as many.
         by_time: Whether their times decide.
     """
-    database.create_function("place", 1, _place, deterministic=True)
-    present = {split for (split,) in database.execute("SELECT DISTINCT split FROM images")}
-    values = {
-        "val": 0 if "val" in present else fractions.val,
-        "test": 0 if "test" in present else fractions.test,
-        "least": max(1, checks.min_images_per_class_and_split),
-        "min_side": checks.min_side,
-        "max_side": checks.max_side,
-    }
-    with database:
-        # Of data with some splits, it is the training images that are divided.
-        database.execute("UPDATE images SET split = NULL WHERE split = 'train'")
-        if values["val"] or values["test"]:
-            database.execute(_BY_TIME if by_time else _BY_PLACE, values)
-        database.execute("UPDATE images SET split = 'train' WHERE split IS NULL")
+    present = {*images["split"].dropna()}
+    val = 0.0 if "val" in present else fractions.val
+    test = 0.0 if "test" in present else fractions.test
+    splits = images["split"].where(images["split"] != "train")  # it is these that are divided
+    if val or test:
+        free = images[images["is_divided"] & splits.isna()]
+        least = max(1, checks.min_images_per_class_and_split)
+        held = _newest(free, val, test) if by_time else _first_places(free, val, test, least)
+        splits = splits.fillna(images["tie"].map(held.map(HELD_OUT)))
+    return splits.fillna("train")
+
+
+def _first_places(free: pd.DataFrame, val: float, test: float, least: int) -> "pd.Series[int]":
+    """The ties that are held out by their places: 1 for val and 2 for test, by tie."""
+    each = free[["label", "tie"]].drop_duplicates()
+    places = {tie: _place(tie) for tie in each["tie"].unique().tolist()}
+    each = each.assign(place=each["tie"].map(places)).sort_values(["label", "place", "tie"])
+    of_class = each.groupby("label")
+    nth, ties = of_class.cumcount() + 1, of_class["tie"].transform("size")
+    tests = (each["place"] < test).groupby(each["label"]).transform("sum")
+    held = (each["place"] < test + val).groupby(each["label"]).transform("sum")
+    wanted = np.minimum(least, ties // 3)
+    trained = np.maximum(wanted, 1)
+    last_test = np.minimum(
+        np.maximum(tests, wanted * (test > 0)), ties - trained - wanted * (val > 0)
+    )
+    last_val = np.minimum(np.maximum(held, last_test + wanted * (val > 0)), ties - trained)
+    # A tie with images of several classes is held out if it is for one of them.
+    held_out = ((nth <= last_test).astype(int) + (nth <= last_val)).groupby(each["tie"]).max()
+    found: pd.Series[int] = held_out[held_out > 0]
+    return found
+
+
+def _newest(free: pd.DataFrame, val: float, test: float) -> "pd.Series[int]":
+    """The ties that are held out by their times: 1 for val and 2 for test, by tie.
+
+    The images of one time stay together, and a tie is as old as its newest image.
+    """
+    ties = free.dropna(subset=["time"]).groupby("tie")["time"].agg(["max", "size"])
+    of_time = ties.groupby("max")["size"].sum().sort_index(ascending=False)
+    newer = ties["max"].map(of_time.cumsum() - of_time)
+    total = of_time.sum()
+    is_test, is_held = newer < test * total, newer < test * total + val * total
+    return (is_held.astype(int) + (is_test & is_held))[is_held]
 
 
 def _place(tie: int) -> float:
@@ -111,12 +121,12 @@ def _place(tie: int) -> float:
     return (int.from_bytes(digest[:8], "big") >> 12) / 2**52
 
 
-def code(text: str) -> int:
+def _code(text: str) -> int:
     """A number of 64 bits for a text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
-def equal(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def _equal(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Pairs (2, P) of the indices of equal values, enough of them to connect all that are equal."""
     order = np.argsort(values, kind="stable")
     in_order = values[order]
@@ -124,7 +134,7 @@ def equal(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.stack([order[same], order[same + 1]])
 
 
-def connect(pairs: NDArray[np.int64], names: NDArray[np.int64]) -> NDArray[np.int64]:
+def _connect(pairs: NDArray[np.int64], names: NDArray[np.int64]) -> NDArray[np.int64]:
     """The smallest name among all that each is connected with.
 
     Args:

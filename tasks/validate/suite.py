@@ -1,23 +1,22 @@
-"""Checks the data with Great Expectations suites over tables about the images.
+"""Checks the data with Great Expectations suites over data frames about the images.
 
-Great Expectations cannot read images, so each table has a row per image, class or split. The tables
-are in a database (`tasks/validate/image_database.py`) and are checked there by SQL: with data
-frames, the memory grew with the number of images. A result has counts and a few examples; the query
-that Great Expectations gives finds all rows that failed. Such a query is meant for display: it
-quotes strings as Python does, not as SQL does. So an expectation compares numbers or checks for
-NULL, and what is wrong with a string has a separate column.
+Great Expectations cannot read images, so each frame has a row per image, class or split.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from sqlite3 import Row
 from typing import Any
 
 import great_expectations as gx
+import pandas as pd
 from great_expectations import expectations as gxe
 
 from retrain.workload import Checks
+
+NUMBER = "number"  # the column with the numbers of the rows
+# What a result has of each row that failed, beside a few examples.
+LONG = ("unexpected_list", "unexpected_index_list", "unexpected_index_query")
 
 # What can be done about classes and splits with too few images.
 REMEDY = (
@@ -39,7 +38,7 @@ class Rule:
 
     fault: str
     expectation: gx.expectations.Expectation
-    reason: Callable[[Row], str]
+    reason: Callable[[Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True)
@@ -48,17 +47,13 @@ class Finding:
 
     Attributes:
         rule: The rule.
-        number: The index of the rule among the rules of its table.
-        rows: The number of rows of the table.
-        failed: The number of rows that failed.
-        query: Selects the key of those that failed, among others.
+        rows: How many rows the table has.
+        failed: The numbers of those that failed, in order.
     """
 
     rule: Rule
-    number: int
     rows: int
-    failed: int
-    query: str
+    failed: Sequence[int]
 
 
 def image_rules(checks: Checks) -> list[Rule]:
@@ -82,12 +77,12 @@ def image_rules(checks: Checks) -> list[Rule]:
         Rule(
             f"images with a side below checks.min_side {checks.min_side}",
             gxe.ExpectColumnValuesToBeBetween(column="shorter_side", min_value=checks.min_side),
-            lambda image: f"{image['width']} x {image['height']} pixels is too small",
+            lambda image: f"{image['width']:.0f} x {image['height']:.0f} pixels is too small",
         ),
         Rule(
             f"images with a side above checks.max_side {checks.max_side}",
             gxe.ExpectColumnValuesToBeBetween(column="longer_side", max_value=checks.max_side),
-            lambda image: f"{image['width']} x {image['height']} pixels is too large",
+            lambda image: f"{image['width']:.0f} x {image['height']:.0f} pixels is too large",
         ),
         *_shared_rules(checks),
     ]
@@ -169,11 +164,10 @@ class SuiteRunner:
             Expectations.
     """
 
-    def __init__(self, database: Path, docs: Path) -> None:
+    def __init__(self, docs: Path) -> None:
         """Sets Great Expectations up.
 
         Args:
-            database: The SQLite file with the tables.
             docs: The folder of the Data Docs: HTML to open at `index.html`, with a network, from
                 which it takes its style.
         """
@@ -194,48 +188,47 @@ class SuiteRunner:
                 },
             },
         )
-        self._source = self._context.data_sources.add_sqlite(
-            "retrain", connection_string=f"sqlite:///{database}"
-        )
+        self._source = self._context.data_sources.add_pandas("retrain")
 
-    def check(self, table: str, key: str, rules: Sequence[Rule]) -> list[Finding]:
+    def check(self, table: str, rows: pd.DataFrame, rules: Sequence[Rule]) -> list[Finding]:
         """Checks one table.
 
         Args:
             table: The name of the table; each table is checked once.
-            key: The column whose values are distinct.
+            rows: Its rows.
             rules: Rules with distinct expectations.
 
         Returns:
             The rules that failed, in their order.
         """
-        asset = self._source.add_table_asset(table, table_name=table)
+        asset = self._source.add_dataframe_asset(table)
         for rule in rules:
             rule.expectation.notes = rule.fault
         suite = gx.ExpectationSuite(name=table, expectations=[rule.expectation for rule in rules])
         definition = gx.ValidationDefinition(
             name=table,
-            data=asset.add_batch_definition_whole_table(table),
+            data=asset.add_batch_definition_whole_dataframe(table),
             suite=self._context.suites.add(suite),
         )
         outcome = self._context.validation_definitions.add(definition).run(
+            batch_parameters={"dataframe": rows.assign(**{NUMBER: range(len(rows))})},
             result_format={
-                "result_format": "SUMMARY",
-                "unexpected_index_column_names": [key],
-                "return_unexpected_index_query": True,
-            }
+                "result_format": "COMPLETE",
+                "unexpected_index_column_names": [NUMBER],
+            },
         )
-        self.results.append(outcome.to_json_dict())
         results = {result.expectation_config.notes: result for result in outcome.results}
         findings = []
-        for number, rule in enumerate(rules):
-            result = results[rule.fault]
-            if not result.success:
-                # Absent if the expectation itself raised; the result then has its traceback.
-                assert "unexpected_index_query" in result.result, result.exception_info
-                query = result.result["unexpected_index_query"].rstrip(";")
-                counts = (result.result["element_count"], result.result["unexpected_count"])
-                findings.append(Finding(rule, number, *counts, query))
+        for rule in rules:
+            found = results[rule.fault]
+            # Absent if the expectation itself raised; the result then has its traceback.
+            assert "element_count" in found.result, found.exception_info
+            failed = [int(row[NUMBER]) for row in found.result.get("unexpected_index_list") or ()]
+            if not found.success:
+                findings.append(Finding(rule, len(rows), sorted(failed)))
+            for name in LONG:
+                found.result.pop(name, None)
+        self.results.append(outcome.to_json_dict())
         return findings
 
     def write_docs(self) -> None:

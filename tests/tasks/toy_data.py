@@ -13,6 +13,8 @@ from PIL import Image
 from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
+from retrain.workload import Data
+from tasks.data import index
 
 # 32 x 32 pixels, four squares: white and black; written by libheif.
 HEIC = base64.b64decode(
@@ -72,9 +74,13 @@ def write_parquet(path: Path, images: list, labels: list, *, names=None, **optio
     pq.write_table(table, path, **options)
 
 
-def pulled(folder: Path, format: str) -> Artifact:
-    """The output of `pull`; its images are below `folder / "data"`."""
-    return Artifact("pull", "key", "digest", folder, {"format": format})
+def pulled(folder: Path, format: str = "auto", **data: str) -> Artifact:
+    """The output of `pull` for the images below `folder / "data"`."""
+    found = index.build(folder / "data", Data(path="data", format=format, **data))
+    pq.write_table(found.images, folder / index.FILE)
+    facts = {"format": found.format, "images": len(found.images)}
+    facts["image_column"] = found.files.image_column
+    return Artifact("pull", "key", "digest", folder, facts)
 
 
 def workspace(root: Path, step: str, earlier: Path | None = None) -> Workspace:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain.errors import UsageError
-from tasks.data import raw_dataset
+from tasks.data import units
 from tasks.predict import inputs
 from tasks.predict.inputs import open_source
 from tests.tasks.toy_data import png, write_files, write_parquet
@@ -20,7 +20,7 @@ def read(folder, column=None):
 
 
 def test_a_folder_is_read_at_any_depth_whatever_its_folders_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 2)
+    monkeypatch.setattr(units, "WORTH_ROWS", 2)
     files = {"train/a/1.png": png(1), "b.png": png(2), "c/d/e/f.JPG": b"no image", "b/9": png(3)}
     write_files(tmp_path, files | {"notes.txt": b"", ".hidden.png": png(4)})
     write_files(tmp_path, {os.fsdecode(b"caf\xe9.png"): png(5)})  # a name that is no UTF-8

@@ -19,7 +19,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
-from tasks.data import package, raw_dataset
+from tasks.data import package, units
 from tasks.data.champion import Registered
 from tasks.predict import predict as module
 from tasks.predict.inputs import Source, open_source
@@ -39,11 +39,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from retrain.store import Store
-from tasks.data import raw_dataset
+from tasks.data import units
 from tasks.predict.predict import Worker, predict
 from tests.tasks.predict.test_predict import registered, source
 
-raw_dataset.WORTH_ROWS = int(sys.argv[4])
+units.WORTH_ROWS = int(sys.argv[4])
 write = Worker.__call__
 
 def killed(self, unit):
@@ -99,7 +99,7 @@ def toy(tmp_path_factory) -> Toy:
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", UNIT)
+    monkeypatch.setattr(units, "WORTH_ROWS", UNIT)
 
 
 def images() -> dict[str, bytes]:
@@ -127,7 +127,7 @@ def first(toy, folder, tmp_path_factory):
     """What the older package answers, whose code differs from this clone's; and the file."""
     place = tmp_path_factory.mktemp("first")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(raw_dataset, "WORTH_ROWS", UNIT)
+        patch.setattr(units, "WORTH_ROWS", UNIT)
         written, _ = predict(
             toy.older, source(folder), place / "out.parquet", Store(place / "store")
         )

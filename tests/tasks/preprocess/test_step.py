@@ -10,7 +10,7 @@ from retrain.outputs import list_files
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Images
 from tasks.compute import ray_data
-from tasks.data import raw_dataset
+from tasks.data import units
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
@@ -29,7 +29,7 @@ def run(tmp_path, format="folders", images=IMAGES):
     facts = validate(DATA, CHECKS, raw, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     space = workspace(tmp_path, "preprocess")
-    return preprocess(DATA, images, raw, validated, space), space.folder
+    return preprocess(images, raw, validated, space), space.folder
 
 
 def write_digits(root, format="folders"):
@@ -86,6 +86,7 @@ def test_the_files_are_those_of_the_layout(tmp_path):
         ),
     ]
     columns = ["path", "label", "sha256", "pixels", "file", "row"]
+    columns += ["width", "height", "brightness", "contrast"]
     assert list(pd.read_parquet(folder / "train/rows.parquet")) == columns
 
 
@@ -94,7 +95,7 @@ def test_many_tasks_write_the_same_images_as_one_in_the_same_order(tmp_path, mon
     for name in ("one", "many"):
         write_digits(tmp_path / name, format)
     _, one = run(tmp_path / "one", format)
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 5)
+    monkeypatch.setattr(units, "WORTH_ROWS", 5)
     _, many = run(tmp_path / "many", format)
     assert len(list((one / "train").glob("*.npy"))) == 2
     assert len(list((many / "train").glob("*.npy"))) >= 9
@@ -118,7 +119,7 @@ def test_images_that_were_set_aside_are_left_out(tmp_path):
 
 
 def test_the_bytes_are_the_same_in_this_process_and_by_a_plan(tmp_path, monkeypatch, ray_session):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 7)
+    monkeypatch.setattr(units, "WORTH_ROWS", 7)
     listed = []
     for worth in (False, True):
         monkeypatch.setattr(ray_data, "_is_worth_a_plan", lambda _, worth=worth: worth)
@@ -128,7 +129,7 @@ def test_the_bytes_are_the_same_in_this_process_and_by_a_plan(tmp_path, monkeypa
 
 
 def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 2)
+    monkeypatch.setattr(units, "WORTH_ROWS", 2)
     write_digits(tmp_path)
     expected = list_files(run(tmp_path)[1])
     lost, *kept = sorted((tmp_path / "preprocess-scratch").glob("*/images-*"))
@@ -147,8 +148,6 @@ def test_training_images_that_are_not_prepared_stay_in_the_data(tmp_path):
     assert sorted(path.name for path in (folder / "train").iterdir()) == names
     rows = pd.read_parquet(folder / "train/rows.parquet")
     assert json.loads((folder / "train/source.json").read_text()) == {
-        "format": "folders",
         "image_column": None,
-        "label_column": None,
         "bytes": sum(len(files[file]) for file in rows["file"]),
     }

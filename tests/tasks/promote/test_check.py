@@ -6,10 +6,10 @@ import pytest
 
 import models
 from retrain.registry import packages, versions
-from tasks.data.raw_dataset import open_raw_dataset
+from tasks.data.reading import open_images
 from tasks.promote import check, package as packaging
 from tasks.promote.personal import roll_back
-from tests.tasks.promote.conftest import COLUMNS, COMPARE, ROWS, history, train
+from tests.tasks.promote.conftest import COMPARE, ROWS, history, train
 from tests.tasks.toy_model import IMAGES, LABELS, write_model, write_scores
 
 pytestmark = pytest.mark.usefixtures("few_calls")
@@ -56,7 +56,7 @@ def test_a_package_answers_within_the_tolerance_in_either_precision(
     scores = write_scores(project.root / "scores", trained, ROWS, precision)
     folder = project.root / "package"
     packaging.write_package(trained.folder / "model", precision, {}, folder)
-    asked = list(check.sample(open_raw_dataset(COLUMNS, images[0]), images[1].folder))
+    asked = list(check.sample(open_images(images[0]), images[1].folder))
     assert [image.path for image in asked] == [f"{row}.png" for row in range(ROWS)]
     example = check.example_of(folder, asked, scores.folder)
     example.write(tmp_path / "example.parquet")
@@ -75,7 +75,7 @@ def test_the_check_runs_the_code_of_the_package_and_not_the_projects(project, im
     kept = "return np.asarray(image)"
     assert kept in text
     decoder.write_text(text.replace(kept, "return 255 - np.asarray(image)"))
-    asked = check.sample(open_raw_dataset(COLUMNS, images[0]), images[1].folder)
+    asked = check.sample(open_images(images[0]), images[1].folder)
     example = check.example_of(folder, asked, scores.folder)
     with pytest.raises(ValueError, match="where the evaluation says"):
         check.check_answers(folder, example, tmp_path)

@@ -23,20 +23,15 @@ def find(tmp_path):
         write_files(tmp_path / "data", files)
         data, checks = Data(path="data"), Checks(min_images_per_class=1)
         space = workspace(tmp_path, "validate")
-        facts = validate(data, checks, pulled(tmp_path, "folders"), space)
+        facts = validate(data, checks, pulled(tmp_path), space)
         validated = Artifact("validate", "key", "digest", space.folder, facts)
-        labels = [
-            label
-            for split in image_table.SPLITS
-            for table in image_table.read_split(space.folder, split, ["label"])
-            for label in table["label"].to_pylist()
-        ]
+        labels = image_table.read_split(space.folder, columns=["label"])["label"].to_pylist()
         embeddings = np.random.default_rng(0).normal(size=(len(labels), 4)).astype(np.float32)
         embeddings[:, 0] += [9 * (label == "cat") for label in labels]
         np.save(tmp_path / EMBEDDINGS, embeddings)
         embedded = Artifact("embed_with_champion", "key", "digest", tmp_path, {})
         space = workspace(tmp_path, "find_suspects")
-        counts = find_suspects(data, pulled(tmp_path, "folders"), validated, embedded, space)
+        counts = find_suspects(pulled(tmp_path), validated, embedded, space)
         return counts, [*review_list.read(space.folder)]
 
     return found

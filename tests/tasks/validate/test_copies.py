@@ -12,8 +12,6 @@ from tests.tasks.validate.validating import (
     run,
 )  # fmt: skip
 
-pytestmark = pytest.mark.usefixtures("ray_session")
-
 
 def photos():
     """A smooth picture of its own for each name."""

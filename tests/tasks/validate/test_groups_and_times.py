@@ -13,8 +13,6 @@ from retrain.workload import Split
 from tests.tasks.toy_data import encoded, png
 from tests.tasks.validate.validating import FILES, TOLERANT, quarantine, rejection, run
 
-pytestmark = pytest.mark.usefixtures("ray_session")
-
 
 def divided(tmp_path, files, kind="folders", **data):
     """The accepted images, by path, of data without splits."""

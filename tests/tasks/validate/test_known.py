@@ -7,7 +7,7 @@ import pytest
 from models.image import inspect
 from retrain.outputs import list_files
 from tasks.compute import ray_data
-from tasks.data import raw_dataset
+from tasks.data import units
 from tasks.validate import scan
 from tests.tasks.toy_data import png
 from tests.tasks.validate.validating import FILES, TOLERANT, again, run
@@ -28,7 +28,7 @@ def content(folder):
 
 def two_weeks(tmp_path, monkeypatch):
     """The folder of the second week from the first, and that from nothing."""
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 3)
+    monkeypatch.setattr(units, "WORTH_ROWS", 3)
     places = [tmp_path / name for name in ("first", "second", "anew")]
     _, earlier = run(places[0], FILES | {"train/dog/broken.png": b"broken"}, TOLERANT)
     moved = dict(FILES)

@@ -2,16 +2,12 @@
 
 import shutil
 
-import pytest
-
-from tasks.data import raw_dataset
+from tasks.data import units
 from tests.tasks.validate.validating import FILES, NAMES, rejection, run
-
-pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 def test_a_run_that_was_killed_goes_on_with_the_units_that_are_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 3)
+    monkeypatch.setattr(units, "WORTH_ROWS", 3)
     written = (run(tmp_path, FILES)[1] / "images.parquet").read_bytes()
     lost, *kept = sorted((tmp_path / "validate-scratch/inspected").glob("*.parquet"))
     assert len(kept) == 5

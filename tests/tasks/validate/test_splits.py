@@ -2,51 +2,37 @@
 
 import hashlib
 from collections import Counter
-from contextlib import closing
-from itertools import count
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 import pytest
 
 from retrain.workload import Checks, Split
-from tasks.validate.image_database import ImageDatabase
-from tasks.validate.scan import schema
+from tasks.data.fingerprint import THUMBNAIL
+from tasks.validate.splits import assign_splits, find_ties
 
 FRACTIONS = Split(val=0.1, test=0.2)
 
 
-@pytest.fixture
-def divide(tmp_path):
+def divide(labels, pixels=None, *, given=None, groups=None, times=None, prints=None, near=False,
+           fractions=FRACTIONS, least=1):  # fmt: skip
     """The split of each image, by its pixels' number."""
-    files = count()
-
-    def call(labels, pixels=None, *, given=None, groups=None, times=None, prints=None, near=False,
-             fractions=FRACTIONS, least=1):  # fmt: skip
-        size = len(labels)
-        known = {
-            "split": pa.array(given or [None] * size, pa.string()),
-            "label": pa.array(labels, pa.string()),
-            "width": [8] * size,
-            "height": [8] * size,
+    size = len(labels)
+    images = pd.DataFrame(
+        {
+            "split": pd.Series(given or [None] * size, dtype="str"),
+            "label": labels,
             "pixels": [f"{number:x}" for number in (range(size) if pixels is None else pixels)],
             "fingerprint": prints or [0] * size,
+            "time": times or [None] * size,
         }
-        others = {field.name: pa.nulls(size, field.type) for field in schema()}
-        images = pa.table(others | known)
-        told = {"groups": groups or [None] * size, "times": times or [None] * size}
-        checks = Checks(min_images_per_class_and_split=least)
-        with closing(ImageDatabase(tmp_path / f"{next(files)}.sqlite")) as database:
-            for part in (slice(0, size // 2), slice(size // 2, size)):
-                some = {name: values[part] for name, values in told.items()}
-                database.add(0, images.slice(part.start, part.stop - part.start), **some)
-            database.find("other_label")
-            database.tie(near)
-            database.assign_splits(fractions, checks, by_time=times is not None)
-            rows = database.select("SELECT split FROM images ORDER BY image")
-            return [row["split"] for row in rows]
-
-    return call
+    )
+    of_pixels = images.groupby("pixels")["label"]
+    images["is_divided"] = of_pixels.transform("min") == of_pixels.transform("max")
+    thumbnails = np.zeros((size, THUMBNAIL), np.uint8) if near else None
+    images["tie"] = find_ties(images, groups or [None] * size, thumbnails)
+    checks = Checks(min_images_per_class_and_split=least)
+    return list(assign_splits(images, fractions, checks, by_time=times is not None))
 
 
 def drawn(rng, classes, most):
@@ -56,7 +42,7 @@ def drawn(rng, classes, most):
     return labels, rng.permutation(10**6)[: len(labels)].tolist()
 
 
-def test_large_classes_are_divided_in_the_given_fractions_and_always_alike(divide):
+def test_large_classes_are_divided_in_the_given_fractions_and_always_alike():
     splits = divide(["a", "b"] * 5_000)
     shares = {split: count / 10_000 for split, count in Counter(splits).items()}
     assert shares == pytest.approx({"train": 0.7, "val": 0.1, "test": 0.2}, abs=0.015)
@@ -65,7 +51,7 @@ def test_large_classes_are_divided_in_the_given_fractions_and_always_alike(divid
 
 
 @pytest.mark.parametrize("least", [1, 2, 5])
-def test_a_class_has_enough_images_in_each_split_where_it_has_three_times_as_many(divide, least):
+def test_a_class_has_enough_images_in_each_split_where_it_has_three_times_as_many(least):
     rng = np.random.default_rng(least)
     for _ in range(7):
         labels, pixels = drawn(rng, 20, 20)
@@ -76,7 +62,7 @@ def test_a_class_has_enough_images_in_each_split_where_it_has_three_times_as_man
             assert counts[label, "train"]
 
 
-def test_the_order_of_the_images_changes_nothing(divide):
+def test_the_order_of_the_images_changes_nothing():
     rng = np.random.default_rng(0)
     labels, pixels = drawn(rng, 10, 20)
     splits, order = divide(labels, pixels), rng.permutation(len(labels))
@@ -84,7 +70,7 @@ def test_the_order_of_the_images_changes_nothing(divide):
     assert shuffled == [splits[n] for n in order]
 
 
-def test_no_training_image_is_ever_held_out_because_others_come(divide):
+def test_no_training_image_is_ever_held_out_because_others_come():
     """But for classes so small that all their images would have been held out."""
     rng = np.random.default_rng(0)
     moved = Counter()
@@ -105,7 +91,7 @@ def test_no_training_image_is_ever_held_out_because_others_come(divide):
     )
 
 
-def test_the_same_pixels_are_in_one_split_whatever_they_are_called(divide):
+def test_the_same_pixels_are_in_one_split_whatever_they_are_called():
     pixels = np.random.default_rng(0).integers(0, 300, 1_000).tolist()
     for wrong in (0, 100):
         labels = [f"class {number % 40}" for number in pixels]
@@ -115,7 +101,7 @@ def test_the_same_pixels_are_in_one_split_whatever_they_are_called(divide):
         assert {*splits} == {"train", "val", "test"}
 
 
-def test_a_group_is_never_divided(divide):
+def test_a_group_is_never_divided():
     rng = np.random.default_rng(0)
     for _ in range(10):
         labels = [f"class {number}" for number in rng.integers(0, 6, 400)]
@@ -129,7 +115,7 @@ def test_a_group_is_never_divided(divide):
             }
 
 
-def test_a_group_keeps_its_split_when_its_images_and_others_come(divide):
+def test_a_group_keeps_its_split_when_its_images_and_others_come():
     groups = [f"patient {number % 100}" for number in range(1_000)]
     before = dict(zip(groups, divide(["a"] * 500, groups=groups[:500]), strict=False))
     more = [*groups, *(f"new {number % 50}" for number in range(500))]
@@ -137,7 +123,7 @@ def test_a_group_keeps_its_split_when_its_images_and_others_come(divide):
     assert {group: after[group] for group in before} == before
 
 
-def test_groups_that_share_an_image_are_one(divide):
+def test_groups_that_share_an_image_are_one():
     for trial in range(8):
         groups = [f"{trial} {n // 10}" for n in range(100)]
         pixels = [*range(99), 0]  # the last one is the first of another patient
@@ -145,7 +131,7 @@ def test_groups_that_share_an_image_are_one(divide):
         assert len({*splits[:10], *splits[90:]}) == 1
 
 
-def test_images_that_look_the_same_can_be_a_group(divide):
+def test_images_that_look_the_same_can_be_a_group():
     rng = np.random.default_rng(0)
     prints = rng.integers(1, 1 << 60, 100).tolist()
     chains = [p ^ ((1 << bits) - 1) for p in prints for bits in (0, 3, 6, 9)]  # 3 bits by 3
@@ -155,14 +141,14 @@ def test_images_that_look_the_same_can_be_a_group(divide):
     assert not (alone == alone[:, :1]).all()
 
 
-def test_the_newest_images_are_test_and_those_before_them_val(divide):
-    times = [f"2026-{month:02}-{day:02}" for month in range(1, 11) for day in range(1, 11)]
+def test_the_newest_images_are_test_and_those_before_them_val():
+    times = [float(40 * month + day) for month in range(1, 11) for day in range(1, 11)]
     order = np.random.default_rng(0).permutation(100)
     splits = divide(["a", "b"] * 50, times=[times[n] for n in order])
     assert splits == ["train" if n < 70 else "val" if n < 80 else "test" for n in order]
 
 
-def test_images_of_one_time_and_of_one_group_stay_together_over_time(divide):
+def test_images_of_one_time_and_of_one_group_stay_together_over_time():
     times = [float(number // 7) for number in range(100)]
     splits = divide(["a"] * 100, times=times)
     assert len({*zip(times, splits, strict=True)}) == len({*times})
@@ -173,7 +159,7 @@ def test_images_of_one_time_and_of_one_group_stay_together_over_time(divide):
 
 @pytest.mark.parametrize(("there", "lacking"), [("test", "val"), ("val", "test")])
 @pytest.mark.parametrize("times", [None, [float(number) for number in range(4_000)]])
-def test_a_lacking_split_is_taken_out_of_train_alone(divide, there, lacking, times):
+def test_a_lacking_split_is_taken_out_of_train_alone(there, lacking, times):
     given = ["train"] * 3_000 + [there] * 1_000
     fractions = Split(val=0.2, test=0.2)
     splits = np.array(divide(["a"] * 4_000, given=given, times=times, fractions=fractions))
@@ -182,6 +168,6 @@ def test_a_lacking_split_is_taken_out_of_train_alone(divide, there, lacking, tim
     assert (splits[:3_000] == lacking).mean() == pytest.approx(0.2, abs=0.025)
 
 
-def test_given_splits_stay(divide):
+def test_given_splits_stay():
     given = ["train"] * 5 + ["val"] * 50 + ["test"] * 5
     assert divide(["a"] * 60, given=given) == given

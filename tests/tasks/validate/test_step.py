@@ -26,8 +26,6 @@ from tests.tasks.validate.validating import (
     run,
 )  # fmt: skip
 
-pytestmark = pytest.mark.usefixtures("ray_session")
-
 
 def test_good_data_is_accepted_and_described(tmp_path):
     facts, folder = run(tmp_path, FILES)
@@ -36,18 +34,22 @@ def test_good_data_is_accepted_and_described(tmp_path):
         "quarantined": 0,
         "classes": {"cat": 9, "dog": 9},
         "near_duplicates": 0,
+        "corrected": 0,
         "test_rows": digest_of_split(folder, "test"),
     }
     rows = pq.read_table(folder / "images.parquet")
     assert rows.column_names == [
-        *("unit", "split", "path", "label", "file", "row"),
-        *("width", "height", "mode", "bytes", "sha256", "pixels"),
+        *("split", "path", "label", "file", "row", "width", "height", "mode", "format"),
+        *("camera", "taken", "brightness", "contrast", "bytes", "sha256", "pixels"),
     ]
-    order = [(row["unit"], row["file"], row["row"]) for row in rows.to_pylist()]
+    order = [(row["file"], row["row"]) for row in rows.to_pylist()]
     assert order == sorted(order)
     data = FILES["test/cat/0.png"]
-    assert rows.to_pylist()[0] == {
-        "unit": 0,
+    first = rows.to_pylist()[0]
+    light = {name: first.pop(name) for name in ("brightness", "contrast")}
+    grey = inspect(data)[1] / 255
+    assert light == pytest.approx({"brightness": grey.mean(), "contrast": grey.std()})
+    assert first == {
         "split": "test",
         "path": "test/cat/0.png",
         "label": "cat",
@@ -56,6 +58,9 @@ def test_good_data_is_accepted_and_described(tmp_path):
         "width": 8,
         "height": 8,
         "mode": "L",
+        "format": "PNG",
+        "camera": None,
+        "taken": None,
         "bytes": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
         "pixels": digest(inspect(data)[1]),

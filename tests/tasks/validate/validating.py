@@ -33,8 +33,9 @@ def run(tmp_path, files, checks=CHECKS, kind="folders", earlier=None, **data):
     """The facts and the folder of a validation; `data` is what the user says of it."""
     write_files(tmp_path / "data", files)
     space = workspace(tmp_path, "validate", earlier)
-    data = Data(path="data", **data)
-    return validate(data, checks, pulled(tmp_path, kind), space), space.folder
+    config = Data(path="data", **data)
+    names = {name: data[name] for name in ("label_names",) if name in data}
+    return validate(config, checks, pulled(tmp_path, kind, **names), space), space.folder
 
 
 def rejection(tmp_path, files, checks=CHECKS, **data):
