@@ -103,6 +103,16 @@ def test_what_is_wrong_is_found_shown_and_taken_over(clone, wrong, found):
     assert again["changes"] == []
     corrected = corrections.read(place_of_images(clone))
     assert corrected == {row["sha256"]: row["proposed"] for row in right}
+    kept = (clone.root / found["look"]["csv"]).read_bytes()
+    after = clone.json("suspects", "photos")
+    assert after["suspects"]["rows"] == found["suspects"]["rows"]
+    assert after["suspects"]["noise"] < found["suspects"]["noise"] / 2
+    assert after["look"]["csv"] != found["look"]["csv"]
+    filled = clone.root / after["look"]["csv"]
+    filled.write_text("what a person has filled in")
+    clone.json("suspects", "photos", "--refresh")
+    assert filled.read_text() == "what a person has filled in"
+    assert (clone.root / found["look"]["csv"]).read_bytes() == kept
 
 
 @pytest.mark.slow
