@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tasks.data.findings import FINDINGS, PROPERTIES
 from tasks.data.index import COLUMNS
-from tasks.data.reading import ImageFiles
+from tasks.data.reading import ImageFiles, places_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,6 +130,6 @@ def read_images(files: ImageFiles, images: pa.Table) -> Iterator[AcceptedImage]:
         images: Some rows of the table, in order.
     """
     columns = (images[name].to_pylist() for name in ("path", "label", "sha256", "pixels"))
-    places = zip(images["file"].to_pylist(), images["row"].to_pylist(), strict=True)
-    for data, path, label, sha256, pixels in zip(files.read(places), *columns, strict=True):
+    encoded = files.read(places_of(images))
+    for data, path, label, sha256, pixels in zip(encoded, *columns, strict=True):
         yield AcceptedImage(path, label, sha256, data, pixels)

@@ -22,7 +22,7 @@ from retrain.workload import Data
 from tasks.data.corrections import FILE as CORRECTIONS
 from tasks.data.image_lists import SUFFIXES, ImageList, join_lists, label_of, read_list
 from tasks.data.listing import list_files
-from tasks.data.reading import ImageFiles
+from tasks.data.reading import ImageFiles, Place
 from tasks.data.splits import ALIASES, split_of
 
 if TYPE_CHECKING:
@@ -84,12 +84,30 @@ class Index:
     images: pa.Table
 
 
+@dataclass(frozen=True)
+class Images:
+    """Images without classes, in order of the files' names and of the rows in them.
+
+    Attributes:
+        files: Reads them.
+        places: Where they are.
+        paths: Their names in reports.
+        sizes: Their sizes in bytes, roughly.
+    """
+
+    files: ImageFiles
+    places: Sequence[Place]
+    paths: Sequence[str]
+    sizes: Sequence[int]
+
+
 def build(root: Path, data: Data, splits: Mapping[str, str] | None = None) -> Index:
     """Lists the images of a folder, with their classes.
 
     Args:
         root: The folder.
-        data: `format`, `image_column`, `label_column` and `label_names`.
+        data: `format`, `image_column`, `label_column`, `label_names`, and `group`, which says that
+            there are folders below those of the classes.
         splits: The split of each file, where the source of the data says so; other files do not
             belong to the data then.
 
@@ -136,8 +154,8 @@ def own_columns(images: pa.Table, ours: Iterable[str] = ()) -> pa.Table:
     return images.select([name for name in images.column_names if name not in left_out])
 
 
-def unlabelled(root: Path, image_column: str | None = None) -> Index:
-    """Lists the images of a folder at any depth, or of its Parquet files; without classes.
+def list_unlabelled(root: Path, image_column: str | None = None) -> Images:
+    """Lists the images of a folder at any depth, or of its Parquet files, whatever they are called.
 
     Args:
         root: The folder.
@@ -150,16 +168,18 @@ def unlabelled(root: Path, image_column: str | None = None) -> Index:
     names = [name for name in files if not is_no_image(name)]
     tables = [name for name in names if name.endswith(".parquet")]
     if not tables:
-        rows = {"file": names, "path": names, "bytes": [files[name] for name in names]}
-        return Index("folders", ImageFiles(root), _as_table(rows))
-    if len(tables) < len(names):
-        raise ValueError("there are Parquet files and images: name one of them.")
+        places = [(name, 0) for name in names]
+        return Images(ImageFiles(root), places, names, [files[name] for name in names])
+    if any(map(_is_image, names)):
+        raise ValueError("holds Parquet files and images: name one of them.")
     parts, column = [], None
     for name in tables:
         with _open(root, name) as parquet:
             column = _column(name, parquet.schema_arrow, "--image-column", image_column)
             parts.append(_rows_of(name, parquet, column, ()))
-    return Index("parquet", ImageFiles(root, column), _as_table(_joined(parts)))
+    rows = _joined(parts)
+    places = list(zip(rows["file"], rows["row"], strict=True))
+    return Images(ImageFiles(root, column), places, rows["path"], rows["bytes"])
 
 
 def is_no_image(name: str) -> bool:
@@ -190,7 +210,8 @@ def _recognise(root: Path, files: Files, data: Data) -> tuple[str, list[ImageLis
     if folders and (lists := _lists_that_count(root, files, data)):
         return "table", lists
     if folders - {""}:
-        _check_folders(files)
+        if data.group is None:
+            _check_folders(files)
         return "folders", []
     suffixes = [os.path.splitext(name)[1].lower() for name in files]  # noqa: PTH122
     kinds = sorted({*suffixes}, key=lambda kind: (-suffixes.count(kind), kind))[:5]

@@ -13,6 +13,7 @@ import pyarrow.types as is_type
 
 from retrain.store import Artifact
 
+Place = tuple[str, int]  # a file, relative to the data, and a row in it; 0 in an image file
 BATCH = 64  # rows of a Parquet file that are read at a time
 
 
@@ -28,12 +29,11 @@ class ImageFiles:
     root: Path
     image_column: str | None = None
 
-    def read(self, places: Iterable[tuple[str, int]]) -> Iterator[bytes]:
+    def read(self, places: Iterable[Place]) -> Iterator[bytes]:
         """Reads images; few are in memory at a time.
 
         Args:
-            places: The file of each image, relative to the folder, and its row there, 0 in an
-                image file. Rows of a Parquet file follow each other in ascending order.
+            places: Where they are. Rows of a Parquet file follow each other in ascending order.
 
         Yields:
             The encoded images, in that order; empty where a row has none.
@@ -86,3 +86,8 @@ def _bytes_of(images: pa.Array) -> pa.Array:
 def open_images(pulled: Artifact) -> ImageFiles:
     """The images in the output of `pull`."""
     return ImageFiles(pulled.folder / "data", pulled.facts["image_column"])
+
+
+def places_of(images: pa.Table) -> list[Place]:
+    """Where the images of a table with `file` and `row` are."""
+    return list(zip(images["file"].to_pylist(), images["row"].to_pylist(), strict=True))

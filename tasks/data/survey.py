@@ -11,6 +11,7 @@ from models.image import inspect
 from retrain.workload import Data
 from tasks.data import index
 from tasks.data.listing import list_files
+from tasks.data.reading import places_of
 
 DECODED = 300  # images, evenly spaced; all of them are counted
 
@@ -58,7 +59,7 @@ def survey(place: Path) -> Survey:
     Raises:
         ValueError: The format is not recognised, a file is broken, or no image decodes.
     """
-    found = index.build(place, Data(path=str(place)))
+    found = index.build(place, Data(path=str(place), group=BELOW_CLASS))
     shapes, modes, undecodable = _decode(found)
     if not shapes:
         path, error = next(iter(undecodable.items()), ("", "there is none"))
@@ -80,10 +81,9 @@ def survey(place: Path) -> Survey:
 def _decode(found: index.Index) -> tuple[list[int], set[str], dict[str, str]]:
     """The shorter sides and the modes of some images; and why others do not decode."""
     some = found.images[:: max(1, len(found.images) // DECODED)]
-    files, rows, paths = (some[name].to_pylist() for name in ("file", "row", "path"))
     sides, modes, undecodable = [], set(), {}
-    encoded = found.files.read(zip(files, rows, strict=True))
-    for path, data in zip(paths, encoded, strict=True):
+    encoded = found.files.read(places_of(some))
+    for path, data in zip(some["path"].to_pylist(), encoded, strict=True):
         try:
             properties, _ = inspect(data, reduced=True)
         except ValueError as error:

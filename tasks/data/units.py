@@ -1,15 +1,14 @@
 """Cuts images into units: as many as one task reads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from tasks.data.reading import ImageFiles
+from tasks.data.reading import ImageFiles, Place
 
 # Large data has at most about so many units. Smaller units than of so many images and so much work
 # would cost more in files than in work; with more images, a task would need more memory, and lose
@@ -27,10 +26,10 @@ SECONDS_PER_BYTE = 20e-9
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Images that follow each other in a table.
+    """Images that follow each other.
 
     Attributes:
-        first: The row of the first of them.
+        first: The number of the first of them, from 0.
         rows: How many they are.
         bytes: Their size when encoded, roughly.
     """
@@ -50,45 +49,44 @@ class Unit:
         return max(self.rows / WORTH_ROWS, self.seconds / WORTH_SECONDS)
 
 
-def cut(files: ImageFiles, images: pa.Table, tasks: float = 1.0) -> list[Unit]:
-    """Cuts a table of images into units, in order.
+def cut(
+    files: ImageFiles, places: Sequence[Place], sizes: Sequence[int], tasks: float = 1.0
+) -> list[Unit]:
+    """Cuts images into units, in order.
 
     A row group of a Parquet file is in one unit unless it is too large, because its rows are read
     from the first one on.
 
     Args:
         files: Reads the images.
-        images: `file`, `row` and `bytes` of each.
+        places: The file and the row of each.
+        sizes: Their sizes in bytes, roughly.
         tasks: How many tasks a unit is worth at least.
     """
-    sizes = images["bytes"].to_numpy()
-    every = Unit(0, len(sizes), int(sizes.sum()))
-    least = max(tasks, every.tasks / UNITS)
+    least = max(tasks, Unit(0, len(sizes), sum(sizes)).tasks / UNITS)
     units, pending = [], Unit(0, 0, 0)
-    for begin, end in pairwise([*_places(files, images), len(sizes)]):
+    for begin, end in pairwise([*_starts(files, places), len(places)]):
         if pending.rows + end - begin > MAX_UNIT_ROWS and pending.rows:
             units.append(pending)
             pending = Unit(begin, 0, 0)
-        size = pending.bytes + int(sizes[begin:end].sum())
-        pending = Unit(pending.first, end - pending.first, size)
+        pending = Unit(pending.first, end - pending.first, pending.bytes + sum(sizes[begin:end]))
         if pending.tasks >= least:
             units.append(pending)
             pending = Unit(end, 0, 0)
     return [*units, *([pending] if pending.rows else [])]
 
 
-def _places(files: ImageFiles, images: pa.Table) -> Iterator[int]:
-    """Where the table may be cut: at each image; in a Parquet file, at each row group."""
+def _starts(files: ImageFiles, places: Sequence[Place]) -> Iterator[int]:
+    """Where the images may be cut: at each file; in a Parquet file, at each row group."""
     if files.image_column is None:
-        yield from range(len(images))
+        yield from range(len(places))
         return
-    names, rows = images["file"].to_numpy(), images["row"].to_numpy()
-    starts = np.flatnonzero(names[1:] != names[:-1]) + 1
-    for begin, end in pairwise([0, *starts, len(names)]):
-        metadata = pq.read_metadata(files.root / names[begin])
-        counts = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
-        inside: NDArray[np.int64] = rows[begin:end]
-        groups = np.searchsorted(np.cumsum(counts), inside, side="right")
-        in_group = np.arange(len(inside)) - np.searchsorted(groups, groups)
-        for place in np.flatnonzero(in_group % MAX_UNIT_ROWS == 0):
-            yield begin + int(place)
+    begin = 0
+    for file, of_file in groupby(places, key=itemgetter(0)):
+        rows = np.array([row for _, row in of_file])
+        metadata = pq.read_metadata(files.root / file)
+        counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        groups = np.searchsorted(np.cumsum(counts), rows, side="right")
+        in_group = np.arange(len(rows)) - np.searchsorted(groups, groups)
+        yield from (begin + np.flatnonzero(in_group % MAX_UNIT_ROWS == 0)).tolist()
+        begin += len(rows)

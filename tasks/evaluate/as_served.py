@@ -20,7 +20,7 @@ from tasks.compute import served
 from tasks.compute.ray_data import map_with_workers
 from tasks.data import image_table, package
 from tasks.data.image_table import AcceptedImage, read_images
-from tasks.data.reading import ImageFiles
+from tasks.data.reading import ImageFiles, places_of
 from tasks.data.units import WORTH_ROWS, Unit, cut
 from tasks.evaluate import predictions
 from tasks.evaluate.predictions import Answers
@@ -112,10 +112,8 @@ def classify(
     images = image_table.read_split(validated, SPLIT)
     job = Job(served.where_all_see_it(folder, workspace.scratch), files, images)
     tasks = served.ROWS_PER_PROCESS / WORTH_ROWS
-    parts = [
-        Part(unit, workspace.scratch / f"{unit.first:09}.parquet")
-        for unit in cut(files, images, tasks)
-    ]
+    units = cut(files, places_of(images), images["bytes"].to_pylist(), tasks)
+    parts = [Part(unit, workspace.scratch / f"{unit.first:09}.parquet") for unit in units]
     missing = [part for part in parts if not part.file.exists()]
     per_image = served.seconds_per_image(folder)
     with console.counted(name, sum(part.unit.rows for part in missing)) as show:

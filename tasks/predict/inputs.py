@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from retrain.digests import digest_of
 from retrain.errors import UsageError
-from tasks.data import index
-from tasks.data.reading import ImageFiles
+from tasks.data.index import Images, list_unlabelled
 from tasks.data.units import Unit, cut
 
 TASKS = 8.0  # that a unit is worth: a network answers many images at once
@@ -25,16 +24,12 @@ class Source:
     """The images that are classified; cheap to send to a worker of Ray.
 
     Attributes:
-        format: `parquet` or `folders`.
-        files: Reads the images.
-        images: A row for each, as `tasks/data/index.py` has them, without classes.
+        images: Where they are, and how they are called.
         state: Another text after a file of the input has changed, as `_state_of`
             gives it; empty for images of the store, which do not change.
     """
 
-    format: str
-    files: ImageFiles
-    images: pa.Table
+    images: Images
     state: str = ""
 
     def units(self) -> list[Unit]:
@@ -43,7 +38,7 @@ class Source:
         Raises:
             ValueError: A file cannot be read.
         """
-        return cut(self.files, self.images, TASKS)
+        return cut(self.images.files, self.images.places, self.images.sizes, TASKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +70,15 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
         UsageError: There are no images, or it is not clear which are meant.
     """
     try:
-        found = index.unlabelled(root, image_column)
+        found = list_unlabelled(root, image_column)
     except ValueError as error:
         raise UsageError(f"--input {place}: {error}") from None
-    if not len(found.images) and found.format == "folders":
+    if not found.places and found.files.image_column is None:
         raise UsageError(
-            f"--input {place} holds no images: name a folder with images or Parquet files, or one "
+            f"--input {place}: holds no images: name a folder with images or Parquet files, or one "
             "such file."
         )
-    return Source(found.format, found.files, found.images, _state_of(root))
+    return Source(found, _state_of(root))
 
 
 def _state_of(root: Path) -> str:
@@ -99,21 +94,22 @@ def read(source: Source, unit: Unit) -> Iterator[Image]:
     Raises:
         ValueError: A Parquet file is broken.
     """
-    some = source.images.slice(unit.first, unit.rows)
-    files, rows, paths = (some[name].to_pylist() for name in ("file", "row", "path"))
-    if source.format == "parquet":
-        encoded = source.files.read(zip(files, rows, strict=True))
-        for data, file, row, path in zip(encoded, files, rows, paths, strict=True):
-            name = path if path != f"{file}:{row}" else f"{file}#{row}"
+    some = slice(unit.first, unit.first + unit.rows)
+    images = source.images
+    named = zip(images.places[some], images.paths[some], strict=True)
+    if images.files.image_column is not None:
+        encoded = images.files.read(images.places[some])
+        for data, ((file, row), path) in zip(encoded, named, strict=True):
+            name = _text(path if path != f"{file}:{row}" else f"{file}#{row}")
             yield Image(name, hashlib.sha256(data).hexdigest(), data)
         return
-    for file in files:
+    for place, path in named:
         try:
-            [data] = source.files.read([(file, 0)])
+            [data] = images.files.read([place])
         except OSError as error:  # one file that cannot be read does not stop the others
-            yield Image(_text(file), None, b"", error.strerror or str(error))
+            yield Image(_text(path), None, b"", error.strerror or str(error))
         else:
-            yield Image(_text(file), hashlib.sha256(data).hexdigest(), data)
+            yield Image(_text(path), hashlib.sha256(data).hexdigest(), data)
 
 
 def _text(name: str) -> str:

@@ -250,7 +250,7 @@ def _key(
         "only_sample": only_sample,
         "state": source.state,
         "units": [astuple(unit) for unit in units],
-        "images": source.images.select(["file", "row"]).to_pydict(),
+        "images": source.images.places,
     }
     return digest_of(made_by)
 

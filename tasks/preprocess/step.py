@@ -27,7 +27,7 @@ from retrain.step import step
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.listing import link_file
-from tasks.data.reading import ImageFiles, open_images
+from tasks.data.reading import ImageFiles, Place, open_images, places_of
 from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, shard_name
 from tasks.data.splits import SPLITS
 from tasks.data.units import Unit, cut
@@ -49,13 +49,13 @@ class ShardTask:
 
     Attributes:
         unit: How many images it has, and their size.
-        places: The file and the row of each image.
+        places: Where they are.
         splits: The split of each image.
         shards: The shard to write for each split.
     """
 
     unit: Unit
-    places: Sequence[tuple[str, int]]
+    places: Sequence[Place]
     splits: Sequence[str]
     shards: Mapping[str, Path]
 
@@ -125,12 +125,13 @@ def _side(images: "Images", split: str) -> int:
 def _plan(files: ImageFiles, images: pa.Table, folder: Path) -> list[ShardTask]:
     """Plans the shards of each unit's images; the shards are in order of the units."""
     made, tasks = Counter[str](), []
-    for unit in cut(files, images):
-        part = images.slice(unit.first, unit.rows).select(["file", "row", "split"])
-        names, numbers, splits = part.to_pydict().values()
-        shards = {split: folder / split / shard_name(made[split]) for split in sorted({*splits})}
-        made.update(shards.keys())
-        tasks.append(ShardTask(unit, list(zip(names, numbers, strict=True)), splits, shards))
+    places, splits = places_of(images), images["split"].to_pylist()
+    for unit in cut(files, places, images["bytes"].to_pylist()):
+        some = slice(unit.first, unit.first + unit.rows)
+        names = sorted({*splits[some]})
+        shards = {split: folder / split / shard_name(made[split]) for split in names}
+        made.update(names)
+        tasks.append(ShardTask(unit, places[some], splits[some], shards))
     return tasks
 
 

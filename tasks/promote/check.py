@@ -24,7 +24,7 @@ from retrain.registry.versions import Latency, ModelVersion
 from tasks.compute.served import PackageProcess, serve
 from tasks.data import image_table, package, predictions
 from tasks.data.image_table import AcceptedImage, read_images
-from tasks.data.reading import ImageFiles
+from tasks.data.reading import ImageFiles, places_of
 from tasks.data.units import cut
 from tasks.promote.latency import measure
 from tasks.promote.package import gradient
@@ -96,7 +96,8 @@ def sample(files: ImageFiles, validated: Path) -> Iterator[AcceptedImage]:
         validated: The output of `validate`.
     """
     images = image_table.read_split(validated, SPLIT)
-    parts = [range(unit.first, unit.first + unit.rows) for unit in cut(files, images)]
+    units = cut(files, places_of(images), images["bytes"].to_pylist())
+    parts = [range(unit.first, unit.first + unit.rows) for unit in units]
     rows = [row for part in _spread(parts, PARTS) for row in part]
     size = 0
     for image in read_images(files, images.take([*_spread(rows, SAMPLE)])):

@@ -69,8 +69,9 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
 
 @step(
     inputs=("data",),
-    reads=tuple(
-        f"data.{name}" for name in ("path", "format", "image_column", "label_column", "label_names")
+    reads=(
+        *("data.path", "data.format", "data.image_column", "data.label_column"),
+        *("data.label_names", "data.group"),
     ),
     hours=12,
     imports=("dvc.repo",),

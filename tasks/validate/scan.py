@@ -28,7 +28,7 @@ from tasks.data.findings import FILE, FINDINGS
 from tasks.data.fingerprint import fingerprints, shrink
 from tasks.data.image_facts import light
 from tasks.data.pixels import digest
-from tasks.data.reading import ImageFiles
+from tasks.data.reading import ImageFiles, Place, places_of
 from tasks.data.units import Unit, cut
 
 BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a tenth as large
@@ -41,12 +41,12 @@ class ScanTask:
 
     Attributes:
         unit: How many they are, and how large.
-        places: The file and the row of each.
+        places: Where they are.
         path: The file about them: `SCANNED`. `error` says why an image does not decode.
     """
 
     unit: Unit
-    places: Sequence[tuple[str, int]]
+    places: Sequence[Place]
     path: Path
 
 
@@ -67,10 +67,10 @@ def scan(files: ImageFiles, images: pa.Table, folder: Path, earlier: Path | None
     """
     folder.mkdir(parents=True, exist_ok=True)
     tasks = []
-    for number, unit in enumerate(cut(files, images)):
-        part = images.slice(unit.first, unit.rows)
-        places = list(zip(part["file"].to_pylist(), part["row"].to_pylist(), strict=True))
-        tasks.append(ScanTask(unit, places, folder / f"{number:06d}.parquet"))
+    places = places_of(images)
+    for number, unit in enumerate(cut(files, places, images["bytes"].to_pylist())):
+        some = places[unit.first : unit.first + unit.rows]
+        tasks.append(ScanTask(unit, some, folder / f"{number:06d}.parquet"))
     missing = [task for task in tasks if not task.path.exists()]
     known = earlier / FILE if earlier else None
     if missing:

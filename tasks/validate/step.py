@@ -118,7 +118,8 @@ def _correct(images: pd.DataFrame, data: Data, root: Path) -> pd.DataFrame:
     images.loc[changed, "label"] = corrected[changed]
     if changed.any():
         console.say(f"validate: {changed.sum():,} labels are corrected, by {corrections.FILE}")
-    return images.loc[changed, ["path", "sha256", "label"]].assign(before=before)
+    listed: pd.DataFrame = images.loc[changed, ["path", "sha256", "label"]].assign(before=before)
+    return listed
 
 
 def _divide(

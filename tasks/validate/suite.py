@@ -38,7 +38,7 @@ class Rule:
 
     fault: str
     expectation: gx.expectations.Expectation
-    reason: Callable[[Mapping[str, Any]], str]
+    reason: Callable[[Mapping[Any, Any]], str]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from tasks.data import image_table, package
 from tasks.data.metrics import LOWER_IS_BETTER, per_class
 from tasks.data.pixels import digest, digest_of
 from tasks.data.predictions import FILE, read
+from tasks.data.reference import write_reference
 from tasks.data.shards import shard_name
 from tasks.evaluate import predictions
 from tests.tasks.toy_data import encoded, write_parquet
@@ -73,6 +74,8 @@ def write_prepared(folder: Path, rows: int, labels=LABELS, shard: int = 17) -> A
         "pixels": [digest(image) for image in images],
         "file": "images.parquet",
         "row": range(rows),
+        **dict.fromkeys(("width", "height"), SIZE),
+        **dict.fromkeys(("brightness", "contrast"), 0.5),
     }
     pd.DataFrame(table).to_parquet(test / "rows.parquet")
     for split, seed in (("train", 1), ("val", 2)):  # an image in each
@@ -97,12 +100,12 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
         labelled = [label for _, label in images]
         write_parquet(root / "pull" / "data" / name, named, labelled, row_group_size=17)
         for row, (data, label) in enumerate(images):
-            known = {"unit": 0, "split": split, "path": f"{row}.png", "label": label, "file": name}
+            known = {"split": split, "path": f"{row}.png", "label": label, "file": name}
             size = {"row": row, "width": SIZE, "height": SIZE, "mode": "L", "bytes": len(data)}
             identity = {"sha256": hashlib.sha256(data).hexdigest(), "pixels": digest_of(data)}
             table.append(known | size | identity)
     (root / "validate").mkdir()
-    listed = pa.Table.from_pylist(table, image_table.schema())
+    listed = pa.Table.from_pylist(table, image_table.SCHEMA)
     pq.write_table(listed, root / "validate" / image_table.FILE_NAME)
     pq.write_table(listed.slice(0, 0), root / "validate" / image_table.SET_ASIDE)
     counts = dict(Counter(row["label"] for row in table))
@@ -114,7 +117,7 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
         "test_rows": image_table.digest_of_split(root / "validate", "test"),
     }
     return (
-        Artifact("pull", "k", f"pulled-{rows}", root / "pull", {"format": "parquet"}),
+        Artifact("pull", "k", f"pulled-{rows}", root / "pull", {"image_column": "image"}),
         Artifact("validate", "k", f"validated-{rows}", root / "validate", facts),
     )
 
@@ -148,6 +151,11 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
         pa.RecordBatch.from_pydict(described), probabilities.argmax(1), probabilities
     )
     predictions.write([answers], known, folder / FILE)
+    predictions.write_features([], [], folder)
+    sizes = dict.fromkeys(("width", "height"), [SIZE] * rows)
+    light = dict.fromkeys(("brightness", "contrast"), [0.5] * rows)
+    pd.DataFrame(sizes | light).to_parquet(folder / "rows.parquet")
+    write_reference(folder / "rows.parquet", folder)
     (folder / "per_class.json").write_text(json.dumps(per_class(read(folder).tally(LABELS))))
     facts = {
         "metrics": {"accuracy": 0.95, "log_loss": 0.2, "rows": rows},

@@ -11,7 +11,6 @@ from retrain import tracking
 from retrain.outputs import Plan, digest_of_output, list_files
 from retrain.project import Project
 from retrain.store import Store
-from retrain.workload import Data
 from tasks.data.image_facts import FACTS, schema
 from tasks.data.predictions import LEARNT, learnt_images
 from tasks.data.reference import find_evaluated, find_reference, keep_reference
@@ -62,13 +61,12 @@ def test_what_a_version_has_learnt_comes_from_its_run_and_is_kept(
     assert learnt_images(project, gone) is None  # known by now not to be known
 
 
-COLUMNS = Data(path="data")
 ROWS = 40
 
 
-def put(store, step, inputs=None, config=None, **facts) -> str:
+def put(store, step, inputs=None, **facts) -> str:
     """Writes an artifact with the files that lie in `step`; returns its digest."""
-    plan = Plan(step, config or {}, inputs or {}, {}, {})
+    plan = Plan(step, {}, inputs or {}, {}, {})
     folder = store.folder(step, plan.key)
     folder.mkdir(parents=True)
     write_files(folder, {"data/a.txt": step.encode()})
@@ -83,11 +81,10 @@ def put(store, step, inputs=None, config=None, **facts) -> str:
 
 def evaluate(store, embedded: bool) -> None:
     """The outputs of a run up to `evaluate`, and of another package."""
-    pulled = put(store, "pull", format="folders")
+    pulled = put(store, "pull", image_column=None)
     validated = put(store, "validate", {"pull": pulled})
-    config = {"data.image_column": None, "data.label_column": None}
     images = {"pull": pulled, "validate": validated}
-    prepared = {"preprocess": put(store, "preprocess", images, config)}
+    prepared = {"preprocess": put(store, "preprocess", images)}
     if embedded:
         prepared = {"embed": put(store, "embed", prepared)}
     put(store, "evaluate", prepared | {"train": "other"}, package="other")
@@ -102,7 +99,6 @@ def test_the_data_of_an_evaluation_is_found_in_the_store(tmp_path, embedded):
     found = find_evaluated(store, VERSION)
     manifest = json.loads((found.predictions / "manifest.json").read_text())
     assert manifest["facts"]["package"] == VERSION.package_digest
-    places = (found.validated.parent.name, found.source.format, found.source.root.parts[-3])
-    assert places == ("validate", "folders", "pull")
+    assert (found.validated.parent.name, found.files.root.parts[-3]) == ("validate", "pull")
     (found.validated / "data" / "a.txt").unlink()
     assert find_evaluated(store, VERSION) is None

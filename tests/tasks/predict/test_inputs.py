@@ -66,9 +66,9 @@ def test_another_column_is_named_by_an_option(tmp_path):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ((), "photos holds no images"),
-        (("notes.txt", ".a.png"), "photos holds no images"),
-        (("a.png", "b/c.parquet"), "photos holds Parquet files and images"),
+        ((), "photos: holds no images"),
+        (("notes.txt", ".a.png"), "photos: holds no images"),
+        (("a.png", "b/c.parquet"), "photos: holds Parquet files and images"),
     ],
 )
 def test_what_is_no_input_is_refused(tmp_path, names, message):

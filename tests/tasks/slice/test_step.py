@@ -13,15 +13,15 @@ from pyarrow import csv
 from scipy.stats import norm
 
 from retrain.store import Artifact
-from retrain.workload import Data, Gate
-from tasks.data import image_table
+from retrain.workload import Checks, Data, Gate
 from tasks.data.slices import FILE, Slices
 from tasks.slice import step
 from tasks.slice.step import score, slice_
-from tests.tasks.toy_data import encoded, workspace, write_files
+from tasks.validate.step import validate
+from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files, write_parquet
 
 ROWS = 24
-DATA = Data(path="data")
+CHECKS = Checks(min_images_per_class=1, max_bad_fraction=0.9)
 
 
 def photo(number: int, kind: str, camera: str | None) -> bytes:
@@ -38,50 +38,47 @@ IMAGES = [
     for number in range(ROWS)
 ]
 PATHS = [f"test/{('ant', 'bee')[number // 12]}/{number:02}.img" for number in range(ROWS)]
+OTHERS = {
+    f"{split}/{label}/1.png": png(2 * place + number)
+    for place, split in enumerate(("train", "val"))
+    for number, label in enumerate(("ant", "bee"))
+}
 
 
-def listed(root: Path, files: list[str]) -> Artifact:
-    """What `validate` writes about the test images."""
-    rows = [
-        {"unit": 0, "split": "test", "path": path, "label": path.split("/")[1], "file": file}
-        | {"row": number if file.endswith(".parquet") else 0, "width": 8, "height": 8, "mode": "L"}
-        | {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for number, (path, file, data) in enumerate(zip(PATHS, files, IMAGES, strict=True))
-    ]
-    (root / "validate").mkdir(parents=True)
-    table = pa.Table.from_pylist(rows, image_table.schema())
-    pq.write_table(table, root / "validate" / image_table.FILE_NAME)
-    return Artifact("validate", "k", "validated", root / "validate", {})
+def validated(root: Path) -> Artifact:
+    """What `validate` writes about the images below `root / "data"`."""
+    space = workspace(root, "validate")
+    facts = validate(Data(path="data"), CHECKS, pulled(root), space)
+    return Artifact("validate", "k", "validated", space.folder, facts)
 
 
 @pytest.fixture
 def folders(tmp_path):
-    """Class folders, as pulled and as validated."""
-    write_files(tmp_path / "pull" / "data", dict(zip(PATHS, IMAGES, strict=True)))
-    write_files(tmp_path / "pull" / "data", {"train/ant/0.png": IMAGES[0]})
-    pulled = Artifact("pull", "k", "pulled", tmp_path / "pull", {"format": "folders"})
-    return pulled, listed(tmp_path, PATHS)
+    """Class folders."""
+    write_files(tmp_path / "data", dict(zip(PATHS, IMAGES, strict=True)) | OTHERS)
+    return tmp_path
 
 
 @pytest.fixture
 def rows(tmp_path):
-    """A Parquet file with a column of the user's own."""
+    """Parquet files with a column of the user's own."""
     table = {
         "image": IMAGES,
         "label": [path.split("/")[1] for path in PATHS],
         "site": [("Lyon", "Oslo", None)[number % 3] for number in range(ROWS)],
     }
-    file = tmp_path / "pull" / "data" / "test.parquet"
-    file.parent.mkdir(parents=True)
-    pq.write_table(pa.table(table), file, row_group_size=7)
-    pulled = Artifact("pull", "k", "pulled", tmp_path / "pull", {"format": "parquet"})
-    return pulled, listed(tmp_path, ["test.parquet"] * ROWS)
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table(table), tmp_path / "data/test.parquet", row_group_size=7)
+    for place, split in enumerate(("train", "val")):
+        images = [*OTHERS.values()][2 * place :][:2]
+        write_parquet(tmp_path / f"data/{split}.parquet", images, ["ant", "bee"])
+    return tmp_path
 
 
-def divide(tmp_path: Path, data: tuple[Artifact, Artifact], *columns: str) -> Artifact:
+def divide(root: Path, *columns: str) -> Artifact:
     """The output of `slice`."""
-    space = workspace(tmp_path, "slice")
-    facts = slice_(Gate(slices=columns), DATA, *data, space)
+    space = workspace(root, "slice")
+    facts = slice_(Gate(slices=columns), validated(root), space)
     return Artifact("slice", "k", "d", space.folder, facts)
 
 
@@ -90,9 +87,7 @@ def values(divided: Artifact, column: str) -> list[str]:
 
 
 def test_images_are_divided_by_what_their_files_say(tmp_path, folders):
-    with pytest.raises(ValueError, match=r"site is nothing that is known of every image \(width"):
-        slice_(Gate(slices=("site",)), DATA, *folders, None)
-    divided = divide(tmp_path, folders, "camera", "format", "width", "mode", "brightness")
+    divided = divide(folders, "camera", "format", "width", "mode", "brightness")
     assert values(divided, "camera") == ["Fuji X100", "unknown"] * (ROWS // 2)
     assert values(divided, "format") == ["PNG", "JPEG"] * (ROWS // 2)
     assert {*values(divided, "width")} == {"8"}
@@ -105,10 +100,11 @@ def test_images_are_divided_by_what_their_files_say(tmp_path, folders):
 
 
 def test_a_column_of_the_users_own_comes_from_the_rows_of_the_images(tmp_path, rows):
-    divided = divide(tmp_path, rows, "site", "contrast")
+    divided = divide(rows, "site", "contrast")
     assert values(divided, "site") == ["Lyon", "Oslo", "unknown"] * (ROWS // 3)
-    with pytest.raises(ValueError, match="has no column town, but image, label, site"):
-        slice_(Gate(slices=("town",)), DATA, *rows, None)
+    checked = Artifact("validate", "k", "validated", rows / "validate", {})
+    with pytest.raises(ValueError, match=r"has no column town, but aspect, brightness, .*, site, "):
+        slice_(Gate(slices=("town",)), checked, None)
 
 
 def test_or_from_a_file_beside_the_images(tmp_path, folders, monkeypatch):
@@ -117,8 +113,8 @@ def test_or_from_a_file_beside_the_images(tmp_path, folders, monkeypatch):
     sites = ["Bath"] * 2 + ["Lyon"] * 9 + ["Oslo"] * 11
     ages = [number / 2 for number in range(len(named))]
     table = pa.table({"file_name": named, "site": sites, "age": ages})
-    csv.write_csv(table, folders[0].folder / "data" / "test" / "metadata.csv")
-    divided = divide(tmp_path, folders, "site", "age")
+    csv.write_csv(table, folders / "data/test/metadata.csv")
+    divided = divide(folders, "site", "age")
     assert values(divided, "site") == (
         ["others"] * 2 + ["Lyon"] * 9 + ["Oslo"] * 11 + ["others"] * 2
     )
@@ -127,7 +123,7 @@ def test_or_from_a_file_beside_the_images(tmp_path, folders, monkeypatch):
 
 
 def test_the_accuracy_of_each_slice_has_the_interval_of_wilson(tmp_path, rows):
-    divided = divide(tmp_path, rows, "site", "brightness")
+    divided = divide(rows, "site", "brightness")
     labels = [path.split("/")[1] for path in PATHS]
     table = {
         "sha256": [hashlib.sha256(image).hexdigest() for image in IMAGES],
