@@ -175,7 +175,7 @@ def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) ->
         may_be = pc.is_valid(images["file"])
     found = _look(index.files, images.filter(may_be))
     elsewhere = {digest: label for (_, _, digest), label in found.items()}
-    folders = _class_folders(images) if index.format == "folders" else {}
+    folders = _class_folders(images) if copies and index.format == "folders" else {}
     changes: list[Change] = []
     for correction in labelled:
         path, digest, after = correction.path, correction.sha256, correction.label
