@@ -29,7 +29,7 @@ from retrain.store import Artifact
 from tasks.compute.observed import embeddings_of, observe, probabilities_of
 from tasks.data import package, review_list
 from tasks.data.champion import Registered
-from tasks.predict.inputs import Source, open_source, read
+from tasks.predict.inputs import Image, Source, open_source, read
 from tasks.select import CLOSE, choose, directions, nearest, neighbours
 from tasks.suspects.embeddings import EMBEDDINGS, embed_with_champion
 
@@ -65,8 +65,10 @@ def select(
         known = directions(np.load(_embeddings(run, workload), allow_pickle=False))
         with predict.fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
-            rows, counts = _choose(run, registered, source, known, count)
-            review_list.write(here, review_list.with_images(source.files, rows))
+            rows, chosen, counts = _choose(run, registered, source, known, count)
+            places = [source.images.places[number] for number in chosen]
+            images = review_list.with_images(source.images.files, places, rows)
+            review_list.write(here, images)
         target = page.folder_of(project, workload)
         name = f"select-{sha256_of(here / review_list.FILE)[:8]}"  # of this list alone
         review_list.write_for_people(
@@ -148,37 +150,43 @@ def _choose(
     source: Source,
     known: "NDArray[np.float32]",
     count: int,
-) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The rows of the chosen images, but for their content; and how many images there are."""
+) -> tuple[list[dict[str, Any]], list[int], dict[str, int]]:
+    """The rows of the chosen images, their numbers in the input, and how many images there are."""
     title = registered.version.title
-    listing: list[dict[str, Any]] = source.images.select(["file", "row"]).to_pylist()
     images = (image for unit in source.units() for image in read(source, unit))
+    rows: list[dict[str, Any]] = []
     embeddings, probabilities = [], []
     seen = observe(registered.package, images, run.store.runs.temporary(run.id))
-    places = iter(listing)
-    with console.counted("select", len(listing)) as shown:
+    with console.counted("select", len(source.images.places)) as shown:
         for some, batch in seen:
-            for image, label in zip(some, batch["label"].to_pylist(), strict=True):
-                known_of_it = {"path": image.path, "sha256": image.sha256, "proposed": label}
-                next(places).update(known_of_it, why=review_list.TO_LABEL)
+            rows += map(_row, some, batch["label"].to_pylist())
             answered = batch.filter(batch["label"].is_valid())
             if len(answered):
                 embeddings.append(embeddings_of(answered, title))
                 probabilities.append(probabilities_of(answered))
             shown(len(some))
-    rows = [row for row in listing if row["proposed"] is not None]
-    if not rows:
+    numbers = [number for number, row in enumerate(rows) if row["proposed"] is not None]
+    if not numbers:
         raise ValueError("None of the images can be classified.")
     new, answers = directions(np.concatenate(embeddings)), np.concatenate(probabilities)
     usual, distances = neighbours(known), nearest(new, known)
     closest = float(np.quantile(usual, CLOSE))
     chosen = choose(answers, new, distances, count, closest).tolist()
     for place in chosen:
-        rows[place]["confidence"] = answers[place].max()
-        rows[place]["distance"] = distances[place] / max(np.median(usual), 1e-12)
+        rows[numbers[place]] |= {
+            "row": numbers[place],
+            "confidence": answers[place].max(),
+            "distance": distances[place] / max(np.median(usual), 1e-12),
+        }
     counts = {
-        "rows": len(listing),
-        "errors": len(listing) - len(rows),
+        "rows": len(rows),
+        "errors": len(rows) - len(numbers),
         "near_duplicates": int((distances <= closest).sum()),
     }
-    return [rows[place] for place in chosen], counts
+    found = [numbers[place] for place in chosen]
+    return [rows[number] for number in found], found, counts
+
+
+def _row(image: Image, label: str | None) -> dict[str, Any]:
+    where = {"path": image.path, "file": image.path, "sha256": image.sha256}
+    return where | {"why": review_list.TO_LABEL, "proposed": label}

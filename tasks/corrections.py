@@ -23,7 +23,7 @@ from retrain.faults import did_you_mean
 from retrain.workload import Data
 from tasks.data import corrections
 from tasks.data.image_lists import label_of
-from tasks.data.index import IMAGE_SUFFIXES, build
+from tasks.data.index import IMAGE_SUFFIXES, Index, build
 from tasks.data.reading import ImageFiles
 from tasks.data.review_list import CORRECTED, IMAGES, TO_LABEL
 
@@ -159,7 +159,40 @@ def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) ->
                 f"{correction.path} is labelled {correction.label!r}, which is no class of the "
                 f"data.{did_you_mean(correction.label, classes)}"
             )
+    labels, copies = _find(index, images, labelled, lists)
     recorded = corrections.read(root)
+    folders = _class_folders(images) if copies and index.format == "folders" else {}
+    targets: dict[str, Path] = {}  # of new images, by their SHA-256
+    changes = []
+    for correction in labelled:
+        path, digest, after = correction.path, correction.sha256, correction.label
+        if correction in labels:
+            before = recorded.get(digest, labels[correction])
+            if before != after:
+                changes.append(Change(path, before, after, digest))
+        elif not (correction.is_new and digest in copies):
+            raise UsageError(f"{path} has changed or is gone since it was listed: list it again.")
+        elif not folders:
+            raise UsageError(
+                f"The data is of the format {index.format}, to which no images are added here: "
+                "add them with their labels to its files."
+            )
+        elif digest not in targets:
+            copy, folder = copies[digest], root / folders[after]
+            targets[digest] = _free(folder, correction, copy, targets.values())
+            changes.append(Change(path, None, after, digest, (copy, targets[digest])))
+    return changes
+
+
+def _find(
+    index: Index, images: pa.Table, labelled: Sequence[Correction], lists: Path
+) -> tuple[dict[Correction, str | None], dict[str, Path]]:
+    """Looks for images in the data: where they were listed, and then those of the same content.
+
+    Returns:
+        The class that the data gives to each image that is there; and of those that are not where
+        they were listed, the copies beside the review lists, by their SHA-256.
+    """
     places = pa.array([f"{each.file}:{each.row}" for each in labelled], pa.string())
     named = pc.binary_join_element_wise(images["file"], pc.cast(images["row"], "string"), ":")
     in_place = _look(index.files, images.filter(pc.is_in(named, places)))
@@ -175,28 +208,12 @@ def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) ->
         may_be = pc.is_valid(images["file"])
     found = _look(index.files, images.filter(may_be))
     elsewhere = {digest: label for (_, _, digest), label in found.items()}
-    folders = _class_folders(images) if copies and index.format == "folders" else {}
-    changes: list[Change] = []
-    for correction in labelled:
-        path, digest, after = correction.path, correction.sha256, correction.label
-        if correction.place in in_place or digest in elsewhere:
-            label = in_place.get(correction.place, elsewhere.get(digest))
-            before = recorded.get(digest, label)
-            if before != after:
-                changes.append(Change(path, before, after, digest))
-        elif correction.is_new and digest in copies:
-            if index.format != "folders":
-                raise UsageError(
-                    f"The data is of the format {index.format}, to which no images are added here: "
-                    "add them with their labels to its files."
-                )
-            taken = {change.copied[1] for change in changes if change.copied}
-            target = _free(root / folders[after], correction, copies[digest], taken)
-            changes.append(Change(path, None, after, digest, (copies[digest], target)))
-            elsewhere[digest] = after
-        else:
-            raise UsageError(f"{path} has changed or is gone since it was listed: list it again.")
-    return changes
+    labels = {
+        each: in_place.get(each.place, elsewhere.get(each.sha256))
+        for each in labelled
+        if each.place in in_place or each.sha256 in elsewhere
+    }
+    return labels, copies
 
 
 def _named(images: pa.Table, root: Path, data: Data) -> pa.Table:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retrain import atomic
-from tasks.data.reading import ImageFiles
+from tasks.data.reading import ImageFiles, Place
 
 FILE = "review_list.parquet"
 WRONG_LABEL, CONTRADICTION, OUTLIER = "wrong label", "contradictory near-duplicate", "outlier"
@@ -88,16 +88,18 @@ def read(folder: Path) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def with_images(files: ImageFiles, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows with the encoded images, which are read from the data."""
+def with_images(
+    files: ImageFiles, places: Sequence[Place], rows: Sequence[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Rows with the encoded images at their places; a few of these are in memory at a time."""
     for first in range(0, len(rows), BATCH):
-        some = rows[first : first + BATCH]
-        encoded = read_encoded(files, ((row["file"], row["row"]) for row in some))
-        yield from (row | {"image": image} for row, image in zip(some, encoded, strict=True))
+        some = slice(first, first + BATCH)
+        encoded = read_encoded(files, places[some])
+        yield from (row | {"image": image} for row, image in zip(rows[some], encoded, strict=True))
 
 
-def read_encoded(files: ImageFiles, places: Iterable[tuple[str, int]]) -> list[bytes]:
-    """The encoded images at some places of the data (file and row), in that order."""
+def read_encoded(files: ImageFiles, places: Iterable[Place]) -> list[bytes]:
+    """The encoded images at some places, in that order."""
     wanted = list(places)
     ordered = sorted(set(wanted))
     images = dict(zip(ordered, files.read(ordered), strict=True))

@@ -77,7 +77,8 @@ def find_suspects(
         }
         for image, known in zip(shown.to_pylist(), images.take(shown).to_pylist(), strict=True)
     ]
-    write(workspace.folder, with_images(open_images(pulled), rows))
+    places = [(row["file"], row["row"]) for row in rows]
+    write(workspace.folder, with_images(open_images(pulled), places, rows))
     counts = {name: len(found[kind]) for name, kind in COUNTS.items()}
     return {"rows": len(labels), "noise": round(noise, 4), "classes": classes} | counts
 
