@@ -8,8 +8,6 @@ which runs first if they are not in the store.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ from rich.markup import escape
 from flows import predict
 from flows.pages import page, publish
 from flows.suspects import suspects
+from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from retrain.flow import flow
 from retrain.params import load_workload
@@ -28,11 +27,11 @@ from retrain.runs import console
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Artifact
 from tasks.compute.observed import embeddings_of, observe, probabilities_of
-from tasks.data import label_tasks, listed, package
+from tasks.data import package, review_list
 from tasks.data.champion import Registered
 from tasks.predict.inputs import Image, Source, open_source, read
-from tasks.select import choose
-from tasks.suspects.observe import EMBEDDINGS
+from tasks.select import CLOSE, choose, directions, nearest, neighbours
+from tasks.suspects.embeddings import EMBEDDINGS, embed_with_champion
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,27 +61,33 @@ def select(
     project = find_project()
     registered = Registered(project, check(project, workload, input, count))
     with publish.begun(project, "select", workload) as run:
-        known = choose.directions(np.load(_embeddings(run, workload), allow_pickle=False))
+        here = run.store.runs.temporary(run.id)
+        known = directions(np.load(_embeddings(run, workload), allow_pickle=False))
         with predict.fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
-            rows, counts = _choose(run, registered, source, known, count)
-            listed.write(run.store.runs.temporary(run.id), _with_images(source, rows))
+            rows, chosen, counts = _choose(run, registered, source, known, count)
+            places = [source.images.places[number] for number in chosen]
+            images = review_list.with_images(source.images.files, places, rows)
+            review_list.write(here, images)
+        target = page.folder_of(project, workload)
+        name = f"select-{sha256_of(here / review_list.FILE)[:8]}"  # of this list alone
+        review_list.write_for_people(
+            here,
+            target,
+            name,
+            project.root,
+            registered.version.title,
+            [*package.classes_of(registered.package)],
+        )
         document = run.document(
             workload=workload,
             input=input,
             model=registered.version.identity(),
-            look=label_tasks.look("select", page.folder_of(project, workload), project.root),
+            look={"report": page.latest_of(workload, "select")}
+            | review_list.look(name, target, project.root),
             labels=dict(Counter(row["proposed"] for row in rows)),
             chosen=len(rows),
             **counts,
-        )
-        label_tasks.write(
-            run.store.runs.temporary(run.id),
-            page.folder_of(project, workload),
-            "select",
-            project.root,
-            registered.version.title,
-            [*package.classes_of(registered.package)],
         )
         document["outcome"] = _outcome(document)
         return publish.write(project, document)
@@ -129,7 +134,7 @@ def _embeddings(run: FlowRun, workload: str) -> Path:
     config = load_workload(run.project.params, workload)
 
     def find() -> Artifact | None:
-        return suspects.dry_run(run.project, config).state.artifacts.get("observe")
+        return suspects.dry_run(run.project, config).state.artifacts.get(embed_with_champion.name)
 
     artifact = find()
     if artifact is None:
@@ -145,56 +150,43 @@ def _choose(
     source: Source,
     known: "NDArray[np.float32]",
     count: int,
-) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The rows of the chosen images, but for their content; and how many images there are."""
-    title, units = registered.version.title, source.units()
-    rows = sum(unit.rows for unit in units)
-    images = (image for unit in units for image in read(source, unit))
-    listing: list[dict[str, Any]] = []
+) -> tuple[list[dict[str, Any]], list[int], dict[str, int]]:
+    """The rows of the chosen images, their numbers in the input, and how many images there are."""
+    title = registered.version.title
+    images = (image for unit in source.units() for image in read(source, unit))
+    rows: list[dict[str, Any]] = []
     embeddings, probabilities = [], []
     seen = observe(registered.package, images, run.store.runs.temporary(run.id))
-    with console.counted("select", rows) as shown:
-        for some, answers in seen:
-            listing += map(_row, some, answers["label"].to_pylist(), count_from(len(listing)))
-            answered = answers.filter(answers["label"].is_valid())
+    with console.counted("select", len(source.images.places)) as shown:
+        for some, batch in seen:
+            rows += map(_row, some, batch["label"].to_pylist())
+            answered = batch.filter(batch["label"].is_valid())
             if len(answered):
                 embeddings.append(embeddings_of(answered, title))
                 probabilities.append(probabilities_of(answered))
             shown(len(some))
-    listing = [row for row in listing if row["proposed"] is not None]
-    if not listing:
+    numbers = [number for number, row in enumerate(rows) if row["proposed"] is not None]
+    if not numbers:
         raise ValueError("None of the images can be classified.")
-    directions = choose.directions(np.concatenate(embeddings))
-    usual = choose.neighbours(known)
-    closest = float(np.quantile(usual, choose.CLOSE))
-    distances = choose.nearest(directions, known)
-    answers = np.concatenate(probabilities)
-    chosen = choose.choose(answers, directions, distances, count, closest)
-    for place in chosen.tolist():
-        listing[place]["confidence"] = answers[place].max()
-        listing[place]["distance"] = distances[place] / max(np.median(usual), 1e-12)
+    new, answers = directions(np.concatenate(embeddings)), np.concatenate(probabilities)
+    usual, distances = neighbours(known), nearest(new, known)
+    closest = float(np.quantile(usual, CLOSE))
+    chosen = choose(answers, new, distances, count, closest).tolist()
+    for place in chosen:
+        rows[numbers[place]] |= {
+            "row": numbers[place],
+            "confidence": answers[place].max(),
+            "distance": distances[place] / max(np.median(usual), 1e-12),
+        }
     counts = {
-        "rows": rows,
-        "errors": rows - len(listing),
+        "rows": len(rows),
+        "errors": len(rows) - len(numbers),
         "near_duplicates": int((distances <= closest).sum()),
     }
-    return [listing[place] for place in chosen.tolist()], counts
+    found = [numbers[place] for place in chosen]
+    return [rows[number] for number in found], found, counts
 
 
-def _row(image: Image, label: str | None, number: int) -> dict[str, Any]:
-    """What is known of an image; `row` is its number in the input."""
-    where = {"path": image.path, "file": image.path, "row": number, "sha256": image.sha256}
-    return where | {"why": listed.TO_LABEL, "proposed": label}
-
-
-def _with_images(source: Source, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows with the encoded images; the units that have none of them are not read."""
-    wanted = {row["row"] for row in rows}
-    found: dict[int, bytes] = {}
-    first = 0
-    for unit in source.units():
-        if wanted & {*range(first, first + unit.rows)}:
-            numbered = enumerate(read(source, unit), first)
-            found |= {number: image.data for number, image in numbered if number in wanted}
-        first += unit.rows
-    return (row | {"image": found[row["row"]]} for row in rows)
+def _row(image: Image, label: str | None) -> dict[str, Any]:
+    where = {"path": image.path, "file": image.path, "sha256": image.sha256}
+    return where | {"why": review_list.TO_LABEL, "proposed": label}

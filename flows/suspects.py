@@ -1,4 +1,4 @@
-"""The flow `suspects`: pull > validate > observe > find_suspects.
+"""The flow `suspects`: pull > validate > embed_with_champion > find_suspects.
 
 retrain suspects vit
 prefect deployment run suspects/vit --watch
@@ -15,7 +15,7 @@ from retrain.registry import decisions
 from retrain.step import DataVersion, current_run
 from tasks.data.champion import Registered
 from tasks.pull.step import data_version, pull
-from tasks.suspects.observe import observe
+from tasks.suspects.embeddings import embed_with_champion
 from tasks.suspects.step import find_suspects
 from tasks.validate.step import validate
 
@@ -31,7 +31,7 @@ def suspects(version: DataVersion) -> None:
     champion = find_champion()  # before the work
     data = pull(version)
     checked = validate(data)
-    find_suspects(data, checked, observe(champion, data, checked))
+    find_suspects(data, checked, embed_with_champion(champion, data, checked))
 
 
 def find_champion() -> Registered:

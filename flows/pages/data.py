@@ -17,9 +17,9 @@ from retrain.registry import versions
 from retrain.runs.records import Document
 from retrain.step import REPORT
 from tasks.data import image_table
-from tasks.data.listed import read_encoded
 from tasks.data.reading import ImageFiles
 from tasks.data.reference import evaluated_of
+from tasks.data.review_list import read_encoded
 from tasks.data.splits import SPLITS
 from tasks.validate.step import NEAR_DUPLICATES_FILE, REJECTED, REJECTION, RESULTS
 

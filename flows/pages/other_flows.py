@@ -16,9 +16,9 @@ from flows.pages.run import title_of
 from retrain.project import Project
 from retrain.runs.records import Document
 from retrain.store import Store
-from tasks.data import listed
-from tasks.data.listed import CONTRADICTION, OUTLIER, TO_LABEL
+from tasks.data import review_list
 from tasks.data.metrics import SELECTIVE
+from tasks.data.review_list import CONTRADICTION, OUTLIER, TO_LABEL
 from tasks.suspects.step import COUNTS
 
 MAX_SHOWN = 200  # pictures of a gallery
@@ -209,7 +209,7 @@ def _value(value: object) -> str:
 def _suspects(document: Document, folder: Path) -> dict[str, Any]:
     facts, shown = document["suspects"], defaultdict[str, list[pictures.Picture]](list)
     pairs: dict[str, dict[str, Any]] = {}  # of near-duplicates, the first one that was listed
-    for row in listed.read(folder) if folder.is_dir() else ():
+    for row in review_list.read(folder) if folder.is_dir() else ():
         for kind in row["why"].split("; "):
             if kind == CONTRADICTION and row["look_alike"] not in pairs:
                 pairs[row["path"]] = row
@@ -230,7 +230,7 @@ def _suspects(document: Document, folder: Path) -> dict[str, Any]:
 
 
 def _selection(document: Document, folder: Path) -> dict[str, Any]:
-    rows = islice(listed.read(folder), MAX_SHOWN)
+    rows = islice(review_list.read(folder), MAX_SHOWN)
     shown = pictures.gallery(map(_picture, rows), document["chosen"])
     return _how_to_correct(document) | {
         "verdict": run.verdict("Selected", document["outcome"], "●", "good"),

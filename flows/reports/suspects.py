@@ -9,7 +9,7 @@ from retrain.registry import versions
 from retrain.runs import console
 from retrain.runs.records import Document
 from retrain.runs.state import RunState
-from tasks.data import label_tasks
+from tasks.data import review_list
 
 STEP = "find_suspects"
 
@@ -25,7 +25,8 @@ class SuspectsReport(DataReport):
         name, project = run.workload.name, run.context.project
         champion = versions.champion(project, name)
         folder = page.folder_of(project, name)
-        base["look"] = label_tasks.look("suspects", folder, project.root)
+        listed = _name_of(run.artifacts[STEP].digest)
+        base["look"] |= review_list.look(listed, folder, project.root)
         facts = dict(run.artifacts[STEP].facts)
         document = base | {"suspects": facts, "model": champion and champion.identity()}
         return document | {"outcome": f"{name}: {self.standing(document)}."}
@@ -54,11 +55,16 @@ class SuspectsReport(DataReport):
 def write_lists(project: Project, document: Document) -> None:
     """Writes the CSV file and the tasks of Label Studio, with their images."""
     [step] = [step for step in document["steps"] if step["step"] == STEP]
-    label_tasks.write(
+    review_list.write_for_people(
         project.root / step["path"],
         page.folder_of(project, document["workload"]),
-        "suspects",
+        _name_of(step["digest"]),
         project.root,
         "{name} version {version}".format(**document["model"]),
         document["suspects"]["classes"],
     )
+
+
+def _name_of(digest: str) -> str:
+    """The name of the review list in an output of the step: another list has another one."""
+    return f"suspects-{digest[:8]}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HELP = """Take over labels that were corrected, or came later.
 
-Example: `retrain labels import vit reports/vit/suspects.csv`
+Example: `retrain labels import vit reports/vit/suspects-1a2b3c4d.csv`
 """
 labels = App(name="labels", help=HELP, group=IMPROVING)
 app.command(labels)
@@ -81,7 +81,7 @@ def import_labels(
 ) -> Answer:
     """Take corrected labels over into a workload's data.
 
-    Example: `retrain labels import vit reports/vit/suspects.csv --dry-run`
+    Example: `retrain labels import vit reports/vit/suspects-1a2b3c4d.csv --dry-run`
 
     Args:
         file: An export of Label Studio, or the CSV file with the column `corrected` filled.

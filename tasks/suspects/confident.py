@@ -12,7 +12,6 @@ are confidently of another class. Where classes are alike, most of these are the
 mistakes: on CIFAR-10 with 3 % of the labels flipped, four of five. So the number comes from a
 model of the labels here: with the probability `noise`, which is fitted together with a temperature,
 a label is any of the others. That says of each image how probable it is that its label is wrong.
-The class that is proposed is that of the paper's section 3.1.
 """
 
 import numpy as np
@@ -83,10 +82,10 @@ def _discriminate(
     return found
 
 
-def probabilities_of(
+def log_probabilities(
     logits: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], float]:
-    """The probability of each class, and the share of labels that are wrong.
+    """The logarithm of the probability of each class, and the share of labels that are wrong.
 
     Both are the most probable ones given the labels: the logits are divided by a temperature, and
     a label is drawn from the probabilities, or with the probability `noise` is one of the others.
@@ -99,7 +98,7 @@ def probabilities_of(
         float64 (N, classes), and the noise, from 0 to 1.
     """
     from scipy.optimize import minimize
-    from scipy.special import expit, softmax
+    from scipy.special import expit, log_softmax, softmax
 
     some = slice(None, None, 1 + len(labels) // MOST_FITTED)
     fitted, rows = logits[some], np.arange(len(labels[some]))
@@ -109,7 +108,7 @@ def probabilities_of(
         return -float(np.log(_with_noise(own, expit(point[1]), logits.shape[1]) + 1e-12).mean())
 
     best = minimize(surprise, [-1.0, -3.0], method="Nelder-Mead", options={"fatol": 1e-7}).x
-    return softmax(logits * np.exp(best[0]), axis=1), float(expit(best[1]))
+    return log_softmax(logits * np.exp(best[0]), axis=1), float(expit(best[1]))
 
 
 def _with_noise(own: NDArray[np.float64], noise: float, classes: int) -> NDArray[np.float64]:
@@ -118,62 +117,51 @@ def _with_noise(own: NDArray[np.float64], noise: float, classes: int) -> NDArray
 
 
 def wrong_labels(
-    probabilities: NDArray[np.float64], noise: float, labels: NDArray[np.int64]
+    logs: NDArray[np.float64], noise: float, labels: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The images whose label is probably wrong, the most probable first.
 
     They are as many as possible with at least `WANTED` of their labels expected to be wrong, and
-    each at least as probable as `LEAST`.
+    each at least as probable as `LEAST`. They are ranked by the margin between the label and all
+    other classes: where a classifier is sure, probabilities are 0 and 1, and rank nothing.
 
     Args:
-        probabilities: float64 (N, classes), out of sample.
+        logs: float64 (N, classes), the logarithms of the probabilities, out of sample.
         noise: The share of labels that are wrong.
         labels: int64 (N,).
 
     Returns:
         The indices of the images, int64.
     """
-    own, classes = probabilities[np.arange(len(labels)), labels], probabilities.shape[1]
+    from scipy.special import logsumexp
+
+    rows, classes = np.arange(len(labels)), logs.shape[1]
+    margins = logs[rows, labels] - logsumexp(_others(logs, labels), axis=1)
+    ranked = np.argsort(margins, kind="stable")
+    own = np.exp(logs[rows, labels])[ranked]
     wrong = noise * (1 - own) / (classes - 1)
     chances = wrong / np.maximum(_with_noise(own, noise, classes), 1e-12)
-    ranked = np.argsort(-chances, kind="stable")
-    expected = np.cumsum(chances[ranked]) / np.arange(1, len(labels) + 1)
-    return ranked[: np.count_nonzero((expected >= WANTED) & (chances[ranked] >= LEAST))]
+    expected = np.cumsum(chances) / np.arange(1, len(labels) + 1)
+    return ranked[: np.count_nonzero((expected >= WANTED) & (chances >= LEAST))]
 
 
-def confident_classes(
-    probabilities: NDArray[np.float64], labels: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The class of each image in the confident joint.
-
-    Each class has a threshold: its mean probability in the images that have its label. An image
-    counts for the most probable of the classes whose threshold it reaches.
-
-    Args:
-        probabilities: float64 (N, classes), out of sample.
-        labels: int64 (N,).
-
-    Returns:
-        int64 (N,); -1 for an image that reaches no threshold.
-    """
-    images = np.bincount(labels, minlength=probabilities.shape[1])
-    own = probabilities[np.arange(len(labels)), labels]
-    sums = np.bincount(labels, own, minlength=probabilities.shape[1])
-    reached = np.where(probabilities >= sums / np.maximum(images, 1), probabilities, -1)
-    return np.where(reached.max(axis=1) >= 0, reached.argmax(axis=1), -1)
+def _others(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The same without the class that each image is labelled with."""
+    others = logs.copy()
+    others[np.arange(len(labels)), labels] = -np.inf
+    return others
 
 
-def proposals(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Another class for each image: the one of the confident joint, or else the most probable.
+def proposals(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The most probable other class of each image.
 
     Args:
-        probabilities: float64 (N, classes), out of sample; of two classes or more.
+        logs: float64 (N, classes), the logarithms of the probabilities, out of sample; of two
+            classes or more.
         labels: int64 (N,).
 
     Returns:
         int64 (N,).
     """
-    others = probabilities.copy()
-    others[np.arange(len(labels)), labels] = -1
-    confident = confident_classes(probabilities, labels)
-    return np.where((confident >= 0) & (confident != labels), confident, others.argmax(axis=1))
+    found: NDArray[np.int64] = _others(logs, labels).argmax(axis=1)
+    return found

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from ruamel.yaml import YAML
 
+from tasks.data import corrections
 from tests.flows.conftest import Clone
 
 HOSTILE = 'again <script>"alert(1).png'
@@ -100,9 +101,18 @@ def test_what_is_wrong_is_found_shown_and_taken_over(clone, wrong, found):
     assert (done["applied"], done["changes"]) == (True, preview["changes"])
     again = clone.json("labels", "import", "photos", str(exported), "--yes")
     assert again["changes"] == []
+    corrected = corrections.read(place_of_images(clone))
+    assert corrected == {row["sha256"]: row["proposed"] for row in right}
+    kept = (clone.root / found["look"]["csv"]).read_bytes()
     after = clone.json("suspects", "photos")
     assert after["suspects"]["rows"] == found["suspects"]["rows"]
     assert after["suspects"]["noise"] < found["suspects"]["noise"] / 2
+    assert after["look"]["csv"] != found["look"]["csv"]
+    filled = clone.root / after["look"]["csv"]
+    filled.write_text("what a person has filled in")
+    clone.json("suspects", "photos", "--refresh")
+    assert filled.read_text() == "what a person has filled in"
+    assert (clone.root / found["look"]["csv"]).read_bytes() == kept
 
 
 @pytest.mark.slow
@@ -124,6 +134,8 @@ def test_what_is_worth_a_label_is_chosen_and_added(clone, found, tmp_path):
     file = clone.root / document["look"]["csv"]
     text = file.read_text(encoding="utf-8").replace(",\n", ",1\n").replace(",\r\n", ",1\r\n")
     file.write_text(text, encoding="utf-8", newline="")
+    other = clone.json("select", "photos", "--input", str(folder / "test" / "1"), "--count", "5")
+    assert other["look"]["csv"] != document["look"]["csv"]
     done = clone.json("labels", "import", "photos", str(file), "--yes")
     assert done["classes"] == {"1": {"leave": 0, "come": 5}}
     for row in chosen:

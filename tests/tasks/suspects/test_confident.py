@@ -27,31 +27,29 @@ def with_wrong(truth: np.ndarray, share: float) -> np.ndarray:
 
 def look(embeddings, labels):
     logits = confident.out_of_sample(embeddings, labels)
-    probabilities, noise = confident.probabilities_of(logits, labels)
-    return probabilities, noise, confident.wrong_labels(probabilities, noise, labels)
+    logs, noise = confident.log_probabilities(logits, labels)
+    return logs, noise, confident.wrong_labels(logs, noise, labels)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.03, 0.1])
 def test_wrong_labels_are_found_counted_and_corrected(share):
     embeddings, truth = clusters(spread=0.8)
     labels = with_wrong(truth, share)
-    probabilities, noise, found = look(embeddings, labels)
+    logs, noise, found = look(embeddings, labels)
     is_wrong = labels != truth
     assert noise == pytest.approx(share, rel=0.25)
     assert is_wrong[found].sum() >= 0.7 * is_wrong.sum()
     assert is_wrong[found].mean() >= 0.5
-    right = confident.proposals(probabilities, labels)[found] == truth[found]
+    right = confident.proposals(logs, labels)[found] == truth[found]
     assert right[is_wrong[found]].mean() >= 0.95
 
 
 def test_right_labels_of_classes_that_are_alike_are_not_listed():
     embeddings, truth = clusters(spread=2.0)  # two of five are taken for another class
-    probabilities, noise, found = look(embeddings, truth)
-    assert (probabilities.argmax(axis=1) == truth).mean() < 0.75
+    logs, noise, found = look(embeddings, truth)
+    assert (logs.argmax(axis=1) == truth).mean() < 0.75
     assert noise < 0.005
     assert len(found) <= 0.002 * len(truth)
-    classes = confident.confident_classes(probabilities, truth)
-    assert ((classes >= 0) & (classes != truth)).mean() > 0.05  # of which there are many
 
 
 def test_no_image_has_seen_its_own_label():
@@ -67,17 +65,19 @@ def test_a_class_of_a_single_image_is_no_proposal_for_it():
     embeddings, truth = clusters(spread=0.8, images=500)
     labels = np.append(truth, CLASSES)
     embeddings = np.concatenate([embeddings, np.full((1, 16), 9, np.float32)])
-    probabilities, _, _ = look(embeddings, labels)
-    assert probabilities[-1, CLASSES] == 0
-    assert np.isfinite(probabilities).all()
-    assert confident.proposals(probabilities, labels)[-1] < CLASSES
+    logs, _, _ = look(embeddings, labels)
+    assert logs[-1, CLASSES] == -np.inf
+    assert not np.isnan(logs).any()
+    assert confident.proposals(logs, labels)[-1] < CLASSES
 
 
-def test_the_confident_joint_counts_for_classes_whose_threshold_is_reached():
-    probabilities = np.array([[0.9, 0.1], [0.7, 0.3], [0.1, 0.9], [0.55, 0.45], [0.75, 0.25]])
-    labels = np.array([0, 0, 1, 1, 1])  # the thresholds are 0.8 and 1.6 / 3
-    assert confident.confident_classes(probabilities, labels).tolist() == [0, -1, 1, -1, -1]
-    assert confident.proposals(probabilities, labels).tolist() == [1, 1, 0, 0, 0]
+def test_where_all_probabilities_are_0_and_1_the_most_improbable_label_comes_first():
+    margins = np.array([-50.0, -90, -70, *[60] * 20])  # of the label to class 1; class 2 is far
+    logits = np.stack([margins, np.zeros(23), np.full(23, -900)], axis=1)
+    logs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    labels = np.zeros(23, np.int64)
+    assert confident.wrong_labels(logs, 0.1, labels).tolist() == [1, 2, 0]
+    assert confident.proposals(logs, labels).tolist() == [1] * 23
 
 
 def test_what_is_far_from_every_class_is_an_outlier():

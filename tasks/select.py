@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 # An image that is closer to one of the data than nineteen of twenty of the data are to their
 # nearest neighbour is a near-duplicate.
 CLOSE = 0.05
+SURE = 1e-6  # how unsure a model is that is wholly sure: of such images the newest one is chosen
 SAMPLE = 2000  # images
 _ROWS = 4096  # that are compared at a time
 
@@ -77,7 +78,7 @@ def choose(
         The indices of the images, int64.
     """
     highest = np.sort(probabilities.astype(np.float64), axis=1)[:, -2:]
-    unsure = 1 - (highest[:, 1] - highest[:, 0])
+    unsure = np.maximum(1 - (highest[:, 1] - highest[:, 0]), SURE)
     left = distances.astype(np.float64)
     chosen: list[int] = []
     while len(chosen) < count:

@@ -1,1 +1,0 @@
-"""Takes corrected labels over into the data."""

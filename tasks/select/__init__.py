@@ -1,1 +1,0 @@
-"""Chooses the images that are worth a label."""

@@ -1,0 +1,372 @@
+"""Corrected labels, from the file that a person has filled to the data."""
+
+import csv
+import getpass
+import json
+import os
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from flows import labels as flow
+from retrain.errors import UsageError
+from retrain.project import Project
+from tasks import corrections
+from tasks.data import review_list
+from tasks.data.corrections import read
+from tasks.data.review_list import WRONG_LABEL
+from tests.tasks.toy_data import png, write_files, write_parquet
+
+PARAMS = "workloads:\n  photos:\n    data:\n      path: {path}\n    model:\n      family: vit\n"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project whose workload has images in class folders outside `data/`."""
+    (tmp_path / "params.yaml").write_text(PARAMS.format(path="images"))
+    return Project(tmp_path)
+
+
+def row(path: str, data: bytes, corrected: str, why: str = WRONG_LABEL, number: int = 0):
+    """A row of the CSV file, as a person has filled it."""
+    digest = digest_of(data)
+    where = {"path": path, "file": path, "row": number, "sha256": digest}
+    empty = dict.fromkeys((*review_list.schema().names, review_list.CORRECTED), "")
+    return empty | where | {"why": why, "corrected": corrected}
+
+
+def digest_of(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+def write_csv(project: Project, *rows: dict) -> Path:
+    file = project.root / "corrected.csv"
+    with file.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+def names(project: Project) -> list[str]:
+    root = project.root / "images"
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+FILES = {
+    "train/cat/1.png": png(1),
+    "train/cat/deep/2.png": png(2),
+    "train/dog/1.png": png(3),
+    "val/dog/4.png": png(4),
+    "val/cat/5.png": png(5),
+}
+
+
+def corrected() -> list[dict]:
+    return [
+        row("train/cat/1.png", png(1), "dog"),  # where another image has this name
+        row("train/cat/deep/2.png", png(2), "dog"),
+        row("val/dog/4.png", png(4), ""),  # not looked at
+        row("val/cat/5.png", png(5), "cat"),  # right as it is
+    ]
+
+
+def test_corrections_are_written_beside_the_data_and_nothing_else_changes(project):
+    root = project.root / "images"
+    write_files(root, FILES)
+    file = write_csv(project, *corrected())
+    plan = flow.plan(project, "photos", file)
+    assert names(project) == sorted(FILES)
+    assert plan.classes == {"cat": {"leave": 2, "come": 0}, "dog": {"leave": 0, "come": 2}}
+    assert plan.read == 3
+    assert plan.document(is_applied=False)["changes"] == [
+        {"path": "train/cat/1.png", "before": "cat", "after": "dog"},
+        {"path": "train/cat/deep/2.png", "before": "cat", "after": "dog"},
+    ]
+    plan.apply()
+    assert {name: (root / name).read_bytes() for name in FILES} == FILES
+    assert names(project) == sorted([*FILES, "corrections.csv"])
+    assert read(root) == {digest_of(png(1)): "dog", digest_of(png(2)): "dog"}
+    written = (root / "corrections.csv").read_bytes()
+    again = flow.plan(project, "photos", file)
+    assert (again.changes, again.read) == ([], 3)
+    again.apply()
+    assert (root / "corrections.csv").read_bytes() == written
+
+
+def test_a_later_correction_counts_and_the_rows_say_who_and_when(project, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    root = project.root / "images"
+    write_files(root, FILES)
+    began = datetime.now(UTC).replace(microsecond=0)
+    for label in ("dog", "cat"):
+        flow.plan(project, "photos", write_csv(project, row("val/cat/5.png", png(5), label)))
+        flow.plan(project, "photos", project.root / "corrected.csv").apply()
+    assert read(root) == {digest_of(png(5)): "cat"}
+    with (root / "corrections.csv").open(newline="") as stream:
+        rows = [*csv.DictReader(stream)]
+    assert [each["label"] for each in rows] == ["dog", "cat"]
+    assert {each["by"] for each in rows} == {getpass.getuser()}
+    for each in rows:
+        assert began <= datetime.fromisoformat(each["at"]) <= datetime.now(UTC)
+    project.git("init", "-q")
+    project.git("config", "user.name", "Ada Lovelace")
+    plan = flow.plan(project, "photos", write_csv(project, row("val/cat/5.png", png(5), "dog")))
+    assert plan.by == "Ada Lovelace"
+
+
+def test_copies_of_an_image_are_corrected_by_what_they_are(project):
+    write_files(project.root / "images", FILES | {"train/dog/copy.png": png(1)})
+    rows = [row("train/dog/copy.png", png(1), "dog"), row("train/cat/1.png", png(1), "dog")]
+    plan = flow.plan(project, "photos", write_csv(project, *rows))
+    assert [change.path for change in plan.changes] == ["train/cat/1.png"]
+    plan.apply()
+    assert flow.plan(project, "photos", project.root / "corrected.csv").changes == []
+
+
+def test_an_image_that_was_moved_is_found_by_the_copy_beside_its_list(project):
+    write_files(project.root / "images", FILES)
+    copies = {f"suspects-0123abcd-images/{digest_of(png(9))}.png": png(9)}
+    write_files(project.root / "reports" / "photos", copies)
+    file = write_csv(project, row("train/cat/9.png", png(9), "dog"))
+    with pytest.raises(UsageError, match=r"train/cat/9.png has changed or is gone"):
+        flow.plan(project, "photos", file)
+    write_files(project.root / "images", {"val/cat/nine.png": png(9)})
+    flow.plan(project, "photos", file).apply()
+    assert read(project.root / "images") == {digest_of(png(9)): "dog"}
+
+
+def test_a_list_that_was_filled_in_is_read_as_excel_writes_it(project):
+    write_files(project.root / "images", FILES)
+    file = write_csv(project, *corrected())
+    expected = corrections.read(file)
+    text = "\ufeff" + file.read_bytes().decode().replace(",", ";")
+    file.write_text(text, encoding="utf-8", newline="")
+    assert corrections.read(file) == expected
+    assert len(expected) == 3
+    file.write_bytes(text.replace("train/cat", "train/kätzchen").encode("cp1252", "replace"))
+    with pytest.raises(UsageError, match="no CSV file in UTF-8"):
+        corrections.read(file)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (row("train/cat/1.png", png(9), "dog"), "train/cat/1.png has changed or is gone since"),
+        (row("train/cat/9.png", png(9), "dog"), "train/cat/9.png has changed or is gone since"),
+        (row("train/cat/1.png", png(1), "dgo"), "no class of the data. Did you mean 'dog'?"),
+        (row("train/cat/deep/2.png", png(2), "cat"), "is labelled dog and cat: decide on one"),
+        (row("other/name.png", png(2), "cat"), "is labelled dog and cat: decide on one"),
+        (row("train/cat/1.png", png(1), "dog") | {"sha256": "../x"}, "'../x' is no SHA-256"),
+    ],
+)
+def test_what_is_wrong_is_found_before_anything_changes(project, wrong, message):
+    write_files(project.root / "images", FILES)
+    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
+        flow.plan(project, "photos", write_csv(project, corrected()[1], wrong))
+    assert names(project) == sorted(FILES)
+
+
+def test_images_that_were_to_be_labelled_are_added(project):
+    write_files(project.root / "images", FILES)
+    digest = digest_of(png(7))
+    copies = {f"{digest}.png": png(7)}
+    write_files(project.root / "reports" / "photos" / "select-0123abcd-images", copies)
+    new = row("camera 1/1.png", png(7), "dog", why=review_list.TO_LABEL)
+    file = write_csv(project, new)
+    plan = flow.plan(project, "photos", file)
+    assert plan.document(is_applied=False)["changes"] == [
+        {"path": "camera 1/1.png", "before": None, "after": "dog"}
+    ]
+    plan.apply()
+    assert names(project) == sorted([*FILES, f"train/dog/1-{digest[:8]}.png"])
+    assert flow.plan(project, "photos", file).changes == []
+    other = flow.plan(project, "photos", write_csv(project, new | {"corrected": "cat"}))
+    assert other.classes == {"cat": {"leave": 0, "come": 1}, "dog": {"leave": 1, "come": 0}}
+    other.apply()  # it is in the data by now
+    assert read(project.root / "images") == {digest: "cat"}
+
+
+def test_a_new_image_is_put_where_nothing_is(project):
+    digest = digest_of(png(7))
+    files = {f"cat/{name}.png": png(8) for name in ("1", f"1-{digest[:8]}")} | {"dog/1.png": png(9)}
+    write_files(project.root / "images", files | {"dog/odd.jpg": png(3)})
+    copies = {f"{digest_of(png(number))}.png": png(number) for number in (5, 6, 7)}
+    write_files(project.root / "reports/photos/select-0123abcd-images", copies)
+    rows = [
+        row("a/1.png", png(7), "cat", why=review_list.TO_LABEL),
+        row("a/new", png(6), "cat", why=review_list.TO_LABEL),
+        row("b/new", png(5), "cat", why=review_list.TO_LABEL),
+        row("c/same.png", png(5), "cat", why=review_list.TO_LABEL),
+    ]
+    flow.plan(project, "photos", write_csv(project, *rows)).apply()
+    added = [f"cat/1-{digest}.png", "cat/new.png", f"cat/new-{digest_of(png(5))[:8]}.png"]
+    assert names(project) == sorted([*files, "dog/odd.jpg", *added])
+    assert {name: (project.root / "images" / name).read_bytes() for name in files} == files
+
+
+EXPORTS = Path(__file__).parent / "label_studio"  # by Label Studio 1.23.2; the JSON is shortened
+
+
+@pytest.mark.parametrize("name", ["project.json", "project-min.json", "project.csv"])
+def test_each_export_of_label_studio_has_what_was_submitted(project, name):
+    write_files(
+        project.root / "images",
+        {
+            'train/cat/1, "é".png': b"1",  # the model's answer was confirmed
+            "train/cat/2.png": b"2",  # the data's label was submitted
+            "train/dog/3.png": b"3",  # skipped
+            "train/dog/4.png": b"4",  # a draft
+            "train/dog/5.png": b"5",  # skipped, and then submitted
+            "train/cat/6.png": b"6",  # nobody has opened it
+        },
+    )
+    labelled = corrections.read(EXPORTS / name)
+    assert {each.path: (each.label, each.is_new) for each in labelled} == {
+        'train/cat/1, "é".png': ("dog", False),
+        "train/cat/2.png": ("cat", False),
+        "train/dog/5.png": ("cat", False),
+        "camera 1/7.png": ("cat", True),
+    }
+    copies = {digest_of(b"7") + ".png": b"7"}
+    write_files(project.root / "reports" / "photos" / "select-0123abcd-images", copies)
+    flow.plan(project, "photos", EXPORTS / name).apply()
+    assert (project.root / "images/train/cat/7.png").read_bytes() == b"7"
+    expected = {digest_of(b"1"): "dog", digest_of(b"5"): "cat"}
+    assert read(project.root / "images") == expected
+
+
+def test_labels_of_tasks_of_an_earlier_version_are_read(project):
+    text = (EXPORTS / "project.json").read_text()
+    earlier = project.root / "earlier.json"
+    earlier.write_text(text.replace('"from_name": "corrected"', '"from_name": "label"'))
+    assert corrections.read(earlier) == corrections.read(EXPORTS / "project.json")
+
+
+def test_two_annotators_who_differ_are_asked_to_decide(project):
+    rows = json.loads((EXPORTS / "project-min.json").read_bytes())
+    exported = project.root / "export.json"
+    exported.write_text(json.dumps([*rows, rows[0] | {"corrected": "cat"}]))
+    with pytest.raises(UsageError, match="is labelled dog and cat: decide on one"):
+        corrections.read(exported)
+    exported.write_text(json.dumps([rows[0] | {"corrected": {"choices": ["cat", "dog"]}}]))
+    with pytest.raises(UsageError, match="which is no class of the data"):
+        write_files(project.root / "images", FILES)
+        flow.plan(project, "photos", exported)
+
+
+def task(data: dict, *choices: str, cancelled: bool = False) -> dict:
+    """A task as Label Studio exports it."""
+    result = {"from_name": "corrected", "to_name": "image", "type": "choices"}
+    annotation = {
+        "was_cancelled": cancelled,
+        "result": [result | {"value": {"choices": [choice]}} for choice in choices],
+    }
+    return {"data": data, "annotations": [annotation] if choices else []}
+
+
+def test_an_export_of_label_studio_says_the_same(project):
+    exported = project.root / "export.json"
+    first, second, _, last = corrected()
+    tasks = [task(first, "dog"), task(second, "dog"), task(last), task(last, "dog", cancelled=True)]
+    exported.write_text(json.dumps(tasks))
+    found = corrections.read(exported)
+    assert found == corrections.read(write_csv(project, first, second))
+    exported.write_text(json.dumps([task(first, "dog", "cat")]))
+    with pytest.raises(UsageError, match="is labelled dog and cat: decide on one"):
+        corrections.read(exported)
+    exported.write_text(json.dumps({"a": 1}))
+    with pytest.raises(UsageError, match=r"export.json cannot be read: "):
+        corrections.read(exported)
+    with pytest.raises(UsageError, match="there is no such file"):
+        corrections.read(project.root / "nothing.csv")
+    (project.root / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UsageError, match="no 'corrected'"):
+        corrections.read(project.root / "other.csv")
+
+
+IMAGES = [png(number) for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("stored", "class_names"),
+    [(["cat", "dog", "cat", "dog", "dog"], None), ([0, 1, 0, 1, 1], ["cat", "dog"])],
+)
+def test_images_of_parquet_files_are_corrected(project, stored, class_names):
+    file = project.root / "images" / "train.parquet"
+    write_parquet(file, IMAGES, stored, names=class_names, row_group_size=2)
+    before = file.read_bytes()
+    rows = [
+        row(f"train.parquet:{number}", IMAGES[number], label, number=number)
+        | {"file": "train.parquet"}
+        for number, label in ((4, "dog"), (3, "cat"))
+    ]
+    plan = flow.plan(project, "photos", write_csv(project, *rows))
+    assert plan.document(is_applied=False)["changes"] == [
+        {"path": "train.parquet:3", "before": "dog", "after": "cat"}
+    ]
+    plan.apply()
+    assert file.read_bytes() == before
+    assert read(file.parent) == {digest_of(IMAGES[3]): "cat"}
+    assert flow.plan(project, "photos", project.root / "corrected.csv").changes == []
+    for wrong in ({"row": 9}, {"row": 1}, {"file": "gone.parquet"}):
+        with pytest.raises(UsageError, match="has changed or is gone since it was listed"):
+            flow.plan(project, "photos", write_csv(project, rows[0] | wrong))
+
+
+def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project):
+    file = write_csv(project, row("1.png", png(1), "cat"))
+
+    def refusal(path: str) -> str:
+        (project.root / "params.yaml").write_text(PARAMS.format(path=path))
+        with pytest.raises(UsageError) as error:
+            flow.plan(project, "photos", file)
+        return str(error.value)
+
+    assert "dvc pull data.dvc" in refusal("data/photos")
+    assert "correct them where it is" in refusal("s3://bucket/images")
+    assert "is no folder" in refusal("corrected.csv")
+
+
+def test_a_correction_names_the_class_as_people_see_it(project):
+    text = PARAMS.format(path="images").replace("    model", "      label_names: names\n    model")
+    (project.root / "params.yaml").write_text(text)
+    files = {"n01/1.png": png(1), "n02/2.png": png(2), "names": b"n01 tench\nn02 goldfish\n"}
+    write_files(project.root / "images", files)
+    new = row("3.png", png(3), "tench", why=review_list.TO_LABEL)
+    copies = {f"select-0123abcd-images/{digest_of(png(3))}.png": png(3)}
+    write_files(project.root / "reports" / "photos", copies)
+    file = write_csv(project, row("n01/1.png", png(1), "goldfish"), new)
+    plan = flow.plan(project, "photos", file)
+    assert plan.classes["tench"] == {"leave": 1, "come": 1}
+    plan.apply()
+    assert read(project.root / "images") == {digest_of(png(1)): "goldfish"}
+    assert names(project) == sorted([*files, "n01/3.png", "corrections.csv"])
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
+def test_listed_images_are_corrected_and_the_list_stays(project, name):
+    text = {
+        "labels.csv": 'id,path,label\n1,a/1.png,cat\n2,a/2.png,"a, b"\n3,3.png,\n',
+        "labels.jsonl": '{"file": "a/1.png", "class": "cat"}\n{"file":"a/2.png","class":"a, b"}\n'
+        '{"file":"3.png","class":null}',
+    }[name]
+    files = {"a/1.png": png(1), "a/2.png": png(2), "3.png": png(3), name: text.encode()}
+    write_files(project.root / "images", files)
+    file = write_csv(project, row("a/1.png", png(1), "a, b"), row("3.png", png(3), "cat"))
+    plan = flow.plan(project, "photos", file)
+    assert plan.document(is_applied=False)["changes"] == [
+        {"path": "a/1.png", "before": "cat", "after": "a, b"},
+        {"path": "3.png", "before": None, "after": "cat"},
+    ]
+    plan.apply()
+    assert (project.root / "images" / name).read_text() == text
+    assert read(project.root / "images") == {digest_of(png(1)): "a, b", digest_of(png(3)): "cat"}
+    assert flow.plan(project, "photos", file).changes == []
+    copies = {f"select-0123abcd-images/{digest_of(png(9))}.png": png(9)}
+    write_files(project.root / "reports" / "photos", copies)
+    new = write_csv(project, row("9.png", png(9), "cat", why=review_list.TO_LABEL))
+    with pytest.raises(UsageError, match="no images are added here"):
+        flow.plan(project, "photos", new)
