@@ -315,3 +315,30 @@ def test_images_that_look_like_one_held_out_are_told_if_there_are_any(caplog):
         for count in (0, 1234):
             say_near_duplicates({"data": {"near_duplicates": count}})
     assert [message.partition(" look")[0] for message in caplog.messages] == ["1,234 images"]
+
+
+@pytest.mark.parametrize("kind", ["folders", "parquet", "table"])
+def test_corrected_labels_count_whatever_the_format_is(tmp_path, kind, caplog):
+    labels = {name: name.split("/")[1] for name in NAMES}
+    if kind == "parquet":
+        for split in ("train", "val", "test"):
+            names = [name for name in NAMES if name.startswith(split)]
+            named = [{"bytes": FILES[name], "path": name} for name in names]
+            write_parquet(tmp_path / f"data/{split}.parquet", named, [labels[n] for n in names])
+    files = {} if kind == "parquet" else dict(FILES)
+    if kind == "table":
+        rows = [f"{name},{label}" for name, label in labels.items()]
+        files["labels.csv"] = "\n".join(["path,label", *rows]).encode()
+    corrected = ("train/cat/0.png", "test/cat/1.png")
+    lines = [f"{hashlib.sha256(FILES[name]).hexdigest()},dog,ann,2026-01-01" for name in corrected]
+    lines.append(f"{hashlib.sha256(FILES['val/dog/0.png']).hexdigest()},dog,ann,2026-01-01")
+    files["corrections.csv"] = "\n".join(["sha256,label,by,at", *lines]).encode()
+    facts, folder = run(tmp_path, files, kind=kind)
+    assert (facts["corrected"], facts["classes"]) == (2, {"cat": 7, "dog": 11})
+    assert "2 labels are corrected, by corrections.csv" in caplog.text
+    images = pd.read_parquet(folder / "images.parquet").set_index("path")["label"]
+    assert dict(images) == labels | dict.fromkeys(corrected, "dog")
+    told = pd.read_csv(folder / "report/corrected.csv").set_index("path")
+    assert told[["before", "label"]].to_dict("index") == {
+        name: {"before": "cat", "label": "dog"} for name in corrected
+    }
