@@ -48,6 +48,9 @@ def list_files(
 
     Yields:
         Its name with `/`, and its size in bytes.
+
+    Raises:
+        ValueError: A link leads to nothing, or a name is not UTF-8.
     """
     real = root.resolve()
     if real in parents:
@@ -60,6 +63,7 @@ def list_files(
             if hidden or not entry.name.startswith(".")
         }
     for name, entry in sorted(named.items()):
+        _check_entry(entry, above + name)
         if name.endswith("/"):
             yield from list_files(root / name, above + name, hidden, (*parents, real))
         elif _is_file(entry):
@@ -72,6 +76,20 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 def _is_file(entry: "os.DirEntry[str]") -> bool:
     return Path(entry.path).is_file() if entry.is_symlink() else entry.is_file()
+
+
+def _check_entry(entry: "os.DirEntry[str]", name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"The name {name!a} is not UTF-8. Rename the file or folder."
+        ) from None
+    if entry.is_symlink() and not Path(entry.path).exists():
+        raise ValueError(
+            f"{name} is a link to {Path(entry.path).readlink()}, which is not there. Put the file "
+            "there, or delete the link."
+        )
 
 
 def has_split_folders(root: Path) -> bool:
