@@ -48,8 +48,8 @@ class DataSource(Protocol):
 def data_version(data: Data, project: Project, revision: str | None = None) -> DataVersion:
     """The version of the data that a run uses.
 
-    For data under DVC it reads one line of `data.dvc`; the modules of the other sources describe
-    their cost.
+    For data under DVC it reads `data.dvc` and DVC's listing; the modules of the other sources
+    describe their cost.
 
     Args:
         data: The settings that say where the data is.
@@ -62,7 +62,7 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
     """
     source = find_source(data, project, revision)
     if isinstance(source, DvcSource):
-        return DataVersion(source.digest(), True, revision, source.warning())
+        return DataVersion(source.digest(), True, revision, source.warning(), source.pin())
     return DataVersion(source.digest(), tracked=False)
 
 
