@@ -82,9 +82,7 @@ def _check_entry(entry: "os.DirEntry[str]", name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ValueError(
-            f"The name {name!a} is not UTF-8. Rename the file or folder."
-        ) from None
+        raise ValueError(f"The name {name!a} is not UTF-8. Rename the file or folder.") from None
     if entry.is_symlink() and not Path(entry.path).exists():
         raise ValueError(
             f"{name} is a link to {Path(entry.path).readlink()}, which is not there. Put the file "

@@ -14,6 +14,7 @@ from retrain.workload import Data, Workload
 from tasks.data.formats import recognise
 from tasks.data.listing import list_files
 from tasks.pull.archives import unpack
+from tasks.pull.configurations import declared_splits
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.hub_source import HubSource
 from tasks.pull.local_source import LocalSource
@@ -68,7 +69,7 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
 
 @step(
     inputs=("data",),
-    reads=("data.path", "data.format"),
+    reads=("data.path", "data.format", "data.configuration"),
     hours=12,
     imports=("dvc.repo",),
 )
@@ -91,6 +92,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     try:
         source.fetch(version.digest, folder, workspace.scratch)
         unpack(folder, workspace.scratch)
+        splits = declared_splits(folder, data.configuration)  # noqa: F841
         names = [name for name, _ in list_files(folder)]
         form = recognise(folder, names) if data.format in ("auto", "hub") else data.format
     except ValueError:  # a verdict: the same data is not pulled again
@@ -116,7 +118,7 @@ def find_source(data: Data, project: Project, revision: str | None) -> DataSourc
         )
     if data.format == "hub":
         name, _, commit = data.path.partition("@")
-        return HubSource(name, commit or "main")
+        return HubSource(name, commit or "main", data.configuration)
     if "://" in data.path:
         return UrlSource(data.path)
     place = _place(data, project)

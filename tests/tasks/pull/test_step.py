@@ -57,6 +57,16 @@ def test_a_folder_that_holds_all_of_an_archive_is_taken_away(project, tmp_path):
     assert pulled(project, tmp_path / "pets.zip")[1] == PETS
 
 
+def test_a_zip_whose_names_have_backslashes_has_folders(project, tmp_path):
+    make_zip(
+        tmp_path / "pets.zip", {"pets\\cat\\": "", "pets\\cat\\1.png": "1", "pets\\dog\\2.png": "2"}
+    )
+    assert pulled(project, tmp_path / "pets.zip")[1] == PETS
+    make_zip(tmp_path / "bad.zip", {"cat\\1.png": "1", "dog\\..\\..\\..\\out.png": "out"})
+    assert set(pulled(project, tmp_path / "bad.zip")[1]) == {"cat/1.png", "dog/out.png"}
+    assert not [*tmp_path.rglob("out.png")]
+
+
 def test_an_archive_among_other_files_stays_one(project, tmp_path):
     make_files(tmp_path / "pets", "cat/1.png", "dog/2.png")
     make_zip(tmp_path / "pets" / "extra.zip", PETS)
