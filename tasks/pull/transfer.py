@@ -33,15 +33,13 @@ def inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def map_in_threads(
-    function: Callable[[T], R], items: Iterable[T], threads: int = THREADS
-) -> list[R]:
+def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Calls a function with each item, in threads; the results in the items' order."""
     items = list(items)
     # To hand a small file over to a thread takes longer than to read it.
-    size = max(1, len(items) // (threads * CHUNKS))
+    size = max(1, len(items) // (THREADS * CHUNKS))
     chunks = (items[first : first + size] for first in range(0, len(items), size))
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         results = pool.map(lambda chunk: [function(item) for item in chunk], chunks)
         return list(chain.from_iterable(results))
 
