@@ -18,7 +18,15 @@ from retrain.workload import Data, Model, Workload
 from tasks.pull import dvc_source
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.step import data_version, pull
-from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files, serving
+from tests.tasks.pull.pulling import (
+    dvc,
+    failing_write,
+    git,
+    make_files,
+    pulled,
+    read_files,
+    serving,
+)
 
 ROOT = Path(__file__).parents[3]
 REMOTE = ".dvc/remote/files/md5"
@@ -295,6 +303,17 @@ def test_a_lock_that_dvc_push_holds_meanwhile_does_no_harm(project):
         assert "Unable to acquire lock" in done.stderr
         assert pulled(project, "data/digits")[1] == NEW
         holder.stdin.close()
+
+
+def test_a_cache_that_takes_no_more_is_said_and_has_no_half_of_an_object(project):
+    large = object_of(project, "digits/dog/1.png")
+    before = large.read_bytes()
+    overwrite(large, "x" * 2_000_000)
+    assert failing_write(project, "data/digits").startswith("[Errno 27] File too large")
+    whole = [path for path in objects(project.root, CACHE) if not path.name.startswith(".")]
+    assert max(path.stat().st_size for path in whole) < 1000
+    large.write_bytes(before)
+    assert pulled(project, "data/digits")[1] == NEW
 
 
 def test_a_version_that_changes_during_the_run_is_an_error(project):

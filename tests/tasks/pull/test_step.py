@@ -15,7 +15,7 @@ from retrain.params import load_workload
 from retrain.project import Project
 from retrain.workload import Data
 from tasks.pull.step import data_version, find_source, pull
-from tests.tasks.pull.pulling import make_files, make_workspace, pulled
+from tests.tasks.pull.pulling import failing_write, make_files, make_workspace, pulled
 
 ROOT = Path(__file__).parents[3]
 PETS = {"cat/1.png": "1", "dog/2.png": "2"}
@@ -123,6 +123,21 @@ def test_a_broken_archive_is_refused_and_leaves_nothing(project, tmp_path, make)
     with pytest.raises(ValueError, match=r"pets\.tgz cannot be unpacked"):
         pull(data, data_version(data, project), space)
     assert not space.scratch.exists()
+
+
+@pytest.mark.parametrize("path", ["{}/pets", "file://{}/pets", "{}/pets.zip"])
+def test_a_disk_that_takes_no_more_is_said_in_one_sentence_and_leaves_nothing(tmp_path, path):
+    project = Project(tmp_path / "clone")
+    project.root.mkdir()
+    files = {name: text * 2_000_000 for name, text in PETS.items()}
+    make_zip(tmp_path / "pets.zip", files)
+    for name, text in files.items():
+        (tmp_path / "pets" / name).parent.mkdir(parents=True)
+        (tmp_path / "pets" / name).write_text(text)
+    said = failing_write(project, path.format(tmp_path))
+    assert said.startswith("[Errno 27] File too large")
+    assert said.count("\n") == 1
+    assert pulled(project, path.format(tmp_path))[1] == files
 
 
 @pytest.mark.parametrize(
