@@ -102,9 +102,8 @@ def splits_of_card(card: Path, base: str, configuration: str | None) -> dict[str
         patterns = chosen.get("data_files")
         declared = sanitize_patterns(patterns) if patterns else get_data_patterns(place)
         for split, found in DataFilesDict.from_patterns(_known(declared), place).items():
-            for name in (path.removeprefix(f"{base}/") for path in found):
-                if splits.setdefault(name, ALIASES[split.lower()]) != ALIASES[split.lower()]:
-                    raise UsageError(f"{CARD} gives {name} to both {splits[name]} and {split}.")
+            names = (path.removeprefix(f"{base}/") for path in found)
+            splits |= dict.fromkeys(names, ALIASES[split.lower()])
             if not found:
                 raise FileNotFoundError(f"none of {split}")
     except FileNotFoundError as error:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -78,9 +79,8 @@ class DvcSource:
         many files, and data at another revision count as equal.
         """
         folder = self.project.root / "data"
-        if self.revision is not None or not folder.is_dir():
-            return None
-        if self._pinned.get("nfiles", 0) > MAX_COMPARED:
+        too_many = self._pinned.get("nfiles", 0) > MAX_COMPARED
+        if self.revision is not None or too_many or not folder.is_dir():
             return None
         try:
             sizes, listed = dict(list_files(folder, hidden=True)), self._listing
@@ -89,11 +89,15 @@ class DvcSource:
         except ValueError:  # a file that DVC does not take
             return DIFFERS
         total = sum(sizes.values())
-        is_same = self._below(sizes).keys() == self._below(listed).keys()
-        has_same_names = sizes.keys() == listed.keys()
-        if not sizes or (is_same and total == self._pinned.get("size", total)):
+        if not sizes or (
+            sizes.keys() == listed.keys() and total == self._pinned.get("size", total)
+        ):
             return None
-        return None if is_same and not has_same_names else DIFFERS
+        is_beside = (
+            sizes.keys() != listed.keys()
+            and self._below(sizes).keys() == self._below(listed).keys()
+        )
+        return None if is_beside else DIFFERS
 
     def warnings(self) -> Iterator[str]:
         """A sentence for each reason for which nobody else can have this version of the data.
@@ -246,31 +250,29 @@ class DvcSource:
                     source = repo.cloud.get_remote_odb(remote)
                     places = [source.oid_to_path(md5) for md5 in missing]
                     cache.add(places, source.fs, missing, batch_size=source.fs.jobs)
-        _check_objects(objects, md5s)
+        _check_objects(objects)
         return objects
 
 
-def _check_objects(objects: Sequence[Path], md5s: Sequence[str]) -> None:
+def _check_objects(objects: Sequence[Path]) -> None:
     """Checks each byte of objects in DVC's cache: DVC believes what a remote sends.
 
     Raises:
         OSError: Some are damaged; these are deleted.
     """
 
-    def is_damaged(item: tuple[Path, str]) -> bool:
-        path, md5 = item
+    def is_damaged(path: Path) -> bool:
         with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "md5").hexdigest()
+            md5 = hashlib.file_digest(file, "md5").hexdigest()
         show(path.stat().st_size)
-        return digest != md5.removesuffix(".dir")
+        return f"{path.parent.name}{path.stem}" != md5
 
     size = sum(path.stat().st_size for path in objects)
     with console.counted("checking", size, "bytes") as show:
-        checked = map_in_threads(is_damaged, zip(objects, md5s, strict=True))
-    damaged = [path for path, is_bad in zip(objects, checked, strict=True) if is_bad]
-    for path in damaged:
-        path.unlink(missing_ok=True)
-    if damaged:
+        checked = map_in_threads(is_damaged, objects)
+    if damaged := [*compress(objects, checked)]:
+        for path in damaged:
+            path.unlink(missing_ok=True)
         raise OSError(
             f"DVC's copy of {len(damaged)} of {len(objects)} files is damaged. It is gone from the "
             "cache now, and another try fetches it anew. If that does not help, the remote is "

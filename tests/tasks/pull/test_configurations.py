@@ -73,8 +73,6 @@ def test_without_declared_splits_all_of_it_belongs_to_the_data(tmp_path, text):
         ("- {config_name: a, data_files: nowhere.parquet}", "not there: .*nowhere.parquet"),
         ("- {config_name: a, data_files: 'nowhere/*'}", "files that are not there: none of train"),
         ("- {config_name: a, data_dir: nowhere}", "files that are not there: .*nowhere"),
-        ("- {config_name: a, data_files: [{split: train, path: digits/**}, "
-         "{split: test, path: digits/test/*}]}", "digits/test/0.parquet to both train and test"),
     ],
 )  # fmt: skip
 def test_a_card_that_cannot_be_followed_is_refused_in_one_sentence(tmp_path, configs, fault):
