@@ -100,9 +100,6 @@ def build(root: Path, data: Data, splits: Mapping[str, str] | None = None) -> In
             other; a file is broken; or there is no image.
     """
     files = {name: size for name, size in list_files(root) if not splits or name in splits}
-    for name in files:
-        if any("\udc80" <= letter <= "\udcff" for letter in name):  # what Python makes of others
-            raise ValueError(f"The name of a file is no UTF-8: {name!a}. Rename it.")
     known = data.format in ("parquet", "folders", "table")
     form: str | None = data.format if known else None
     lists = [] if form in ("parquet", "folders") else _lists_that_count(root, files, data)
@@ -151,7 +148,7 @@ def list_unlabelled(root: Path, image_column: str | None = None) -> Images:
     Raises:
         ValueError: A file is broken or lacks the column; or there are images and Parquet files.
     """
-    files = dict(list_files(root))
+    files = dict(list_files(root, checked=False))
     names = [name for name in files if not is_no_image(name)]
     tables, column = [name for name in names if name.endswith(".parquet")], None
     if not tables:
