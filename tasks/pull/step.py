@@ -4,17 +4,13 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
-from tasks.data import index
 from tasks.data.listing import list_files
 from tasks.pull.archives import unpack
 from tasks.pull.configurations import declared_splits
@@ -22,6 +18,9 @@ from tasks.pull.dvc_source import DvcSource
 from tasks.pull.hub_source import HubSource
 from tasks.pull.local_source import LocalSource
 from tasks.pull.url_source import UrlSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class DataSource(Protocol):
@@ -93,6 +92,10 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
             and of which classes.
         OSError: The source that holds it cannot be reached; another try may help.
     """
+    import pyarrow.parquet as pq
+
+    from tasks.data import index
+
     folder = workspace.folder / "data"
     folder.mkdir()
     source = find_source(data, workspace.project, version.revision)
@@ -114,7 +117,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     }
 
 
-def _check_classes(place: Path, images: pa.Table) -> None:
+def _check_classes(place: Path, images: "pa.Table") -> None:
     """Refuses an empty folder beside those of classes: its images have been forgotten, or moved."""
     tops = {name.partition("/")[0] for name in images["file"].to_pylist()}
     for level in (place / top for top in tops) if images["split"][0].is_valid else (place,):

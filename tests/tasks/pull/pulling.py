@@ -1,5 +1,6 @@
 """What the tests of `tasks.pull.step` and its helpers share: projects, and a pull of their data."""
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from retrain.atomic import write_json
 from retrain.execute import get_or_run
 from retrain.outputs import plan
@@ -20,19 +24,32 @@ from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Model, Workload
 from tasks.pull.step import data_version, pull
+from tests.tasks.toy_data import png
 
 
 def make_files(folder: Path, *names: str) -> None:
     """Writes files, each with its name as its content."""
     for name in names:
+        content = parquet(name) if name.endswith(".parquet") else name.encode()
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name)
+        (folder / name).write_bytes(content)
+
+
+def parquet(text: str) -> bytes:
+    """A Parquet file with an image whose path is a text."""
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    columns = {"image": pa.array([{"bytes": png(0), "path": text}], kind), "label": ["cat"]}
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
 
 
 def read_files(folder: Path) -> dict[str, str]:
-    """The content of every file in a folder."""
+    """The content of every file in a folder; of a Parquet file, the path of its image."""
     return {
-        path.relative_to(folder).as_posix(): path.read_text(errors="replace")
+        path.relative_to(folder).as_posix(): pq.read_table(path)["image"][0]["path"].as_py()
+        if path.suffix == ".parquet"
+        else path.read_text(errors="replace")
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
@@ -44,13 +61,14 @@ def pulled(
     """Pulls data as a run does.
 
     Returns:
-        Its version, the content of its files, and the facts.
+        Its version, the content of its files, and its format.
     """
     config = Data(path=str(path), **data)
     version = data_version(config, project, revision)
     with tempfile.TemporaryDirectory() as folder:
         facts = pull(config, version, make_workspace(Path(folder), project))
-        return version, read_files(Path(folder) / "output" / "data"), facts
+        files = read_files(Path(folder) / "output" / "data")
+        return version, files, {"format": facts["format"]}
 
 
 def made(store: Store, project: Project, data: Data, revision: str | None = None) -> Artifact:

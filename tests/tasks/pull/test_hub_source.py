@@ -10,11 +10,11 @@ from huggingface_hub import constants
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from tests.tasks.pull.pulling import pulled, serving
+from tests.tasks.pull.pulling import parquet, pulled, serving
 from tests.tasks.pull.test_url_source import Answer
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
-HUB_FILES = {"README.md": b"# Pets", "data/train-00000-of-00001.parquet": b"PAR1 train"}
+HUB_FILES = {"README.md": b"# Pets", "data/train-00000-of-00001.parquet": parquet("PAR1 train")}
 
 
 class HubServer(Answer):
@@ -146,7 +146,7 @@ SEVERAL = dict.fromkeys(
         "digits/extra/0.parquet", "digits/test/0.parquet",
         "parity/test/0.parquet", "parity/train/0.parquet",
     ),
-    b"PAR1",
+    parquet("PAR1"),
 )  # fmt: skip
 
 
