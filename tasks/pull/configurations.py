@@ -77,7 +77,7 @@ def splits_of_card(card: Path, base: str, configuration: str | None) -> dict[str
         base: The folder of the data set, or its URL for `datasets`.
         configuration: The name of a configuration; None for the card's default.
     """
-    text = card.read_text("utf-8", errors="replace") if card.exists() else ""
+    text = card.read_text("utf-8-sig", errors="replace") if card.exists() else ""
     described = _YAML.match(text)
     if described is None or "configs:" not in described[1]:
         return {}

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from configparser import ConfigParser
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -174,10 +175,13 @@ class DvcSource:
     def _listing(self) -> dict[str, str]:
         """The MD5 (hex) of each file of `data/`, by its name there.
 
-        Where DVC's cache has its usual place and the listing, DVC is not asked.
+        DVC is asked only if the listing is not in the cache that the project's configuration names.
         """
-        pin = self.pin()
-        path = self.project.root / ".dvc" / "cache" / "files" / "md5" / pin[:2] / pin[2:]
+        pin, own = self.pin(), self.project.root / ".dvc"
+        configuration = ConfigParser(strict=False, interpolation=None)
+        configuration.read([own / "config", own / "config.local"], encoding="utf-8")
+        cache = configuration.get("cache", "dir", fallback="cache")
+        path = own / cache / "files" / "md5" / pin[:2] / pin[2:]
         text = path.read_bytes() if path.exists() else b""
         if hashlib.md5(text).hexdigest() != pin.removesuffix(".dir"):
             text = self._objects([pin])[0].read_bytes()

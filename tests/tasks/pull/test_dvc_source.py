@@ -289,6 +289,16 @@ def test_the_version_is_known_without_heavy_libraries(working, path):
     assert not set(done.stdout.split()) & {"dvc", "fsspec", "huggingface_hub", "pyarrow", "numpy"}
 
 
+@pytest.mark.parametrize("level", ["--project", "--local"])
+def test_a_cache_in_another_place_is_read_without_dvc_too(working, tmp_path, monkeypatch, level):
+    (working.root / ".dvc" / "cache").rename(tmp_path / "shared")
+    before = data_version(Data(path="data/digits"), working).digest  # from the remote
+    shutil.rmtree(working.root / ".dvc" / "cache")
+    dvc(working.root, "cache", "dir", level, "../shared")
+    monkeypatch.setattr(DvcSource, "_repo", None)
+    assert data_version(Data(path="data/digits"), working).digest == before
+
+
 def test_a_lock_that_dvc_push_holds_meanwhile_does_no_harm(project):
     program = (
         "import sys, zc.lockfile; lock = zc.lockfile.LockFile('.dvc/tmp/lock');"
