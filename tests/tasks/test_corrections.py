@@ -4,6 +4,7 @@ import csv
 import getpass
 import json
 import os
+import shutil
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -205,6 +206,35 @@ def test_a_new_image_is_put_where_nothing_is(project):
     added = [f"cat/1-{digest}.png", "cat/new.png", f"cat/new-{digest_of(png(5))[:8]}.png"]
     assert names(project) == sorted([*files, "dog/odd.jpg", *added])
     assert {name: (project.root / "images" / name).read_bytes() for name in files} == files
+
+
+def test_an_import_that_was_ended_goes_on_where_it_was(project, monkeypatch):
+    root = project.root / "images"
+    write_files(root, FILES)
+    copies = {f"{digest_of(png(number))}.png": png(number) for number in (6, 7)}
+    write_files(project.root / "reports/photos/select-0123abcd-images", copies)
+    new = [row(f"{n}.png", png(n), "dog", why=review_list.TO_LABEL) for n in (6, 7)]
+    file = write_csv(project, *corrected(), *new)
+    plan = flow.plan(project, "photos", file)
+    copy = shutil.copyfile
+
+    def ends(source, target):
+        if digest_of(png(7)) in str(source):
+            raise KeyboardInterrupt
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", ends)
+    with pytest.raises(KeyboardInterrupt):
+        plan.apply()
+    monkeypatch.undo()
+    assert names(project) == sorted([*FILES, "train/dog/6.png"])
+    again = flow.plan(project, "photos", file)
+    assert (len(plan.changes), len(again.changes)) == (4, 3)
+    again.apply()
+    assert names(project) == sorted(
+        [*FILES, "train/dog/6.png", "train/dog/7.png", "corrections.csv"]
+    )
+    assert read(root) == {digest_of(png(1)): "dog", digest_of(png(2)): "dog"}
 
 
 EXPORTS = Path(__file__).parent / "label_studio"  # by Label Studio 1.23.2; the JSON is shortened
