@@ -40,16 +40,19 @@ class DataVersion:
     """Which version of the data a run uses.
 
     Attributes:
-        digest: DVC's hash; for data that is not under DVC, a digest of the content.
+        digest: For data under DVC a digest of its part of DVC's listing (for all of `data/` DVC's
+            own hash); for other data, a digest of the content.
         tracked: Whether it is under DVC.
         revision: The git revision that the user named; None is the working tree.
         warning: A sentence for a person who starts a run with it; None if there is none.
+        pin: DVC's hash of all of `data/`, by which it can be fetched again; None without DVC.
     """
 
     digest: str
     tracked: bool
     revision: str | None = None
     warning: str | None = None
+    pin: str | None = None
 
     @property
     def step(self) -> str:

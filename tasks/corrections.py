@@ -22,10 +22,10 @@ from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.workload import Data
 from tasks.data import corrections
-from tasks.data.image_lists import label_of
 from tasks.data.index import IMAGE_SUFFIXES, Index, build
 from tasks.data.reading import ImageFiles
 from tasks.data.review_list import CORRECTED, IMAGES, TO_LABEL
+from tasks.data.splits import label_of
 
 NEEDED = ("why", "path", "file", "row", "sha256")
 CONTROLS = (CORRECTED, "label")  # the second is that of tasks of earlier versions

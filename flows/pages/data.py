@@ -17,11 +17,11 @@ from retrain.registry import versions
 from retrain.runs.records import Document
 from retrain.step import REPORT
 from tasks.data import image_table
+from tasks.data.image_table import NEAR_DUPLICATES, REJECTED, REJECTION, RESULTS
 from tasks.data.reading import ImageFiles
 from tasks.data.reference import evaluated_of
 from tasks.data.review_list import read_encoded
 from tasks.data.splits import SPLITS
-from tasks.validate.step import NEAR_DUPLICATES_FILE, REJECTED, REJECTION, RESULTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -223,7 +223,7 @@ def _near_duplicates(
     folder: Path, images: "pd.DataFrame", source: ImageFiles | None
 ) -> dict[str, Any] | None:
     """Pairs of images that look alike in two splits, side by side."""
-    with (folder / REPORT / NEAR_DUPLICATES_FILE).open(encoding="utf-8", newline="") as file:
+    with (folder / REPORT / NEAR_DUPLICATES).open(encoding="utf-8", newline="") as file:
         listed = list(csv.DictReader(file))
     if not listed or source is None:
         return None

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import PurePath
 from typing import Any
 
 from retrain.errors import UsageError
@@ -13,10 +12,10 @@ from retrain.registry import decisions, versions
 from retrain.registry.ledger import Entry, Ledger
 from retrain.registry.versions import ModelVersion
 from retrain.runs import records
-from retrain.workload import Gate
+from retrain.workload import Data, Gate
 from tasks.gate import wording
 from tasks.promote.personal import review as review, standing
-from tasks.pull.dvc_source import DvcSource
+from tasks.pull.step import find_source
 
 
 def state_of(project: Project, name: str) -> dict[str, Any]:
@@ -84,8 +83,8 @@ def _data_version(project: Project, last_run: Mapping[str, Any] | None) -> str |
     if last_run is None:
         return None
     if last_run["data"]["tracked"]:
-        with suppress(UsageError):
-            return DvcSource(project, PurePath(), None).digest()
+        with suppress(UsageError, OSError):
+            return find_source(Data(path=last_run["data"]["path"]), project, None).digest()
     return str(last_run["data"]["version"])
 
 

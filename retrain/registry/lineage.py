@@ -74,8 +74,8 @@ class Lineage:
         commit: The git commit whose code registered it, and by whose code all its steps have the
             keys that they have; None outside git.
         uncommitted: What differed from that commit, as `Project.uncommitted` gives it.
-        data: `version`, whether it is `tracked` by DVC, the git `revision` that was asked for, and
-            the `path`.
+        data: `version`, whether it is `tracked` by DVC, the git `revision` that was asked for, the
+            `pin` (DVC's hash of all of `data/`), and the `path`.
         entry: The workload's entry in `params.yaml`; None if that is not known.
         overrides: What replaced the entry's parameters in that run, by dotted name.
         parameters: All parameters of the workload, with what was `auto` decided; None if

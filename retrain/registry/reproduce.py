@@ -202,8 +202,9 @@ def _prepare(project: Project, copy: Copy, record: Lineage) -> None:
     places = [(model, "pretrained"), *((model["files"], name) for name in model.get("files", {}))]
     if record.data["tracked"]:
         # DVC's own file may be of another version at that commit.
-        pin = {"outs": [{"md5": record.data["version"], "hash": "md5", "path": "data"}]}
-        (copy.root / PIN).write_text(json.dumps(pin), encoding="utf-8")
+        if pin := record.data.get("pin"):
+            outs = {"outs": [{"md5": pin, "hash": "md5", "path": "data"}]}
+            (copy.root / PIN).write_text(json.dumps(outs), encoding="utf-8")
         _share_cache(project, copy)
     else:
         places.append((parameters["data"], "path"))

@@ -92,7 +92,7 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
         OneStep(state, last=step.name).follow(flow.fn, state.version)
     artifact = state.artifacts[step.name]
     version = asdict(state.version)
-    del version["warning"]  # which is no reason to run the later stages
+    del version["warning"], version["pin"]  # which are no reason to run the later stages
     record = {
         "step": step.name,
         "key": artifact.key,

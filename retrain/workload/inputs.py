@@ -38,6 +38,14 @@ class Data(Section):
             "with their classes."
         ),
     )
+    configuration: Text | None = Field(
+        default=None,
+        description=(
+            "Which of several data sets in one, as the card of a data set on the Hugging Face hub "
+            "(`README.md`, here or there) names them, or without a card the name of its folder of "
+            "Parquet files; the card's default, or the only one, when None."
+        ),
+    )
     image_column: Text | None = Field(
         default=None,
         description=(

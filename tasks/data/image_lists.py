@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.data.splits import ALIASES, split_of
+from tasks.data.splits import ALIASES, label_of, split_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ class ImageList:
         return {"file", "label"} <= {*self.rows.columns}
 
 
-def read_list(
+def read(
     root: Path, name: str, image_column: str | None = None, label_column: str | None = None
 ) -> ImageList:
     """Reads a file that may be a list; without a `file` in its columns it is none.
@@ -100,7 +100,7 @@ def _read_table(path: Path, columns: set[str | None]) -> "pd.DataFrame":
     return rows
 
 
-def join_lists(root: Path, names: Sequence[str], lists: Sequence[ImageList]) -> "pd.DataFrame":
+def join(root: Path, names: Sequence[str], lists: Sequence[ImageList]) -> "pd.DataFrame":
     """The rows of all lists of the data, with the files that their paths mean.
 
     Args:
@@ -143,19 +143,135 @@ def join_lists(root: Path, names: Sequence[str], lists: Sequence[ImageList]) -> 
     return listed.drop_duplicates("file")
 
 
-def label_of(value: Any) -> str | None:
-    """A class as text, without space around it and in one form of Unicode; None for none."""
-    if value is None or value != value:  # NaN
-        return None
-    return unicodedata.normalize("NFC", str(value).strip()) or None
-
-
 def _split(value: Any, name: str, stem: str, file: str) -> str | None:
     if value is None or value != value or value == "":
         return split_of(stem) or ALIASES.get(file.split("/")[0].lower())
     if (split := ALIASES.get(str(value).strip().lower())) is None:
         raise ValueError(f"{name}: {file} is in a split {value!r}: name train, val or test.")
     return split
+
+
+def find(
+    root: Path, names: Sequence[str], image_column: str | None, label_column: str | None
+) -> list[ImageList]:
+    """The files that list the images with their classes.
+
+    Args:
+        root: The folder of the data.
+        names: The files that may be lists.
+        image_column: The column with the images' paths; None if it has a usual name.
+        label_column: The column with their classes; None if it has a usual name.
+
+    Raises:
+        ValueError: There is none, or one cannot be read.
+    """
+    lists = [read(root, name, image_column, label_column) for name in names]
+    if found := [each for each in lists if each.has_classes]:
+        return found
+    raise ValueError(
+        "data.path holds no CSV, TSV or JSONL file with a column for the path (`path`, "
+        "`file_name`, …) and one for the class (`label`, `class`, …); data.image_column and "
+        "data.label_column name others."
+    )
+
+
+def find_unasked(
+    root: Path,
+    files: Sequence[str],
+    images: Sequence[str],
+    names: Sequence[str],
+    image_column: str | None,
+    label_column: str | None,
+) -> list[ImageList]:
+    """The lists, if they and not the folders say the classes.
+
+    Which of two descriptions counts is never guessed: if lists and folders contradict each other,
+    or a file may be a list and is not understood, the user is asked.
+
+    Args:
+        root: The folder of the data.
+        files: All of its files.
+        images: Those that are images.
+        names: Those that may be lists.
+        image_column: The column with the images' paths; None if it has a usual name.
+        label_column: The column with their classes; None if it has a usual name.
+
+    Raises:
+        ValueError: The user has to say which counts.
+    """
+    ask, lists = "Set data.format to folders if the folders are the classes", []
+    for name in names:
+        try:
+            lists.append(read(root, name, image_column, label_column))
+        except ValueError as error:
+            raise ValueError(f"{error}. {ask}, or remove the file.") from None
+        if not lists[-1].has_classes:
+            columns = ", ".join(map(str, lists[-1].rows.columns))
+            raise ValueError(
+                f"{name} may list the images, but which of its columns ({columns}) are the path "
+                "and the class is not known: name them with data.image_column and "
+                f"data.label_column. {ask}."
+            )
+    if not lists:
+        return []
+    above = {name: {label_of(part) for part in name.split("/")[:-1]} for name in images}
+    folders = set().union(*above.values()) - ALIASES.keys()
+    try:
+        listed = join(root, files, lists)
+    except ValueError as error:
+        raise ValueError(f"{error} {ask}." if len(folders) > 1 else str(error)) from None
+    if len(folders) < 2:  # there are no folders of classes
+        return lists
+    fault, named = None, ", ".join(each.name for each in lists[:3])
+    pairs = list(zip(listed["file"], listed["label"], strict=True))
+    differing = [(name, label) for name, label in pairs if label not in above.get(name, ())]
+    if len(listed) < len(images):
+        fault = f"{named} lists {len(listed):,} of {len(images):,} images"
+    elif differing and folders & {label for _, label in pairs}:
+        name, label = differing[0]
+        fault = f"{named} calls {name} {label}, and its folder says otherwise"
+    if fault:
+        table = "Set data.format to table if the list does"
+        raise ValueError(f"{fault}: which counts? {table}. {ask}.")
+    return lists
+
+
+def read_metadata(root: Path, names: Sequence[str], images: Sequence[str]) -> dict[str, Any]:
+    """The user's own columns in metadata files beside images, of each image.
+
+    Args:
+        root: The folder of the data.
+        names: The metadata files.
+        images: The image files.
+
+    Raises:
+        ValueError: A file is no table, or does not name the images.
+    """
+    import pandas as pd
+
+    parts = []
+    for each in (read(root, name) for name in names):
+        if "file" not in each.rows.columns:
+            columns = ", ".join(map(str, each.rows.columns))
+            raise ValueError(f"{each.name} has no column file_name, but {columns}.")
+        above = each.name.removesuffix(each.name.rpartition("/")[2])
+        rows = each.rows.drop(columns=["label", "split"], errors="ignore")
+        parts.append(rows.assign(file=above + rows["file"].astype(str)))
+    joined = pd.concat(parts, ignore_index=True).drop_duplicates("file").set_index("file")
+    return columns_of(joined.reindex([*images]))
+
+
+def columns_of(rows: "pd.DataFrame") -> dict[str, Any]:
+    """The columns of a data frame; those with values of several types as text."""
+    columns: dict[str, Any] = {}
+    for name in rows.columns:
+        values = [None if value != value else value for value in rows[name].tolist()]  # NaN
+        kinds = {type(value) for value in values} - {type(None)}
+        if len(kinds) > 1 and not kinds <= {int, float}:
+            values = [None if value is None else str(value) for value in values]
+        if not kinds & {dict, list}:
+            columns[str(name)] = values
+    return columns
 
 
 class Finder:

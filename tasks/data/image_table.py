@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 FILE_NAME = "images.parquet"
 SET_ASIDE = "quarantined.parquet"  # the bad images, in the same columns
+# Below `report/`; and of data that is rejected, in the project's state folder.
+NEAR_DUPLICATES = "near_duplicates.csv"
+CORRECTED = "corrected.csv"  # the labels that corrections have changed
+RESULTS = "validation_results.json"  # of Great Expectations, a result for each table
+REJECTED, REJECTION = "rejected", "rejection.json"  # the folder; and the message
 SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in ("split", "path", "label", "file")),

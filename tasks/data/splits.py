@@ -1,6 +1,8 @@
-"""The splits of the data, and what names of files and folders mean them."""
+"""The splits and the classes of the data, and what names of files and folders mean splits."""
 
 import re
+import unicodedata
+from typing import Any
 
 SPLITS = ("train", "val", "test")  # in the order in which they are shown
 
@@ -19,3 +21,10 @@ def split_of(name: str) -> str | None:
         if word := _WORD.search(part):
             return ALIASES[word[0]]
     return None
+
+
+def label_of(value: Any) -> str | None:
+    """A class as text, without space around it and in one form of Unicode; None for none."""
+    if value is None or value != value:  # NaN
+        return None
+    return unicodedata.normalize("NFC", str(value).strip()) or None

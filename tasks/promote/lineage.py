@@ -50,7 +50,7 @@ def lineage_of(
         commit=(project.commit() or "").removesuffix("+dirty") or None,
         uncommitted=project.uncommitted(),
         data={"version": version.digest, "path": data.path}
-        | {name: getattr(version, name) for name in ("tracked", "revision")},
+        | {name: getattr(version, name) for name in ("tracked", "revision", "pin")},
         requirements=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
         validation=dict(validated.facts),
         images=Images(validated.step, validated.key, image_table.FILE_NAME, splits),

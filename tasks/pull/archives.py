@@ -35,7 +35,10 @@ def unpack(folder: Path, scratch: Path) -> None:
     try:
         if is_zip:
             with zipfile.ZipFile(archive) as file:
-                file.extractall(unpacked)  # never outside, whatever the names are
+                members = file.infolist()
+                for member in members:  # some programs on Windows write `cat\\1.png`
+                    member.filename = member.filename.replace("\\", "/")
+                file.extractall(unpacked, members)  # never outside, whatever the names are
         else:
             with tarfile.open(archive) as file:
                 file.extractall(unpacked, filter=_checked)

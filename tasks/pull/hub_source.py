@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrain.errors import UsageError
-from tasks.data.listing import link_file, list_files
-from tasks.pull.transfer import arriving, reaching
+from tasks.data.listing import link_file
+from tasks.pull.configurations import CARD, files_of, splits_of_card
+from tasks.pull.transfer import arriving, map_in_threads, reaching
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,12 @@ class HubSource:
     Attributes:
         name: `owner/name`.
         revision: A branch, a tag or a commit.
+        configuration: The name of one of its configurations; None for the only one, or the default.
     """
 
     name: str
     revision: str
+    configuration: str | None = None
 
     def digest(self) -> str:
         """The commit that the revision points to; for a full commit hash the hub is not asked."""
@@ -35,38 +38,39 @@ class HubSource:
             return str(HfApi().dataset_info(self.name, revision=self.revision).sha)
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Downloads the files, except those that a killed run has."""
-        from huggingface_hub import HfApi, RepoFile, snapshot_download
+        """Downloads the card and the configuration's files, except those that a killed run has."""
+        from huggingface_hub import HfApi, RepoFile, hf_hub_download
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
         downloaded = scratch / "hub"
+
+        def download(name: str) -> None:
+            hf_hub_download(
+                self.name, name, repo_type="dataset", revision=digest, local_dir=downloaded
+            )
+
         with self._reached():
             listed = HfApi().list_repo_tree(
                 self.name, recursive=True, revision=digest, repo_type="dataset"
             )
-            missing = sum(
-                entry.size
-                for entry in listed
-                if isinstance(entry, RepoFile)
-                and entry.path.endswith(".parquet")
-                and not (downloaded / entry.path).exists()
+            sizes = {entry.path: entry.size for entry in listed if isinstance(entry, RepoFile)}
+            card = [CARD] if CARD in sizes else []
+            map_in_threads(download, card)
+            base = f"hf://datasets/{self.name}@{digest}"
+            belong = splits_of_card(downloaded / CARD, base, self.configuration) or files_of(
+                sizes, self.configuration
             )
-            with arriving(downloaded, missing):
-                snapshot_download(
-                    self.name,
-                    repo_type="dataset",
-                    revision=digest,
-                    allow_patterns="*.parquet",
-                    local_dir=downloaded,
+            names = [name for name in belong if name.endswith(".parquet")]
+            if not names:
+                raise UsageError(
+                    f"data.path: {self.name} on the Hugging Face hub has no Parquet files. Try "
+                    f"{self.name}@refs/convert/parquet, where the hub keeps a copy of many."
                 )
-        names = [name for name, _ in list_files(downloaded)]
-        if not names:
-            raise UsageError(
-                f"data.path: {self.name} on the Hugging Face hub has no Parquet files. Try "
-                f"{self.name}@refs/convert/parquet, where the hub keeps a copy of many."
-            )
-        for name in names:
+            missing = sum(sizes[name] for name in names if not (downloaded / name).exists())
+            with arriving(downloaded, missing):
+                map_in_threads(download, names)
+        for name in [*card, *names]:
             link_file(downloaded / name, folder / name)
 
     @contextmanager

@@ -1,9 +1,10 @@
 """Copies data on this machine that is not under DVC."""
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copyfile
 
 from retrain.digests import sha256_of
 from retrain.errors import UsageError
@@ -12,10 +13,7 @@ from retrain.step import digest_of
 from tasks.data.listing import list_files
 from tasks.pull.transfer import map_in_threads
 
-PIECE = 1 << 20  # bytes per read, after each of which the progress is shown
-
 Show = Callable[[int], object]
-Read = Callable[[str, Show], str]
 
 # The digests of what this process has read, by the state of the files: a run asks for the version
 # of its data more than once.
@@ -38,31 +36,40 @@ class LocalSource:
 
     def digest(self) -> str:
         """SHA-256 (hex) over the names and the bytes of the files."""
-        files = self._files()
-        if not files:
-            exists = "has no regular file" if self.path.exists() else "does not exist"
-            raise UsageError(
-                f"data.path: {self.path} {exists}. (For a data set on the Hugging Face hub, set "
-                "data.format to hub.)"
+        with self._unchanged():
+            files = self._files()
+            if not files:
+                exists = "has no regular file" if self.path.exists() else "does not exist"
+                raise UsageError(
+                    f"data.path: {self.path} {exists}. (For a data set on the Hugging Face hub, "
+                    "set data.format to hub.)"
+                )
+            stats = {name: path.stat() for name, path in files.items()}
+            state = digest_of(
+                [
+                    [name, stat.st_ino, stat.st_size, stat.st_mtime_ns]
+                    for name, stat in stats.items()
+                ]
             )
-        stats = {name: path.stat() for name, path in files.items()}
-        state = digest_of(
-            [[name, stat.st_ino, stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()]
-        )
-        if state not in _digests:
-            _digests[state] = _digest_of_all(
-                "reading", files, lambda name, show: sha256_of(files[name], show)
-            )
-        return _digests[state]
+            if state not in _digests:
+                _digests[state] = _digest_of_all(
+                    "reading", files, lambda name, show: sha256_of(files[name], show)
+                )
+            return _digests[state]
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Copies the files, whose bytes are measured on the way."""
-        files = self._files()
-        copied = _digest_of_all(
-            "copying", files, lambda name, show: _copy(files[name], folder / name, show)
-        )
-        if copied != digest:
-            raise ValueError(f"{self.path} has changed since the run started: run it again.")
+        """Copies the files, and measures the copies."""
+
+        def copied(name: str, show: Show) -> str:
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copyfile(files[name], target)
+            return sha256_of(target, show)
+
+        with self._unchanged():
+            files = self._files()
+            if _digest_of_all("copying", files, copied) != digest:
+                raise ValueError(f"{self.path} has changed since the run started: run it again.")
 
     def _files(self) -> dict[str, Path]:
         """The regular files, by their names in the folder; or the one file."""
@@ -70,22 +77,20 @@ class LocalSource:
             return {name: self.path / name for name, _ in list_files(self.path)}
         return {self.path.name: self.path} if self.path.is_file() else {}
 
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"{self.path} has changed while it was read ({error.filename} is gone): run it "
+                "again."
+            ) from error
 
-def _digest_of_all(what: str, files: Mapping[str, Path], read: Read) -> str:
+
+def _digest_of_all(what: str, files: Mapping[str, Path], read: Callable[[str, Show], str]) -> str:
     """SHA-256 (hex) over the names of files and what a function has read, which shows how far."""
     size = sum(path.stat().st_size for path in files.values())
     with console.counted(what, size, "bytes") as show:
         digests = map_in_threads(lambda name: read(name, show), files)
         return digest_of(dict(zip(files, digests, strict=True)))
-
-
-def _copy(source: Path, target: Path, show: Show) -> str:
-    """Copies a file; SHA-256 (hex) of what was copied."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
-    with source.open("rb", buffering=0) as file, target.open("wb") as copied:
-        while piece := file.read(PIECE):
-            digest.update(piece)
-            copied.write(piece)
-            show(len(piece))
-    return digest.hexdigest()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retrain.errors import UsageError
@@ -14,7 +15,9 @@ from retrain.project import Project
 from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
 from tasks.data import index
+from tasks.data.listing import list_files
 from tasks.pull.archives import unpack
+from tasks.pull.configurations import declared_splits
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.hub_source import HubSource
 from tasks.pull.local_source import LocalSource
@@ -49,8 +52,8 @@ class DataSource(Protocol):
 def data_version(data: Data, project: Project, revision: str | None = None) -> DataVersion:
     """The version of the data that a run uses.
 
-    For data under DVC it reads one line of `data.dvc`; the modules of the other sources describe
-    their cost.
+    For data under DVC it reads `data.dvc` and DVC's listing; the modules of the other sources
+    describe their cost.
 
     Args:
         data: The settings that say where the data is.
@@ -63,15 +66,15 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
     """
     source = find_source(data, project, revision)
     if isinstance(source, DvcSource):
-        return DataVersion(source.digest(), True, revision, source.warning())
+        return DataVersion(source.digest(), True, revision, source.warning(), source.pin())
     return DataVersion(source.digest(), tracked=False)
 
 
 @step(
     inputs=("data",),
     reads=(
-        *("data.path", "data.format", "data.image_column", "data.label_column"),
-        *("data.label_names", "data.group"),
+        *("data.path", "data.format", "data.configuration", "data.image_column"),
+        *("data.label_column", "data.label_names", "data.group"),
     ),
     hours=12,
     imports=("dvc.repo",),
@@ -96,7 +99,10 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     try:
         source.fetch(version.digest, folder, workspace.scratch)
         unpack(folder, workspace.scratch)
-        found = index.build(folder, data)
+        splits = declared_splits(folder, data.configuration)
+        found = index.build(folder, data, splits)
+        if isinstance(source, LocalSource) and found.format == "folders":
+            _check_classes(source.path, found.images)
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
@@ -106,6 +112,18 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
         "images": len(found.images),
         "image_column": found.files.image_column,
     }
+
+
+def _check_classes(place: Path, images: pa.Table) -> None:
+    """Refuses an empty folder beside those of classes: its images have been forgotten, or moved."""
+    tops = {name.partition("/")[0] for name in images["file"].to_pylist()}
+    for level in (place / top for top in tops) if images["split"][0].is_valid else (place,):
+        for folder in level.iterdir() if level.is_dir() else ():
+            if folder.is_dir() and not folder.name.startswith(".") and not any(list_files(folder)):
+                raise ValueError(
+                    f"data.path: the folder {folder} is empty. Put the images of the class there, "
+                    "or remove it."
+                )
 
 
 def find_source(data: Data, project: Project, revision: str | None) -> DataSource:
@@ -125,7 +143,7 @@ def find_source(data: Data, project: Project, revision: str | None) -> DataSourc
         )
     if data.format == "hub":
         name, _, commit = data.path.partition("@")
-        return HubSource(name, commit or "main")
+        return HubSource(name, commit or "main", data.configuration)
     if "://" in data.path:
         return UrlSource(data.path)
     place = _place(data, project)

@@ -1,9 +1,9 @@
 """Helps the sources of data: safe paths, calls in threads, and errors of storage libraries."""
 
+import errno
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from itertools import chain
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -15,8 +15,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 THREADS = 16  # they wait for disks and networks
-CHUNKS = 16  # of many items, that each thread gets
 LOOK_SECONDS = 1.0  # between two looks at what has arrived
+DISK = (errno.EDQUOT, errno.EFBIG, errno.ENOSPC)  # does not take any more
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -33,17 +33,10 @@ def inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def map_in_threads(
-    function: Callable[[T], R], items: Iterable[T], threads: int = THREADS
-) -> list[R]:
+def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Calls a function with each item, in threads; the results in the items' order."""
-    items = list(items)
-    # To hand a small file over to a thread takes longer than to read it.
-    size = max(1, len(items) // (threads * CHUNKS))
-    chunks = (items[first : first + size] for first in range(0, len(items), size))
-    with ThreadPoolExecutor(threads) as pool:
-        results = pool.map(lambda chunk: [function(item) for item in chunk], chunks)
-        return list(chain.from_iterable(results))
+    with ThreadPool(THREADS) as pool:  # which takes many small ones in chunks
+        return pool.map(function, items)
 
 
 def in_time(seconds: float, function: Callable[[], R]) -> R | None:
@@ -94,11 +87,16 @@ def _bytes_below(folder: Path) -> int:
 
 @contextmanager
 def reaching(fault: str) -> Iterator[None]:
-    """Turns the errors of storage libraries into one, after which a retry may help."""
+    """Turns the errors of storage libraries into one, after which a retry may help.
+
+    Those of the disk that is written to stay as they are.
+    """
     try:
         yield
     except ValueError:
         raise
     except Exception as error:
+        if getattr(error, "errno", None) in DISK:
+            raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConnectionError(f"{fault} ({reason})") from error

@@ -12,9 +12,7 @@ from urllib.parse import urlsplit
 from retrain.errors import UsageError
 from retrain.step import digest_of
 from tasks.data.listing import link_file
-from tasks.pull.transfer import arriving, inside, map_in_threads, reaching
-
-AT_ONCE = 64  # files: small ones mostly wait for an answer
+from tasks.pull.transfer import arriving, inside, reaching
 
 # The names that file systems use for a mark of a file's content, and for the time of its last
 # change, in lower case without `-` and `_`.
@@ -42,23 +40,28 @@ class UrlSource:
         return digest_of(marks)
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Downloads the files, except those that a killed run has."""
+        """Downloads the files, except those that a killed run has.
+
+        Raises:
+            OSError: Fewer bytes came than the server has announced.
+        """
         downloads = scratch / "url"
         downloads.mkdir(exist_ok=True)
         with self._open() as (file_system, files):
             targets = {name: inside(folder, name) for name in files}
-            downloaded = {name: downloads / digest_of(name) for name in files}
-            sizes = [
-                files[name]["size"] for name, place in downloaded.items() if not place.exists()
-            ]
+            places = {name: downloads / digest_of(name) for name in files}
+            missing = [name for name in files if _size(places[name]) != files[name]["size"]]
+            sizes = [files[name]["size"] for name in missing]
             with arriving(downloads, None if None in sizes else sum(sizes)):
-                map_in_threads(
-                    lambda name: _download(file_system, files[name], downloaded[name]),
-                    downloaded,
-                    AT_ONCE,
+                file_system.get(
+                    [files[name]["name"] for name in missing],
+                    [str(places[name]) for name in missing],
                 )
+            for name, size in zip(missing, sizes, strict=True):
+                if size not in (None, received := _size(places[name])):
+                    raise OSError(f"{received:,} bytes of {name} came instead of {size:,}")
         for name, target in targets.items():
-            link_file(downloaded[name], target)
+            link_file(places[name], target)
         if self.digest() != digest:
             raise ValueError(f"{self.url} has changed since the run started: run it again.")
 
@@ -109,19 +112,8 @@ def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, A
     return files  # `..` is refused later, and not left out
 
 
-def _download(file_system: Any, info: Mapping[str, Any], target: Path) -> None:
-    """Downloads a file, unless it is there.
-
-    Raises:
-        OSError: Fewer bytes came than the server has announced.
-    """
-    if target.exists():
-        return
-    partial, size = target.with_suffix(".partial"), info["size"]
-    file_system.get_file(info["name"], str(partial))
-    if size is not None and (received := partial.stat().st_size) != size:
-        raise OSError(f"{received:,} bytes came instead of {size:,}")
-    partial.replace(target)
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1
 
 
 def _mark(file_system: Any, info: Mapping[str, Any]) -> list[str]:

@@ -102,7 +102,7 @@ def test_a_version_carries_its_lineage(project, version, images):
     assert (record.model, record.package) == ("toy", version.package_digest)
     assert record.weights == version.weights
     assert record.data == {
-        "version": DATA.digest, "tracked": True, "revision": None, "path": "data"
+        "version": DATA.digest, "tracked": True, "revision": None, "pin": None, "path": "data"
     }  # fmt: skip
     assert record.requirements == hashlib.sha256(REQUIREMENTS.encode()).hexdigest()
     assert record.mlflow_run == version.run_id

@@ -74,6 +74,24 @@ def make_workspace(folder: Path, project: Project) -> Workspace:
     return Workspace(folder / "output", folder / "scratch", "key", "vit", project)
 
 
+def failing_write(project: Project, path: str | Path) -> str:
+    """What is said of a pull by a process that cannot write a file of more than 1 MB."""
+    program = (
+        "import resource, sys; from pathlib import Path; import dvc.repo;"
+        "from retrain.messages import message_of; from retrain.project import Project;"
+        "from retrain.store import Store; from retrain.workload import Data;"
+        "from tests.tasks.pull.pulling import made\n"
+        "project = Project(Path(sys.argv[1])); store = Store(project.store)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))\n"
+        "try: made(store, project, Data(path=sys.argv[2]))\n"
+        "except OSError as error: print(message_of(error))"
+    )
+    root = Path(__file__).parents[3]
+    said = run(root, sys.executable, "-c", program, str(project.root), str(path))
+    assert not [*(project.store / "pull").glob("*/manifest.json")]
+    return said
+
+
 def run(folder: Path, *command: str, **more: str) -> str:
     """Runs a command, which must succeed."""
     environment = _environment() | more

@@ -3,7 +3,10 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path, PurePath
 from threading import Event
 
 import pytest
@@ -13,9 +16,19 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data, Model, Workload
 from tasks.pull import dvc_source
+from tasks.pull.dvc_source import DvcSource
 from tasks.pull.step import data_version, pull
-from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files, serving
+from tests.tasks.pull.pulling import (
+    dvc,
+    failing_write,
+    git,
+    make_files,
+    pulled,
+    read_files,
+    serving,
+)
 
+ROOT = Path(__file__).parents[3]
 REMOTE = ".dvc/remote/files/md5"
 CACHE = ".dvc/cache/files/md5"
 OLD = {"cat/1.png": "digits/cat/1.png", "dog/1.png": "digits/dog/1.png"}
@@ -82,7 +95,7 @@ def test_what_is_wanted_of_the_pinned_version_is_fetched_from_the_remote(project
     assert not fetched & {"digits/dog/1.png", "other/a.png"}
     version, files, facts = pulled(project, "data/digits")
     assert (files, facts, version.tracked) == (NEW, {"format": "folders"}, True)
-    assert version.digest in (project.root / "data.dvc").read_text()
+    assert version.pin in (project.root / "data.dvc").read_text()
     shutil.rmtree(project.root / ".dvc" / "remote")
     assert pulled(project, "data/digits") == (version, files, facts)
 
@@ -90,7 +103,8 @@ def test_what_is_wanted_of_the_pinned_version_is_fetched_from_the_remote(project
 def test_all_of_it_or_a_single_file_can_be_named(project):
     all_of_it = {f"digits/{name}": text for name, text in NEW.items()}
     all_of_it["other/a.png"] = "other/a.png"
-    assert pulled(project, "data")[1] == all_of_it
+    version, files, _ = pulled(project, "data")
+    assert (files, version.digest) == (all_of_it, version.pin)
     single = project.root / "data" / "other" / "a.png"
     assert pulled(project, single, format="folders")[1] == {"a.png": "other/a.png"}
 
@@ -221,26 +235,93 @@ def test_without_a_remote_dvc_says_how_to_add_one(project):
         pulled(project, "data/digits")
 
 
+@pytest.fixture
+def working(template, tmp_path):
+    """A clone whose `data/` and cache are there."""
+    shutil.copytree(template, tmp_path / "working")
+    return Project(tmp_path / "working")
+
+
+@pytest.mark.parametrize("path", ["data/digits", "data"])
 @pytest.mark.parametrize(
     "change",
     [
         lambda data: make_files(data, "digits/cat/2.png"),
         lambda data: (data / "digits/dog/2.png").unlink(),
+        lambda data: (data / "digits/dog/2.png").rename(data / "digits/cat/2.png"),
         lambda data: overwrite(data / "other/a.png", "longer than it was"),
+        lambda data: (data / "digits/dog/3.png").symlink_to("nowhere"),
     ],
-    ids=["added", "deleted", "overwritten"],
+    ids=["added", "deleted", "moved", "overwritten", "link"],
 )
-def test_data_that_was_changed_without_dvc_add_is_said(template, tmp_path, change):
+def test_data_that_was_changed_without_dvc_add_is_said(working, change, path):
     def warning():
-        return data_version(Data(path="data/digits"), Project(root)).warning
+        return data_version(Data(path=path), working).warning
 
-    root = tmp_path / "working"
-    shutil.copytree(template, root)
     assert warning() is None
-    change(root / "data")
+    change(working.root / "data")
     assert "dvc add data" in warning()
-    shutil.rmtree(root / "data")
+    shutil.rmtree(working.root / "data")
     assert warning() is None
+
+
+def test_the_images_of_another_workload_change_nothing(working):
+    before = data_version(Data(path="data/digits"), working)
+    make_files(working.root / "data", "other/b.png")
+    assert data_version(Data(path="data/digits"), working) == before
+    dvc(working.root, "add", "-q", "data")
+    after = data_version(Data(path="data/digits"), working)
+    assert (after.digest, after.warning) == (before.digest, None)
+    assert after.pin != before.pin
+    assert data_version(Data(path="data/other"), working).digest != before.digest
+
+
+@pytest.mark.parametrize("path", ["data/digits", "data"])
+def test_the_version_is_known_without_heavy_libraries(working, path):
+    program = (
+        "import sys; from pathlib import Path; from retrain.project import Project;"
+        "from retrain.workload import Data; from tasks.pull.step import data_version;"
+        f"assert data_version(Data(path={path!r}), Project(Path({str(working.root)!r}))).tracked;"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not set(done.stdout.split()) & {"dvc", "fsspec", "huggingface_hub", "pyarrow", "numpy"}
+
+
+def test_a_lock_that_dvc_push_holds_meanwhile_does_no_harm(project):
+    program = (
+        "import sys, zc.lockfile; lock = zc.lockfile.LockFile('.dvc/tmp/lock');"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=project.root, **pipes) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        done = subprocess.run(
+            [sys.executable, "-m", "dvc", "fetch"], cwd=project.root, capture_output=True, text=True
+        )
+        assert "Unable to acquire lock" in done.stderr
+        assert pulled(project, "data/digits")[1] == NEW
+        holder.stdin.close()
+
+
+def test_a_cache_that_takes_no_more_is_said_and_has_no_half_of_an_object(project):
+    large = object_of(project, "digits/dog/1.png")
+    before = large.read_bytes()
+    overwrite(large, "x" * 2_000_000)
+    assert failing_write(project, "data/digits").startswith("[Errno 27] File too large")
+    whole = [path for path in objects(project.root, CACHE) if not path.name.startswith(".")]
+    assert max(path.stat().st_size for path in whole) < 1000
+    large.write_bytes(before)
+    assert pulled(project, "data/digits")[1] == NEW
+
+
+def test_a_version_that_changes_during_the_run_is_an_error(project):
+    source = DvcSource(project, PurePath("digits"), None)
+    digest = source.digest()
+    git(project.root, "checkout", "-q", "old", "data.dvc")
+    with pytest.raises(ValueError, match="has changed since the run started"):
+        DvcSource(project, PurePath("digits"), None).fetch(digest, project.root, project.root)
 
 
 @pytest.mark.parametrize(
@@ -248,11 +329,11 @@ def test_data_that_was_changed_without_dvc_add_is_said(template, tmp_path, chang
     [
         ({"relpath": "digits/../../../out.png"}, "leads out of its folder"),
         ({"relpath": "digits//out.png"}, "leads out of its folder"),
-        ({"md5": "aa/../../../../../data.dvc"}, "Bad cache file path"),
+        ({"md5": "aa/../../../../../data.dvc"}, "listing of data/ is damaged"),
     ],
 )
 def test_a_listing_that_leads_elsewhere_is_refused(project, tmp_path, entry, said):
-    old = data_version(Data(path="data/digits"), project).digest
+    old = data_version(Data(path="data/digits"), project).pin
     listing = project.root / REMOTE / old[:2] / old[2:]
     entries = json.loads(listing.read_text())
     written = json.dumps([*entries, entries[0] | entry])

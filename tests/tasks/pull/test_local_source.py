@@ -8,6 +8,7 @@ import pytest
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data
+from tasks.pull import local_source
 from tasks.pull.local_source import LocalSource
 from tasks.pull.step import data_version
 from tests.tasks.pull.pulling import make_files, pulled
@@ -76,7 +77,6 @@ def test_only_regular_files_are_data(project, tmp_path):
     for link, to in {
         "cat/zero.png": Path("/dev/zero"),
         "dog/pipe.png": root / "cat/pipe.png",
-        "dog/gone.png": root / "nowhere",
         "dog/up": root,
         "dog/round": root / "dog",
         "dog/1 again.png": root / "dog/1.png",
@@ -85,3 +85,33 @@ def test_only_regular_files_are_data(project, tmp_path):
         (root / link).symlink_to(to)
     _, files, _ = pulled(project, root)
     assert set(files) == {"ant/1.png", "cat/1.png", "dog/1.png", "dog/1 again.png"}
+
+
+@pytest.mark.parametrize("to", ["nowhere", "1.png"])  # or round in a circle
+def test_a_link_to_nothing_is_named(project, tmp_path, to):
+    make_files(tmp_path / "odd", "cat/2.png")
+    (tmp_path / "odd" / "cat" / "1.png").symlink_to(to)
+    with pytest.raises(ValueError, match=rf"^cat/1\.png is a link to {to}, which is not there"):
+        pulled(project, tmp_path / "odd")
+
+
+@pytest.mark.parametrize("name", [b"odd/k\xe4tze/1.png", b"odd/cat/\xff.png"])
+def test_a_name_that_is_not_utf_8_is_shown(project, tmp_path, name):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(ValueError, match=r"^The name '.*\\udc(e4|ff).*' is not UTF-8"):
+        pulled(project, tmp_path / "odd")
+
+
+def test_a_file_that_goes_while_it_is_read_is_an_error_in_one_sentence(
+    project, tmp_path, monkeypatch
+):
+    def listed(root, **_):
+        yield "cat/1.png", 9
+        yield "cat/gone.png", 9
+
+    make_files(tmp_path / "pets", "cat/1.png")
+    monkeypatch.setattr(local_source, "list_files", listed)
+    with pytest.raises(ValueError, match=r"pets has changed .*cat/gone\.png.*: run it again\.$"):
+        pulled(project, tmp_path / "pets")

@@ -4,17 +4,19 @@ import logging
 import os
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
+from pathlib import Path
 from typing import ClassVar
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.runs import console
 from retrain.workload import Data
-from tasks.pull import transfer, url_source
+from tasks.pull import transfer
 from tasks.pull.step import data_version
 from tasks.pull.url_source import UrlSource
 from tests.flows.conftest import until
@@ -185,19 +187,19 @@ def test_files_that_a_killed_download_has_fetched_are_not_fetched_again(tmp_path
     make_files(tmp_path / "pets", "cat/1.png", "dog/1.png", "dog/2.png")
     source, scratch = UrlSource(f"file://{tmp_path}/pets"), tmp_path / "scratch"
     scratch.mkdir()
-    download = url_source._download
+    copy, asked = LocalFileSystem.get_file, []
 
-    def killed(file_system, info, target):
-        if info["name"].endswith("dog/2.png"):
+    def killed(self, source, target, **options):
+        asked.append(Path(source).relative_to(tmp_path / "pets").as_posix())
+        copy(self, source, target, **options)
+        if source.endswith("dog/1.png") and len(asked) < 3:
+            os.truncate(target, 3)
             raise KeyboardInterrupt
-        download(file_system, info, target)
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(url_source, "_download", killed)
+    monkeypatch.setattr(LocalFileSystem, "get_file", killed)
+    with pytest.raises(KeyboardInterrupt):
         source.fetch(source.digest(), tmp_path / "killed", scratch)
-    before = {path.stat().st_ino for path in (scratch / "url").iterdir()}
-    assert len(before) == 2
-    folder = tmp_path / "whole"
-    source.fetch(source.digest(), folder, scratch)
-    assert read_files(folder) == read_files(tmp_path / "pets")
-    assert {path.stat().st_ino for path in folder.rglob("*.png")} > before
+    assert not (tmp_path / "killed").exists()
+    source.fetch(source.digest(), tmp_path / "whole", scratch)
+    assert read_files(tmp_path / "whole") == read_files(tmp_path / "pets")
+    assert asked == ["cat/1.png", "dog/1.png", "dog/1.png", "dog/2.png"]

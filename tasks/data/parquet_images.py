@@ -1,0 +1,186 @@
+"""Lists the images in Parquet files as the Hugging Face hub has them: a row for each image.
+
+The split is in the name of the file or its folder (`train.parquet`,
+`data/test-00000-of-00002.parquet`, `validation/part.parquet`).
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as is_type
+
+from tasks.data.splits import label_of, split_of
+
+# The usual names of the columns in data sets of the hub, and what they hold.
+USUAL = {"image_column": ("image", "img"), "label_column": ("label", "labels")}
+FORMS = {
+    "image_column": (
+        "an image is its encoded bytes (binary), or a struct of `bytes` (binary) and `path` "
+        "(string)"
+    ),
+    "label_column": "a class is a name or a whole number",
+}
+
+
+def list_images(
+    root: Path, names: Sequence[str], image_column: str | None, label_column: str | None
+) -> tuple[str, pa.Table]:
+    """The rows of files, with their classes and the user's own columns.
+
+    Args:
+        root: The folder of the data.
+        names: Its Parquet files, at least one.
+        image_column: The column with the images; None if it has a usual name.
+        label_column: The column with their classes; None if it has a usual name.
+
+    Returns:
+        The column with the images; and the rows, as `tasks/data/index.py` has them.
+
+    Raises:
+        ValueError: A file is broken, or lacks a column; or a column has values of several types.
+    """
+    tables = []
+    for name in names:
+        with open_file(root, name) as parquet:
+            schema = parquet.schema_arrow
+            image = find_column(name, schema, "data.image_column", image_column)
+            label = find_column(name, schema, "data.label_column", label_column)
+            own = [
+                field.name
+                for field in schema
+                if field.name not in (image, label, "file", "row", "path", "split", "bytes")
+                and _is_plain(field.type)
+            ]
+            table = rows_of(name, parquet, image, [label, *own])
+            classes = _class_names(schema, label)
+            labels = [_label(value, classes) for value in table[label].to_pylist()]
+            column = pa.array(labels, pa.string())
+            tables.append(table.drop_columns([label]).append_column("label", column))
+    try:
+        return image, pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise ValueError(f"The columns of the Parquet files do not agree: {error}") from None
+
+
+def rows_of(name: str, parquet: pq.ParquetFile, image: str, columns: Sequence[str]) -> pa.Table:
+    """The rows of a file.
+
+    Args:
+        name: The file, relative to the data.
+        parquet: It.
+        image: The column with the images, which is not read.
+        columns: Those that are.
+
+    Raises:
+        ValueError: The file is broken.
+    """
+    leaves = [parquet.schema.column(number).path for number in range(len(parquet.schema))]
+    path = f"{image}.path"
+    try:
+        table = parquet.read(columns=[*columns, *({path} & {*leaves})])
+        named = table[image].to_pylist() if path in leaves else [None] * len(table)
+        table = table.select(columns)
+        table.validate(full=True)
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        raise _fault(f"{name} is broken", error) from None
+    metadata, count = parquet.metadata, len(table)
+    size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+    given = [each["path"] if each else None for each in named]
+    ours = {
+        "file": pa.repeat(name, count),
+        "row": pa.array(range(count), pa.int64()),
+        "path": pa.array([each or f"{name}:{row}" for row, each in enumerate(given)], pa.string()),
+        "split": pa.repeat(pa.scalar(split_of(name.removesuffix(".parquet")), pa.string()), count),
+        "bytes": pa.repeat(size // max(count, 1), count),
+    }
+    own = {column: _plain(table[column]) for column in columns}
+    return pa.table(ours | own)
+
+
+def open_file(root: Path, name: str) -> pq.ParquetFile:
+    """Opens a file.
+
+    Raises:
+        ValueError: It is no Parquet file.
+    """
+    try:
+        return pq.ParquetFile(root / name, memory_map=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _fault(f"{name} is no Parquet file", error) from None
+
+
+def _fault(problem: str, error: Exception) -> ValueError:
+    """The error about a file that pyarrow cannot read, in one line."""
+    return ValueError(f"{problem}: {' '.join(str(error).split())}")
+
+
+def find_column(name: str, schema: pa.Schema, setting: str, configured: str | None) -> str:
+    """A column of a file.
+
+    Args:
+        name: The file.
+        schema: Its columns.
+        setting: What names it: `data.image_column`, `data.label_column`, or `--image-column`.
+        configured: The name of the column; None for a usual one.
+
+    Raises:
+        ValueError: There is none of the right type.
+    """
+    key = "label_column" if setting == "data.label_column" else "image_column"
+    names = (configured,) if configured else USUAL[key]
+    column = next((column for column in names if column in schema.names), None)
+    if column is None:
+        raise ValueError(
+            f"{name} has no column {' or '.join(map(repr, names))}, but "
+            f"{', '.join(schema.names)}: set {setting} to one of them."
+        )
+    kind = schema.field(column).type
+    if not (_holds_images(kind) if key == "image_column" else _holds_labels(kind)):
+        raise ValueError(f"{name}: the column {column!r} is {kind}; {FORMS[key]}. See {setting}.")
+    return column
+
+
+def _holds_images(kind: pa.DataType) -> bool:
+    if is_type.is_struct(kind):
+        return any(field.name == "bytes" and _is_binary(field.type) for field in kind)
+    return _is_binary(kind)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return str(kind) in ("binary", "large_binary", "binary_view")
+
+
+def _holds_labels(kind: pa.DataType) -> bool:
+    if is_type.is_dictionary(kind):
+        kind = kind.value_type
+    is_text = str(kind) in ("string", "large_string", "string_view")
+    return is_text or bool(is_type.is_integer(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether the values of a column are single ones: numbers, texts, dates."""
+    return not (is_type.is_nested(kind) or _is_binary(kind) or is_type.is_fixed_size_binary(kind))
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    return column.cast(kind.value_type) if is_type.is_dictionary(kind) else column
+
+
+def _class_names(schema: pa.Schema, column: str) -> Sequence[str] | None:
+    """The names of a column's numbers, where the Hugging Face `datasets` library wrote them."""
+    description = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    names: Sequence[str] | None
+    names = description.get("info", {}).get("features", {}).get(column, {}).get("names")
+    return names
+
+
+def _label(value: str | int | None, names: Sequence[str] | None) -> str | None:
+    if names is None or not isinstance(value, int):
+        return label_of(value)
+    if value == -1:  # `datasets` writes a missing label so
+        return None
+    return label_of(names[value] if 0 <= value < len(names) else value)
