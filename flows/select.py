@@ -8,6 +8,7 @@ which runs first if they are not in the store.
 """
 
 from collections import Counter
+from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +66,8 @@ def select(
         known = directions(np.load(_embeddings(run, workload), allow_pickle=False))
         with predict.fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
-            rows, chosen, counts = _choose(run, registered, source, known, count)
-            places = [source.images.places[number] for number in chosen]
+            rows, counts = _choose(run, registered, source, known, count)
+            places = [source.images.places[row["row"]] for row in rows]
             images = review_list.with_images(source.images.files, places, rows)
             review_list.write(here, images)
         target = page.folder_of(project, workload)
@@ -150,8 +151,8 @@ def _choose(
     source: Source,
     known: "NDArray[np.float32]",
     count: int,
-) -> tuple[list[dict[str, Any]], list[int], dict[str, int]]:
-    """The rows of the chosen images, their numbers in the input, and how many images there are."""
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The rows of the chosen images, but for their content; and how many images there are."""
     title = registered.version.title
     images = (image for unit in source.units() for image in read(source, unit))
     rows: list[dict[str, Any]] = []
@@ -159,34 +160,31 @@ def _choose(
     seen = observe(registered.package, images, run.store.runs.temporary(run.id))
     with console.counted("select", len(source.images.places)) as shown:
         for some, batch in seen:
-            rows += map(_row, some, batch["label"].to_pylist())
+            rows += map(_row, some, batch["label"].to_pylist(), count_from(len(rows)))
             answered = batch.filter(batch["label"].is_valid())
             if len(answered):
                 embeddings.append(embeddings_of(answered, title))
                 probabilities.append(probabilities_of(answered))
             shown(len(some))
-    numbers = [number for number, row in enumerate(rows) if row["proposed"] is not None]
-    if not numbers:
+    answered_rows = [row for row in rows if row["proposed"] is not None]
+    if not answered_rows:
         raise ValueError("None of the images can be classified.")
     new, answers = directions(np.concatenate(embeddings)), np.concatenate(probabilities)
     usual, distances = neighbours(known), nearest(new, known)
     closest = float(np.quantile(usual, CLOSE))
-    chosen = choose(answers, new, distances, count, closest).tolist()
-    for place in chosen:
-        rows[numbers[place]] |= {
-            "row": numbers[place],
-            "confidence": answers[place].max(),
-            "distance": distances[place] / max(np.median(usual), 1e-12),
-        }
-    counts = {
+    chosen = []
+    for place in choose(answers, new, distances, count, closest).tolist():
+        distance = distances[place] / max(np.median(usual), 1e-12)
+        measured = {"confidence": answers[place].max(), "distance": distance}
+        chosen.append(answered_rows[place] | measured)
+    return chosen, {
         "rows": len(rows),
-        "errors": len(rows) - len(numbers),
+        "errors": len(rows) - len(answered_rows),
         "near_duplicates": int((distances <= closest).sum()),
     }
-    found = [numbers[place] for place in chosen]
-    return [rows[number] for number in found], found, counts
 
 
-def _row(image: Image, label: str | None) -> dict[str, Any]:
-    where = {"path": image.path, "file": image.path, "sha256": image.sha256}
+def _row(image: Image, label: str | None, number: int) -> dict[str, Any]:
+    """What is known of an image; `row` is its number in the input."""
+    where = {"path": image.path, "file": image.path, "row": number, "sha256": image.sha256}
     return where | {"why": review_list.TO_LABEL, "proposed": label}

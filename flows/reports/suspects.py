@@ -1,5 +1,7 @@
 """What the flow `suspects` tells of a run: how much is suspect, and where it is listed."""
 
+from pathlib import Path
+
 from rich.markup import escape
 
 from flows.pages import page
@@ -24,9 +26,8 @@ class SuspectsReport(DataReport):
             return base
         name, project = run.workload.name, run.context.project
         champion = versions.champion(project, name)
-        folder = page.folder_of(project, name)
-        listed = _name_of(run.artifacts[STEP].digest)
-        base["look"] |= review_list.look(listed, folder, project.root)
+        listed = f"suspects-{run.artifacts[STEP].digest[:8]}"  # another list has another name
+        base["look"] |= review_list.look(listed, page.folder_of(project, name), project.root)
         facts = dict(run.artifacts[STEP].facts)
         document = base | {"suspects": facts, "model": champion and champion.identity()}
         return document | {"outcome": f"{name}: {self.standing(document)}."}
@@ -58,13 +59,8 @@ def write_lists(project: Project, document: Document) -> None:
     review_list.write_for_people(
         project.root / step["path"],
         page.folder_of(project, document["workload"]),
-        _name_of(step["digest"]),
+        Path(document["look"]["csv"]).stem,
         project.root,
         "{name} version {version}".format(**document["model"]),
         document["suspects"]["classes"],
     )
-
-
-def _name_of(digest: str) -> str:
-    """The name of the review list in an output of the step: another list has another one."""
-    return f"suspects-{digest[:8]}"

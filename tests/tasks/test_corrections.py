@@ -4,6 +4,7 @@ import csv
 import getpass
 import json
 import os
+import shutil
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -207,6 +208,35 @@ def test_a_new_image_is_put_where_nothing_is(project):
     assert {name: (project.root / "images" / name).read_bytes() for name in files} == files
 
 
+def test_an_import_that_was_ended_goes_on_where_it_was(project, monkeypatch):
+    root = project.root / "images"
+    write_files(root, FILES)
+    copies = {f"{digest_of(png(number))}.png": png(number) for number in (6, 7)}
+    write_files(project.root / "reports/photos/select-0123abcd-images", copies)
+    new = [row(f"{n}.png", png(n), "dog", why=review_list.TO_LABEL) for n in (6, 7)]
+    file = write_csv(project, *corrected(), *new)
+    plan = flow.plan(project, "photos", file)
+    copy = shutil.copyfile
+
+    def ends(source, target):
+        if digest_of(png(7)) in str(source):
+            raise KeyboardInterrupt
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", ends)
+    with pytest.raises(KeyboardInterrupt):
+        plan.apply()
+    monkeypatch.undo()
+    assert names(project) == sorted([*FILES, "train/dog/6.png"])
+    again = flow.plan(project, "photos", file)
+    assert (len(plan.changes), len(again.changes)) == (4, 3)
+    again.apply()
+    assert names(project) == sorted(
+        [*FILES, "train/dog/6.png", "train/dog/7.png", "corrections.csv"]
+    )
+    assert read(root) == {digest_of(png(1)): "dog", digest_of(png(2)): "dog"}
+
+
 EXPORTS = Path(__file__).parent / "label_studio"  # by Label Studio 1.23.2; the JSON is shortened
 
 
@@ -245,46 +275,36 @@ def test_labels_of_tasks_of_an_earlier_version_are_read(project):
     assert corrections.read(earlier) == corrections.read(EXPORTS / "project.json")
 
 
-def test_two_annotators_who_differ_are_asked_to_decide(project):
-    rows = json.loads((EXPORTS / "project-min.json").read_bytes())
-    exported = project.root / "export.json"
-    exported.write_text(json.dumps([*rows, rows[0] | {"corrected": "cat"}]))
-    with pytest.raises(UsageError, match="is labelled dog and cat: decide on one"):
-        corrections.read(exported)
-    exported.write_text(json.dumps([rows[0] | {"corrected": {"choices": ["cat", "dog"]}}]))
-    with pytest.raises(UsageError, match="which is no class of the data"):
-        write_files(project.root / "images", FILES)
-        flow.plan(project, "photos", exported)
+ANNOTATED = json.loads((EXPORTS / "project-min.json").read_bytes())[0]
 
 
-def task(data: dict, *choices: str, cancelled: bool = False) -> dict:
-    """A task as Label Studio exports it."""
-    result = {"from_name": "corrected", "to_name": "image", "type": "choices"}
-    annotation = {
-        "was_cancelled": cancelled,
-        "result": [result | {"value": {"choices": [choice]}} for choice in choices],
-    }
-    return {"data": data, "annotations": [annotation] if choices else []}
-
-
-def test_an_export_of_label_studio_says_the_same(project):
-    exported = project.root / "export.json"
-    first, second, _, last = corrected()
-    tasks = [task(first, "dog"), task(second, "dog"), task(last), task(last, "dog", cancelled=True)]
-    exported.write_text(json.dumps(tasks))
-    found = corrections.read(exported)
-    assert found == corrections.read(write_csv(project, first, second))
-    exported.write_text(json.dumps([task(first, "dog", "cat")]))
-    with pytest.raises(UsageError, match="is labelled dog and cat: decide on one"):
-        corrections.read(exported)
-    exported.write_text(json.dumps({"a": 1}))
-    with pytest.raises(UsageError, match=r"export.json cannot be read: "):
-        corrections.read(exported)
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "two.json",
+            json.dumps([ANNOTATED, ANNOTATED | {"corrected": "cat"}]),
+            "is labelled dog and cat: decide on one",
+        ),
+        ("object.json", '{"a": 1}', "object.json cannot be read: "),
+        ("other.csv", "a,b\n1,2\n", "other.csv cannot be read: no 'corrected'"),
+    ],
+)
+def test_a_file_that_cannot_be_taken_over_is_refused(project, name, text, message):
+    file = project.root / name
     with pytest.raises(UsageError, match="there is no such file"):
-        corrections.read(project.root / "nothing.csv")
-    (project.root / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UsageError, match="no 'corrected'"):
-        corrections.read(project.root / "other.csv")
+        corrections.read(file)
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        corrections.read(file)
+
+
+def test_a_task_with_two_choices_names_no_class(project):
+    write_files(project.root / "images", FILES)
+    exported = project.root / "export.json"
+    exported.write_text(json.dumps([ANNOTATED | {"corrected": {"choices": ["cat", "dog"]}}]))
+    with pytest.raises(UsageError, match="which is no class of the data"):
+        flow.plan(project, "photos", exported)
 
 
 IMAGES = [png(number) for number in range(5)]
