@@ -5,7 +5,7 @@ import pandas as pd
 from flows.pages import data
 from flows.pages.data import COLUMNS, Before
 from tasks.data.image_table import FILE_NAME
-from tasks.data.raw_dataset import open_format
+from tasks.data.reading import ImageFiles
 from tests.tasks.toy_data import png
 from tests.tasks.validate.validating import FILES, run
 
@@ -14,7 +14,7 @@ def checked(folder, files):
     """The accepted images, and what reads them."""
     _, validated = run(folder, files)
     images = pd.read_parquet(validated / FILE_NAME, columns=COLUMNS)
-    return images, open_format("folders", folder / "data")
+    return images, ImageFiles(folder / "data")
 
 
 def test_what_is_new_gone_and_relabelled_since_the_champion_is_shown(tmp_path):
