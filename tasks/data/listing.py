@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 # The names that the Hugging Face hub accepts for a split.
@@ -50,7 +50,7 @@ def list_files(
         Its name with `/`, and its size in bytes.
 
     Raises:
-        ValueError: A link leads to nothing, or a name is not UTF-8.
+        ValueError: A link leads to nothing.
     """
     real = root.resolve()
     if real in parents:
@@ -63,11 +63,15 @@ def list_files(
             if hidden or not entry.name.startswith(".")
         }
     for name, entry in sorted(named.items()):
-        _check_entry(entry, above + name)
         if name.endswith("/"):
             yield from list_files(root / name, above + name, hidden, (*parents, real))
         elif _is_file(entry):
             yield above + name, entry.stat().st_size
+        elif entry.is_symlink() and not Path(entry.path).exists():
+            raise ValueError(
+                f"{above}{name} is a link to {Path(entry.path).readlink()}, which is not there. "
+                "Put the file there, or delete the link."
+            )
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
@@ -78,16 +82,19 @@ def _is_file(entry: "os.DirEntry[str]") -> bool:
     return Path(entry.path).is_file() if entry.is_symlink() else entry.is_file()
 
 
-def _check_entry(entry: "os.DirEntry[str]", name: str) -> None:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"The name {name!a} is not UTF-8. Rename the file or folder.") from None
-    if entry.is_symlink() and not Path(entry.path).exists():
-        raise ValueError(
-            f"{name} is a link to {Path(entry.path).readlink()}, which is not there. Put the file "
-            "there, or delete the link."
-        )
+def check_names(names: Iterable[str]) -> None:
+    """Refuses files whose names are not UTF-8, and which no table can have therefore.
+
+    Raises:
+        ValueError: Such a name.
+    """
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"The name {name!a} is not UTF-8. Rename the file or folder."
+            ) from None
 
 
 def has_split_folders(root: Path) -> bool:

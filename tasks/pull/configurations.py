@@ -14,7 +14,7 @@ from pathlib import Path
 from retrain.errors import UsageError
 from retrain.params import parse_yaml
 from retrain.runs import console
-from tasks.data.listing import ALIASES, list_files, split_of_parquet
+from tasks.data.listing import ALIASES, check_names, list_files, split_of_parquet
 
 CARD = "README.md"
 _YAML = re.compile(r"\s*---\s*\n((?:(?!---).*\n)*)---")  # the first lines of a card
@@ -39,6 +39,7 @@ def declared_splits(folder: Path, configuration: str | None) -> dict[str, str]:
     splits = splits_of_card(folder / CARD, str(folder.absolute()), configuration)
     if not splits:
         names = [name for name, _ in list_files(folder)]
+        check_names(names)
         for name in {*names}.difference(files_of(names, configuration)):
             (folder / name).unlink()
     return splits
