@@ -87,14 +87,20 @@ def inspect(data: bytes, reduced: bool = False) -> tuple[ImageProperties, NDArra
     image, (width, height), _ = _decode(data, least=16 if reduced else None)
     flat = _flatten(image)
     pixels = np.asarray(flat).reshape(flat.height, flat.width, -1)
-    exif = image.getexif()
-    makers = (exif.get(tag) for tag in (ExifTags.Base.Make, ExifTags.Base.Model))
-    camera = " ".join(text for maker in makers if maker and (text := str(maker).strip("\0 ")))
-    tags = (exif.get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.DateTimeOriginal), exif.get(ExifTags.Base.DateTime)) if exif else ()
-    times = (_TIME.match(str(tag)) for tag in tags)
-    taken = next((time[0] for time in times if time), None)
-    properties = ImageProperties(width, height, image.mode, str(image.format), camera or None, taken)
+    camera, taken = _camera_and_time(image.getexif())
+    properties = ImageProperties(width, height, image.mode, str(image.format), camera, taken)
     return properties, pixels
+
+
+def _camera_and_time(exif: Image.Exif) -> tuple[str | None, str | None]:
+    """The camera and the time in EXIF data, as in `ImageProperties`."""
+    if not exif:
+        return None, None
+    makers = (exif.get(tag) for tag in (ExifTags.Base.Make, ExifTags.Base.Model))
+    camera = " ".join(str(maker).strip("\0 ") for maker in makers if maker).strip()
+    original = exif.get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.DateTimeOriginal)
+    times = (_TIME.match(str(tag)) for tag in (original, exif.get(ExifTags.Base.DateTime)))
+    return camera or None, next((time[0] for time in times if time), None)
 
 
 def to_array(data: bytes, size: int, channels: int, resize: str) -> NDArray[np.uint8]:

@@ -21,7 +21,8 @@ def digits(tmp_path_factory):
     """The starter data as the flow pulls it."""
     project, data = Project(ROOT), Data(path="data/digits")
     workspace = make_workspace(tmp_path_factory.mktemp("digits"), project)
-    assert pull(data, data_version(data, project), workspace) == {"format": "parquet"}
+    facts = pull(data, data_version(data, project), workspace)
+    assert facts == {"format": "parquet", "images": sum(ROWS.values()), "image_column": "image"}
     return workspace.folder / "data"
 
 

@@ -148,7 +148,7 @@ def list_unlabelled(root: Path, image_column: str | None = None) -> Images:
     Raises:
         ValueError: A file is broken or lacks the column; or there are images and Parquet files.
     """
-    files = dict(list_files(root, checked=False))
+    files = dict(list_files(root))
     names = [name for name in files if not is_no_image(name)]
     tables, column = [name for name in names if name.endswith(".parquet")], None
     if not tables:

@@ -2,16 +2,12 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 
 def list_files(
-    root: Path,
-    above: str = "",
-    hidden: bool = False,
-    checked: bool = True,
-    parents: Sequence[Path] = (),
+    root: Path, above: str = "", hidden: bool = False, parents: Sequence[Path] = ()
 ) -> Iterator[tuple[str, int]]:
     """Every regular file below a folder, in order of the names.
 
@@ -22,15 +18,13 @@ def list_files(
         root: The folder.
         above: The prefix of its files' names.
         hidden: Whether hidden files and folders are listed too.
-        checked: Whether a link to nothing, or a name that is not UTF-8, is an error; else the one
-            is left out, and the other is a name as Python has it.
         parents: The real paths of the folders above it.
 
     Yields:
         Its name with `/`, and its size in bytes.
 
     Raises:
-        ValueError: A link leads to nothing, or a name is not UTF-8.
+        ValueError: A link leads to nothing.
     """
     real = root.resolve()
     if real in parents:
@@ -43,12 +37,15 @@ def list_files(
             if hidden or not entry.name.startswith(".")
         }
     for name, entry in sorted(named.items()):
-        if checked:
-            _check_entry(entry, above + name)
         if name.endswith("/"):
-            yield from list_files(root / name, above + name, hidden, checked, (*parents, real))
+            yield from list_files(root / name, above + name, hidden, (*parents, real))
         elif _is_file(entry):
             yield above + name, entry.stat().st_size
+        elif entry.is_symlink() and not Path(entry.path).exists():
+            raise ValueError(
+                f"{above}{name} is a link to {Path(entry.path).readlink()}, which is not there. "
+                "Put the file there, or delete the link."
+            )
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
@@ -59,16 +56,19 @@ def _is_file(entry: "os.DirEntry[str]") -> bool:
     return Path(entry.path).is_file() if entry.is_symlink() else entry.is_file()
 
 
-def _check_entry(entry: "os.DirEntry[str]", name: str) -> None:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"The name {name!a} is not UTF-8. Rename the file or folder.") from None
-    if entry.is_symlink() and not Path(entry.path).exists():
-        raise ValueError(
-            f"{name} is a link to {Path(entry.path).readlink()}, which is not there. Put the file "
-            "there, or delete the link."
-        )
+def check_names(names: Iterable[str]) -> None:
+    """Refuses files whose names are not UTF-8, and which no table can have therefore.
+
+    Raises:
+        ValueError: Such a name.
+    """
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"The name {name!a} is not UTF-8. Rename the file or folder."
+            ) from None
 
 
 def link_file(source: Path | str, target: Path | str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from retrain.errors import UsageError
 from retrain.params import parse_yaml
 from retrain.runs import console
-from tasks.data.listing import list_files
+from tasks.data.listing import check_names, list_files
 from tasks.data.splits import ALIASES, split_of
 
 CARD = "README.md"
@@ -40,6 +40,7 @@ def declared_splits(folder: Path, configuration: str | None) -> dict[str, str]:
     splits = splits_of_card(folder / CARD, str(folder.absolute()), configuration)
     if not splits:
         names = [name for name, _ in list_files(folder)]
+        check_names(names)
         for name in {*names}.difference(files_of(names, configuration)):
             (folder / name).unlink()
     return splits

@@ -10,7 +10,7 @@ from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
-from tasks.data.listing import list_files
+from tasks.data.listing import check_names, list_files
 from tasks.pull.transfer import map_in_threads
 
 Show = Callable[[int], object]
@@ -44,6 +44,7 @@ class LocalSource:
                     f"data.path: {self.path} {exists}. (For a data set on the Hugging Face hub, "
                     "set data.format to hub.)"
                 )
+            check_names(files)
             stats = {name: path.stat() for name, path in files.items()}
             state = digest_of(
                 [

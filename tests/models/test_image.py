@@ -199,7 +199,9 @@ def test_pixels_are_those_that_pillow_finds(kind, size):
             expected = by_pillow(data, wanted, channels, resize)
             assert np.array_equal(to_array(data, wanted, channels, resize), expected)
             assert np.array_equal(to_arrays([data] * 2, wanted, channels, resize), [expected] * 2)
-    assert inspect(data)[0] == ImageProperties(*size, "P" if kind == "GIF" else "RGB")
+    assert inspect(data)[0] == ImageProperties(
+        *(*size, "P" if kind == "GIF" else "RGB", kind, None, None)
+    )
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -254,4 +256,6 @@ def test_a_photo_of_a_phone_names_the_package_that_reads_it(monkeypatch):
 
 def test_an_avif_file_whose_kind_is_general_is_read():
     data = encode(Image.new("RGB", (9, 8), "red"), "AVIF")
-    assert inspect(data[:8] + b"mif1" + data[12:])[0] == ImageProperties(9, 8, "RGB")
+    assert inspect(data[:8] + b"mif1" + data[12:])[0] == ImageProperties(
+        *(9, 8, "RGB", "AVIF", None, None)
+    )

@@ -48,11 +48,11 @@ def workspace(name):
 
 def run(name):
     data = Data(path="data")
-    pulled = Artifact("pull", "key", "digest", Path("pulled").absolute(), {"format": "folders"})
+    pulled = Artifact("pull", "key", "digest", Path("pulled").absolute(), {"image_column": None})
     checked = workspace(name + "/validate")
     facts = validate(data, Checks(min_images_per_class=1), pulled, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
-    preprocess(data, Images(size=6), pulled, validated, workspace(name + "/preprocess"))
+    preprocess(Images(size=6), pulled, validated, workspace(name + "/preprocess"))
 
 def look(unit):
     import models.image

@@ -67,6 +67,12 @@ def test_a_zip_whose_names_have_backslashes_has_folders(project, tmp_path):
     assert not [*tmp_path.rglob("out.png")]
 
 
+def test_a_name_in_a_tar_that_is_not_utf_8_is_shown(project, tmp_path):
+    make_tar(tmp_path / "pets.tar", PETS | {os.fsdecode(b"dog/\xff.png"): "3"}, "w")
+    with pytest.raises(ValueError, match=r"^The name 'dog/.udcff\.png' is not UTF-8"):
+        pulled(project, tmp_path / "pets.tar")
+
+
 def test_an_archive_among_other_files_stays_one(project, tmp_path):
     make_files(tmp_path / "pets", "cat/1.png", "dog/2.png")
     make_zip(tmp_path / "pets" / "extra.zip", PETS)

@@ -59,7 +59,7 @@ def prepare(root: Path, format: str, size: int = 8, channels: int = 1) -> Both:
         (root / storage).mkdir()
         space = workspace(root / storage, "preprocess")
         images = Images(size=size, channels=channels, storage=storage)
-        assert preprocess(DATA, images, raw, validated, space)["storage"] == storage
+        assert preprocess(images, raw, validated, space)["storage"] == storage
         folders[storage] = space.folder
     return Both(folders["pixels"], folders["source"], raw.folder)
 
