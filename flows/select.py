@@ -27,10 +27,10 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Artifact
-from tasks.compute.observed import embeddings_of, observe, probabilities_of
+from tasks.compute.asked import ask, embeddings_of, probabilities_of
 from tasks.data import package, review_list
 from tasks.data.champion import Registered
-from tasks.predict.inputs import Image, Source, open_source, read
+from tasks.predict.inputs import Source, open_source
 from tasks.select import CLOSE, choose, directions, nearest, neighbours
 from tasks.suspects.embeddings import EMBEDDINGS, embed_with_champion
 
@@ -67,8 +67,8 @@ def select(
         with predict.fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
             rows, counts = _choose(run, registered, source, known, count)
-            places = [source.images.places[row["row"]] for row in rows]
-            images = review_list.with_images(source.images.files, places, rows)
+            places = [source.places[row["row"]] for row in rows]
+            images = review_list.with_images(source.files, places, rows)
             review_list.write(here, images)
         target = page.folder_of(project, workload)
         name = f"select-{sha256_of(here / review_list.FILE)[:8]}"  # of this list alone
@@ -154,18 +154,19 @@ def _choose(
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The rows of the chosen images, but for their content; and how many images there are."""
     title = registered.version.title
-    images = (image for unit in source.units() for image in read(source, unit))
     rows: list[dict[str, Any]] = []
     embeddings, probabilities = [], []
-    seen = observe(registered.package, images, run.store.runs.temporary(run.id))
-    with console.counted("select", len(source.images.places)) as shown:
-        for some, batch in seen:
-            rows += map(_row, some, batch["label"].to_pylist(), count_from(len(rows)))
-            answered = batch.filter(batch["label"].is_valid())
-            if len(answered):
-                embeddings.append(embeddings_of(answered, title))
-                probabilities.append(probabilities_of(answered))
-            shown(len(some))
+    folder, features = run.store.runs.temporary(run.id), [True] * len(source.places)
+    with console.counted("select", len(source.places)) as shown:
+        answered = ask(registered.package, source.files, source.places, folder, shown, features)
+    for some in answered:
+        paths = source.paths[len(rows) :]
+        sha256, labels = some["sha256"].to_pylist(), some["label"].to_pylist()
+        rows += map(_row, paths, sha256, labels, count_from(len(rows)))
+        labelled = some.filter(some["label"].is_valid())
+        if len(labelled):
+            embeddings.append(embeddings_of(labelled, title))
+            probabilities.append(probabilities_of(labelled))
     answered_rows = [row for row in rows if row["proposed"] is not None]
     if not answered_rows:
         raise ValueError("None of the images can be classified.")
@@ -184,7 +185,7 @@ def _choose(
     }
 
 
-def _row(image: Image, label: str | None, number: int) -> dict[str, Any]:
+def _row(path: str, sha256: str | None, label: str | None, number: int) -> dict[str, Any]:
     """What is known of an image; `row` is its number in the input."""
-    where = {"path": image.path, "file": image.path, "row": number, "sha256": image.sha256}
+    where = {"path": path, "file": path, "row": number, "sha256": sha256}
     return where | {"why": review_list.TO_LABEL, "proposed": label}

@@ -196,7 +196,10 @@ def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, i
             raise ValueError(f"{width} x {height} pixels are too many")
         draft = image.draft(None, (math.ceil(least), math.ceil(least))) if least else None
         reduction = width / draft[1][2] if draft else 1
+        is_narrowed = ";16" in str(getattr(image, "tile", "")) and image.mode[0] != "I"
         image.load()
+        if is_narrowed:
+            _check_narrowed(image)
         if image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8):  # it lies on its side
             width, height = height, width
         ImageOps.exif_transpose(image, in_place=True)
@@ -274,6 +277,19 @@ def _flatten(image: Image.Image) -> Image.Image:
 def _convert(image: Image.Image, mode: str) -> Image.Image:
     """The image itself if it has the mode: Pillow would copy it."""
     return image if image.mode == mode else image.convert(mode)
+
+
+def _check_narrowed(image: Image.Image) -> None:
+    """Refuses colours of 16 bits, of which Pillow keeps the upper 8, where `_narrow` refuses grey.
+
+    Raises:
+        ValueError: At most 16 of 256 shades are left.
+    """
+    if 0 < np.asarray(image.convert("RGB")).max() < 16:
+        raise ValueError(
+            "its values end below 4,096, and white is 65,535: at most 16 of 256 shades are left. A "
+            "camera of 12 bits writes such files: multiply all by 65,535 / 4,095"
+        )
 
 
 def _narrow(image: Image.Image) -> Image.Image:

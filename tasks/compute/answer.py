@@ -1,72 +1,152 @@
 """A program that loads a package and classifies images with it, without the project's own code.
 
-    python -I -B answer.py FILE_DESCRIPTOR
+    python -I -B answer.py QUESTION.parquet ANSWERS THREADS FIRST END
 
-The program imports its libraries before it knows the package, because that takes most of its start.
-Through a pipe it receives the `package`, its `classes`, the `folder` to run in and the `device`;
-then, for each call, encoded images and whether the features of each are wanted. It sends back the
-answers, the seconds that the package took, the number of threads, and the name of the device.
+The question has a row for each image: `file` (relative to a folder, as bytes), `row` (0 in an image
+file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
+`root` of the files, and the `image_column` of Parquet files among them. The program answers the
+rows from FIRST to before END, and goes on after those that are answered. It writes Parquet files
+into the folder ANSWERS, whose names sort in the order of the rows. With `calls` in the question, it
+also measures how long the package takes for a single image, and writes `time.json`.
 
 `-I` keeps this clone off `sys.path`; what an editable installation adds is removed here.
 """
 
+import hashlib
+import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import cycle, groupby
 from operator import itemgetter
 from pathlib import Path
+from threading import Thread
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from tasks.data.reading import ImageFiles
 
 PROJECT = Path(__file__).absolute().parents[2]
 PACKAGES = ("flows", "models", "retrain", "tasks")
+# The most that the package gets at once, so that memory stays small whatever the size of an image.
+MAX_ROWS, MAX_BYTES = 256, 64_000_000
+# A batch ends after so many rows, so that batches do not depend on where a program begins.
+SLICE = 16 * MAX_ROWS
 
+# The bytes, and why the file of the image cannot be read; empty, or None if it can.
+Image = tuple[bytes, str | None]
+Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one with the answers
 # The label, the probabilities, whether the package accepts the label (None if it does not say), why
 # it refuses the image, and the features.
-Answer = tuple[str | None, dict[str, float] | None, bool | None, str | None, Any]
+Answer = tuple[str | None, Mapping[str, float] | None, bool | None, str | None, Any]
 
 
-def main(pipe: Connection) -> None:
-    """Classifies the images that come through the pipe, until its other end is closed."""
+def main(question: Path, answers: Path, threads: int, first: int, end: int) -> None:
+    """Answers the rows of a question from the first one to before the end."""
+    sys.path.insert(0, str(PROJECT))
+    from tasks.compute.prefetch import prefetch
+    from tasks.data.reading import ImageFiles
+
     _remove_the_project()
-    import mlflow.pyfunc  # noqa: F401  # imported early, to save time later
-    import pandas  # noqa: F401
+    asked = pq.read_table(question, memory_map=True)
+    told = json.loads(asked.schema.metadata[b"question"])
+    models = _load(Path(told["package"]), threads)
+    while found := [*answers.glob(f"{first:010}-*.parquet")]:
+        first += int(found[0].stem.split("-")[1])
+    files = ImageFiles(Path(told["root"]), told["image_column"])
+    answer = partial(_answer, models, told["classes"], asked, answers)
+    for _ in prefetch(answer, batches(files, asked, first, end), len(models) + 1, len(models)):
+        pass
+    if told["calls"]:
+        _, images = next(batches(files, asked, 0, end))
+        timed = time_calls(models[0][0].predict, [data for data, _ in images], *told["calls"])
+        (answers / "time.json").write_text(json.dumps(timed))
+
+
+def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
+    """The package on each GPU; without any, one for all threads; each with what it is used in."""
+    import mlflow.pyfunc
     import torch
-    import transformers.models.vit.modeling_vit  # noqa: F401
 
-    with suppress(EOFError):  # the other end is closed
-        job = pipe.recv()
-        os.chdir(job["folder"])
-        if ":" in job["device"]:  # one of several GPUs
-            torch.cuda.set_device(job["device"])
-        model = _load(Path(job["package"]))
-        observe = getattr(model.unwrap_python_model(), "predict_with_features", model.predict)
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-        while True:
-            images, with_features = pipe.recv()
-            began = perf_counter()
-            answers = [*_answers(observe if any(with_features) else model.predict, images)]
-            took = {"seconds": perf_counter() - began, "threads": torch.get_num_threads()}
-            pipe.send((_batch(answers, with_features, job["classes"]), took | {"device": device}))
-
-
-def _load(package: Path) -> Any:
-    import mlflow
-
-    # MLflow would search the installed libraries for half a second, to warn of other versions;
-    # `served.other_versions` reports them.
-    model = mlflow.pyfunc.load_model(str(package), suppress_warnings=True)
+    models = []
+    uses: list[Any]
+    uses = [partial(torch.cuda.device, gpu) for gpu in range(torch.cuda.device_count())]
+    for use in uses or [nullcontext]:
+        with use():
+            # MLflow would search the installed libraries for half a second, to warn of other
+            # versions; `asked.other_versions` reports them.
+            model = mlflow.pyfunc.load_model(str(package), suppress_warnings=True)
+            models.append((model, use))
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] in PACKAGES and module:
             assert Path(str(module.__file__)).is_relative_to(package), (
                 f"{name} is not the package's"
             )
-    return model
+    return models if uses else models * threads
 
 
-def _answers(predict: Callable[[Any], Any], images: Sequence[bytes]) -> Iterator[Answer]:
+def batches(
+    files: "ImageFiles", asked: pa.Table, first: int, end: int
+) -> Iterator[tuple[int, list[Image]]]:
+    """Reads images in batches, whose bounds depend on the images alone.
+
+    Yields:
+        The row of the first image, and the images.
+    """
+    while first < end:
+        until = min(first - first % SLICE + SLICE, end)
+        batch, size = list[Image](), 0
+        for data, error in _read(files, asked.slice(first, until - first)):
+            if batch and (len(batch) == MAX_ROWS or size + len(data) > MAX_BYTES):
+                yield first, batch
+                first, batch, size = first + len(batch), [], 0
+            batch.append((data, error))
+            size += len(data)
+        yield first, batch
+        first = until
+
+
+def _read(files: "ImageFiles", rows: pa.Table) -> Iterator[Image]:
+    names = map(os.fsdecode, rows["file"].to_pylist())
+    places = zip(names, rows["row"].to_pylist(), strict=True)
+    for _, group in groupby(places, key=itemgetter(0)):
+        try:
+            for data in files.read(group):
+                yield data, None
+        except OSError as error:  # one file that cannot be read does not stop the others
+            yield b"", error.strerror or str(error)
+            yield from ((b"", error.strerror or str(error)) for _ in group)
+
+
+def _answer(
+    models: Sequence[tuple[Any, Any]],
+    classes: Sequence[str],
+    asked: pa.Table,
+    answers: Path,
+    batch: tuple[int, Sequence[Image]],
+) -> None:
+    """Writes the file with the answers for a batch."""
+    first, images = batch
+    wanted = asked["features"].slice(first, len(images)).to_pylist()
+    model, use = models[first // MAX_ROWS % len(models)]
+    predict: Predict = model.predict
+    if any(wanted):
+        predict = getattr(model.unwrap_python_model(), "predict_with_features", predict)
+    with use():
+        answered = [*answers_of(predict, [data for data, _ in images])]
+    file = answers / f"{first:010}-{len(images):03}.parquet"
+    pq.write_table(_as_table(images, answered, wanted, classes), file.with_suffix(".partial"))
+    file.with_suffix(".partial").rename(file)
+
+
+def answers_of(predict: Predict, images: Sequence[bytes]) -> Iterator[Answer]:
     """The answer for each image.
 
     A package refuses a whole table if one image in it is bad. So the table is halved until the bad
@@ -84,8 +164,8 @@ def _answers(predict: Callable[[Any], Any], images: Sequence[bytes]) -> Iterator
             yield None, None, None, " ".join(str(error).split()).removeprefix("row 0: "), None
         else:
             half = len(images) // 2
-            yield from _answers(predict, images[:half])
-            yield from _answers(predict, images[half:])
+            yield from answers_of(predict, images[:half])
+            yield from answers_of(predict, images[half:])
         return
     nothing = [None] * len(images)
     accepted, features = (predicted.get(name, nothing) for name in ("accepted", "features"))
@@ -93,34 +173,71 @@ def _answers(predict: Callable[[Any], Any], images: Sequence[bytes]) -> Iterator
     yield from zip(*columns, strict=True)
 
 
-def _batch(answers: Sequence[Answer], with_features: Sequence[bool], classes: Sequence[str]) -> Any:
-    """The answers as `PackageProcess.classify` gives them."""
-    import numpy as np
-    from pyarrow import FixedSizeListArray, RecordBatch, array, bool_, float32, list_, string
-
-    labels, probabilities, accepted, errors, features = zip(*answers, strict=True)
+def _as_table(
+    images: Sequence[Image],
+    answers: Iterable[Answer],
+    wanted: Sequence[bool],
+    classes: Sequence[str],
+) -> pa.Table:
+    """The answers for some images as `asked.ask` gives them."""
+    labels, by_class, accepted, refused, features = zip(*answers, strict=True)
     of_classes, zeros = itemgetter(*classes), (0.0,) * len(classes)
-    rows = [of_classes(by_class) if by_class else zeros for by_class in probabilities]
-    kept_features = [
-        vector if is_wanted else None
-        for vector, is_wanted in zip(features, with_features, strict=True)
-    ]
-    columns = {
-        "label": array(labels, string()),
-        "probabilities": FixedSizeListArray.from_arrays(
-            np.array(rows, np.float32).ravel(), len(classes)
-        ),
-        "accepted": array(accepted, bool_()),
-        "error": array(errors, string()),
-        "features": array(kept_features, list_(float32())),
-    }
-    return RecordBatch.from_pydict(columns)
+    probabilities = np.array([of_classes(row) if row else zeros for row in by_class], np.float32)
+    errors = [ours or theirs for (_, ours), theirs in zip(images, refused, strict=True)]
+    digests = [None if error else hashlib.sha256(data).hexdigest() for data, error in images]
+    kept = [row if is_wanted else None for row, is_wanted in zip(features, wanted, strict=True)]
+    return pa.table(
+        {
+            "label": pa.array(labels, pa.string()),
+            "probabilities": pa.FixedSizeListArray.from_arrays(probabilities.ravel(), len(classes)),
+            "accepted": pa.array(accepted, pa.bool_()),
+            "error": pa.array(errors, pa.string()),
+            "features": pa.array(kept, pa.list_(pa.float32())),
+            "sha256": pa.array(digests, pa.string()),
+        }
+    )
+
+
+def time_calls(
+    predict: Predict,
+    images: Sequence[bytes],
+    warm_up: int,
+    fewest: int,
+    most: int,
+    enough: float,
+) -> dict[str, Any]:
+    """Measures how long a package takes for a single image, from its encoded bytes to the answer.
+
+    Args:
+        predict: Is called with one image at a time.
+        images: Encoded images, which are taken in turns.
+        warm_up: The calls that are not measured.
+        fewest: The least calls that are measured.
+        most: The most calls that are measured.
+        enough: The seconds after which there are no more calls than the fewest.
+
+    Returns:
+        JSON-able: the `seconds` of each call, the number of `threads`, and the `device`.
+    """
+    import torch
+
+    turns, seconds = cycle(images), list[float]()
+    for _ in range(warm_up):
+        [*answers_of(predict, [next(turns)])]
+    while len(seconds) < fewest or (len(seconds) < most and sum(seconds) < enough):
+        began = perf_counter()
+        [*answers_of(predict, [next(turns)])]
+        seconds.append(perf_counter() - began)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {"seconds": seconds, "threads": torch.get_num_threads(), "device": device}
 
 
 def _remove_the_project() -> None:
-    """Removes this clone from the places where Python looks for modules."""
+    """Removes this clone from the places where Python looks for modules, and its modules."""
     sys.path[:] = [path for path in sys.path if Path(path).absolute() != PROJECT]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not _finds_the_project(finder)]
+    for name in [name for name in sys.modules if name.split(".")[0] in PACKAGES]:
+        del sys.modules[name]
 
 
 def _finds_the_project(finder: Any) -> bool:
@@ -128,5 +245,12 @@ def _finds_the_project(finder: Any) -> bool:
     return bool(spec and spec.origin and Path(spec.origin).is_relative_to(PROJECT))
 
 
+def _end_with_the_asker() -> None:
+    """Ends this process when the one that has started it is gone, which closes the pipe."""
+    os.read(0, 1)
+    os._exit(1)
+
+
 if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])))
+    Thread(target=_end_with_the_asker, daemon=True).start()
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))

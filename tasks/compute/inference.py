@@ -4,11 +4,10 @@ Both ways give the same result: the rows of a forward pass depend only on the ba
 thread calculates each pass. Each worker reads the images from the shards itself.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -40,11 +39,6 @@ class PredictionJob:
     precision: str
     sampled: tuple[int, ...] = ()
 
-    def rows(self, number: int) -> NDArray[np.int64]:
-        """The rows of a batch, by its number from 0."""
-        start = number * self.batch_size
-        return np.arange(start, min(start + self.batch_size, len(self.images)))
-
 
 # The probabilities, float32 (rows, classes), and the features, float32 (sampled rows, D); None if
 # there are none, or they are not known.
@@ -68,10 +62,11 @@ class _Predictor:
     def __call__(self, number: int) -> _Answers:
         import torch
 
-        rows = self._job.rows(number)
-        pixels = torch.from_numpy(self._job.images[rows]).to(self._device)
-        probabilities, features = self._observed.answer(pixels, self._job.precision)
-        sampled = [row - rows[0] for row in self._job.sampled if rows[0] <= row <= rows[-1]]
+        job, first = self._job, number * self._job.batch_size
+        rows = np.arange(first, min(first + job.batch_size, len(job.images)))
+        pixels = torch.from_numpy(job.images[rows]).to(self._device)
+        probabilities, features = self._observed.answer(pixels, job.precision)
+        sampled = [row - first for row in job.sampled if first <= row <= rows[-1]]
         sampled_features = (
             features[sampled].cpu().numpy() if features is not None and sampled else None
         )
@@ -97,23 +92,18 @@ def probabilities(
     Yields:
         float32 (chunk, classes of the model), in the order of the split; the last has the rest.
     """
-    numbers, make = range(-(-len(job.images) // job.batch_size)), partial(_Predictor, job)
-    in_actors = ray_cluster.is_remote() and ray_data.cpus() > 0
-    run = ray_data.in_actors if in_actors else ray_data.in_threads
-    with closing(run(make, numbers)) as answers:
-        rows = chain.from_iterable(_probabilities(answers, features, done))
-        while chunk_rows := list(islice(rows, chunk)):
-            yield np.stack(chunk_rows)
-
-
-def _probabilities(
-    answers: Iterable[_Answers],
-    features: list[NDArray[np.float32]] | None,
-    done: Callable[[int], object],
-) -> Iterator[NDArray[np.float32]]:
-    """Yields the probabilities of each batch, and appends its features to `features`."""
-    for probabilities_of_batch, batch_features in answers:
-        if features is not None and batch_features is not None:
-            features.append(batch_features)
-        done(len(probabilities_of_batch))
-        yield probabilities_of_batch
+    numbers = range(-(-len(job.images) // job.batch_size))
+    in_cluster = ray_cluster.is_remote() and ray_data.cpus() > 0
+    run = ray_data.in_actors if in_cluster else ray_data.in_threads
+    rows: list[NDArray[np.float32]] = []
+    with closing(run(partial(_Predictor, job), numbers)) as answers:
+        for batch, batch_features in answers:
+            if features is not None and batch_features is not None:
+                features.append(batch_features)
+            done(len(batch))
+            rows += list(batch)
+            while len(rows) >= chunk:
+                yield np.stack(rows[:chunk])
+                del rows[:chunk]
+    if rows:
+        yield np.stack(rows)

@@ -2,8 +2,8 @@
 
 A plan streams units of the data, which are names of files, to workers that write finished files.
 Only the names and a small row for each result go through Ray's object store. Work without state
-that is expensive to make runs in Ray Data's pool of tasks. Work with a network runs in a pool of
-actors, or in threads of this process, each of which loads the network once.
+runs in Ray Data's pool of tasks. Work with a network runs in a pool of actors on a cluster, else in
+threads of this process, which share the network.
 """
 
 import logging
@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from functools import cache, cached_property
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from rich.markup import escape
 
@@ -22,9 +22,6 @@ from retrain.project import find_project
 from retrain.runs import console
 from retrain.servers import machines, ray_cluster
 from tasks.compute.prefetch import prefetch
-
-if TYPE_CHECKING:
-    from ray.data import Dataset
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -84,7 +81,7 @@ def map_units(
             started.
     """
     if _is_worth_a_plan(seconds):
-        mapped = _results(_plan(function, units, seconds))
+        mapped = _in_tasks(function, units, seconds)
     else:
         from joblib import cpu_count
 
@@ -99,7 +96,7 @@ def map_with_workers(
     seconds: float,
     done: Callable[[T], None],
 ) -> list[R]:
-    """Does the work on every unit with a network, by actors of Ray Data or in this process.
+    """Does the work on every unit with a network: on a cluster if it is long, or in this process.
 
     The results do not depend on which of the two it chooses.
 
@@ -116,8 +113,8 @@ def map_with_workers(
     Raises:
         Exception: The error of the first unit that fails.
     """
-    worker = in_actors if _is_worth_a_plan(seconds - ACTOR) else in_threads
-    return _finish(worker(make, units), units, done)
+    run = in_actors if is_worth_a_cluster(seconds - ACTOR) else in_threads
+    return _finish(run(make, units), units, done)
 
 
 def _finish(mapped: Generator[R], units: Sequence[T], done: Callable[[T], None]) -> list[R]:
@@ -131,7 +128,7 @@ def _finish(mapped: Generator[R], units: Sequence[T], done: Callable[[T], None])
 
 
 def in_actors(make: Make[T, R], units: Sequence[T]) -> Generator[R]:
-    """Runs units as a plan, with an actor on each GPU, or on each CPU if there are none.
+    """Runs units on a cluster, with an actor on each GPU, or on each CPU if there are none.
 
     Args:
         make: Loads a network, once in each actor.
@@ -143,16 +140,25 @@ def in_actors(make: Make[T, R], units: Sequence[T]) -> Generator[R]:
     Raises:
         Exception: The error of the first unit that fails.
     """
-    yield from _results(_plan_of_actors(make, units))
+    gpus = int(_resources().get("GPU", 0))
+    actors = min(gpus or cpus(), len(units))
+    from ray.data import ActorPoolStrategy
+
+    options = {
+        "fn_constructor_args": (make, "cuda" if gpus else "cpu"),
+        "num_gpus" if gpus else "num_cpus": 1,
+        # Where others have CPUs, it starts with as many actors as it can have.
+        "compute": ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
+    }
+    yield from _results(_Actor, units, BLOCKS_PER_ACTOR * actors, options)
 
 
-def in_threads(make: Make[T, R], units: Iterable[T], most: int | None = None) -> Generator[R]:
+def in_threads(make: Make[T, R], units: Iterable[T]) -> Generator[R]:
     """Runs as many calls at once as there are cores, or one on each GPU.
 
     Args:
         make: Loads a network.
         units: The arguments of the calls.
-        most: The largest number of calls at once; None for no limit.
 
     Yields:
         The results, in order.
@@ -160,24 +166,22 @@ def in_threads(make: Make[T, R], units: Iterable[T], most: int | None = None) ->
     import torch
     from joblib import cpu_count
 
-    gpus, threads = torch.cuda.device_count(), torch.get_num_threads()
-    try:
-        if gpus:
-            workers = [make(f"cuda:{gpu}") for gpu in range(gpus)][:most]
-        else:
-            workers = ([make("cpu")] * cpu_count())[:most]
-        idle: SimpleQueue[Callable[[T], R]] = SimpleQueue()
-        for worker in workers:
+    threads = torch.get_num_threads()
+    idle: SimpleQueue[Callable[[T], R]] = SimpleQueue()
+
+    def call(unit: T) -> R:
+        torch.set_num_threads(THREADS)  # applies to the calling thread alone
+        worker = idle.get()
+        try:
+            return worker(unit)
+        finally:
             idle.put(worker)
 
-        def call(unit: T) -> R:
-            torch.set_num_threads(THREADS)  # applies to the calling thread alone
-            worker = idle.get()
-            try:
-                return worker(unit)
-            finally:
-                idle.put(worker)
-
+    try:
+        on_gpus = [make(f"cuda:{gpu}") for gpu in range(torch.cuda.device_count())]
+        workers = on_gpus or [make("cpu")] * cpu_count()
+        for worker in workers:
+            idle.put(worker)
         yield from prefetch(call, units, 2 * len(workers), len(workers))
     finally:
         torch.set_num_threads(threads)
@@ -196,18 +200,46 @@ def connect() -> None:
             handler.setLevel(logging.CRITICAL)  # errors of tasks are raised
 
 
+def is_worth_a_cluster(seconds: float) -> bool:
+    """Whether there is a cluster, and work for it that would keep a core busy for so long."""
+    return seconds > START and ray_cluster.is_remote() and cpus() > 0
+
+
 def _is_worth_a_plan(seconds: float) -> bool:
     if ray_cluster.is_remote():  # its cores are not counted here
-        return seconds > START and cpus() > 0
+        return is_worth_a_cluster(seconds)
     from joblib import cpu_count
 
     return bool(seconds - seconds / cpu_count() > START)
 
 
-def _results(plan: "Dataset") -> Generator[Any]:
-    """Runs a plan; gives the results that its rows hold, and raises the first error in them."""
-    with closing(_rows(plan)) as rows:  # an error ends the plan at once
-        for row in rows:
+def _in_tasks(function: Callable[[T], R], units: Sequence[T], seconds: float) -> Generator[R]:
+    """Runs units as tasks of Ray."""
+    blocks = max(BLOCKS_PER_CPU * cpus(), math.ceil(seconds / BLOCK_SECONDS))
+    from ray.data import TaskPoolStrategy
+
+    options = {"compute": TaskPoolStrategy(size=min(blocks, len(units), AT_ONCE))}
+    call = _Actor(lambda device: function, "cpu").__call__
+    yield from _results(call, units, blocks, options)
+
+
+def _results(
+    call: Any, units: Sequence[Any], blocks: int, options: dict[str, Any]
+) -> Generator[Any]:
+    """Runs a plan that calls something on each unit; raises the first error of a unit."""
+    connect()
+    from ray.data import from_items
+
+    rows = [{"unit": pickle.dumps(unit)} for unit in units]
+    source = from_items(rows, override_num_blocks=min(blocks, len(units)))
+    # Ray Data would reserve a share of the cluster's CPUs and object store, which it learns only
+    # after a second: until then it runs one task at a time. The plan needs almost no memory, and
+    # `compute` limits its tasks. A task waits in Ray for a free CPU and, once it runs, for nothing
+    # else: beside training workers the tasks end later, but they end.
+    source.context.op_resource_reservation_enabled = False
+    plan = source.map(call, **options, **place())
+    with closing(_rows(plan)) as outcomes:  # an error ends the plan at once
+        for row in outcomes:
             result, error = pickle.loads(row["outcome"])
             if error is not None:
                 raise error
@@ -215,19 +247,8 @@ def _results(plan: "Dataset") -> Generator[Any]:
     logger.info("%s", plan.stats())
 
 
-def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Dataset":
-    """The plan that calls the function on each unit."""
-
-    def call(row: dict[str, Any]) -> dict[str, Any]:
-        return _outcome(lambda: function(pickle.loads(row["unit"])))
-
-    connect()
-    from ray.data import TaskPoolStrategy
-
-    per_cpu = BLOCKS_PER_CPU * cpus()
-    blocks = min(len(units), max(per_cpu, math.ceil(seconds / BLOCK_SECONDS)))
-    tasks = TaskPoolStrategy(size=min(blocks, AT_ONCE))
-    return _source(units, blocks).map(call, compute=tasks, **place())
+def _rows(plan: Any) -> Generator[dict[str, Any]]:
+    yield from plan.iter_rows()
 
 
 def place() -> dict[str, Any]:
@@ -265,28 +286,6 @@ def cpus() -> int:
     return math.ceil(_resources().get("CPU", 0 if place() else 1))
 
 
-def _plan_of_actors(make: Make[T, R], units: Sequence[T]) -> "Dataset":
-    """The plan that has actors call what they make on each unit."""
-    from joblib import cpu_count
-    from ray.data import ActorPoolStrategy
-
-    resources = _resources()
-    gpus = int(resources.get("GPU", 0))
-    # A Ray of this machine counts more CPUs than there are cores.
-    cpus = int(resources["CPU"]) if ray_cluster.is_remote() else int(cpu_count())
-    actors = min(gpus or cpus, len(units))
-    source = _source(units, min(len(units), BLOCKS_PER_ACTOR * actors))
-    return source.map(
-        _Actor,
-        fn_constructor_args=(make, "cuda" if gpus else "cpu"),
-        num_cpus=None if gpus else 1,
-        num_gpus=1 if gpus else None,
-        # Where others have CPUs, it starts with as many actors as it can have.
-        compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
-        **place(),
-    )
-
-
 class _Actor:
     """Makes a function with its first unit, and calls it with each."""
 
@@ -298,33 +297,11 @@ class _Actor:
         return self._make(self._device)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        return _outcome(lambda: self._function(pickle.loads(row["unit"])))
-
-
-def _outcome(call: Callable[[], R]) -> dict[str, Any]:
-    """A row with a call's result, or with its error, whose class Ray Data would replace."""
-    outcome: tuple[R | None, Exception | None]
-    try:
-        outcome = call(), None
-    except Exception as error:
-        error.add_note(f"In a worker of Ray:\n{''.join(traceback.format_exception(error))}")
-        outcome = None, error
-    return {"outcome": pickle.dumps(outcome)}
-
-
-def _source(units: Sequence[T], blocks: int) -> "Dataset":
-    """The units as the first part of a plan."""
-    from ray.data import from_items
-
-    rows = [{"unit": pickle.dumps(unit)} for unit in units]
-    source = from_items(rows, override_num_blocks=blocks)
-    # Ray Data would reserve a share of the cluster's CPUs and object store, which it learns only
-    # after a second: until then it runs one task at a time. The plan needs almost no memory, and
-    # `compute` limits its tasks. A task waits in Ray for a free CPU and, once it runs, for nothing
-    # else: beside training workers the tasks end later, but they end.
-    source.context.op_resource_reservation_enabled = False
-    return source
-
-
-def _rows(plan: "Dataset") -> Generator[dict[str, Any]]:
-    yield from plan.iter_rows()
+        """A row with a call's result, or with its error, whose class Ray Data would replace."""
+        outcome: tuple[Any, Exception | None]
+        try:
+            outcome = self._function(pickle.loads(row["unit"])), None
+        except Exception as error:
+            error.add_note(f"In a worker of Ray:\n{''.join(traceback.format_exception(error))}")
+            outcome = None, error
+        return {"outcome": pickle.dumps(outcome)}

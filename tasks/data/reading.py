@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as is_type
 
-from retrain.store import Artifact
+if TYPE_CHECKING:
+    from retrain.store import Artifact
 
 Place = tuple[str, int]  # a file, relative to the data, and a row in it; 0 in an image file
 BATCH = 64  # rows of a Parquet file that are read at a time
@@ -84,7 +86,7 @@ def _bytes_of(images: pa.Array) -> pa.Array:
     return images.flatten()[names.index("bytes")]
 
 
-def open_images(pulled: Artifact) -> ImageFiles:
+def open_images(pulled: "Artifact") -> ImageFiles:
     """The images in the output of `pull`."""
     return ImageFiles(pulled.folder / "data", pulled.facts["image_column"])
 

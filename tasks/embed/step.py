@@ -3,10 +3,10 @@
 The output is laid out as that of `preprocess`, with an embedding in the place of each image. It
 does not depend on the head or on how it is trained, so another head embeds nothing again.
 
-Each shard of the images is embedded by a worker that has loaded the network once: an actor of Ray
-Data on a GPU, or on a CPU if there are none; for little work, a thread of this process. A worker
-reads the images of its shards and writes finished files: no pixels go through Ray. The files are
-made in the scratch folder, so a run that was killed continues with the missing ones.
+Each shard of the images is embedded by a worker that has loaded the network once: a thread of this
+process, or for much work on a cluster an actor of Ray Data, on a GPU or a CPU. A worker reads the
+images of its shards and writes finished files: no pixels go through Ray. The files are made in the
+scratch folder, so a run that was killed continues with the missing ones.
 """
 
 import shutil

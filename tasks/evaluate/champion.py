@@ -21,11 +21,11 @@ from retrain.registry import decisions, versions
 from retrain.registry.ledger import LONGEST_REASON, Decision
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.step import Chosen, Facts, Step, Workspace, current_run, step
+from retrain.step import Facts, Step, Workspace, current_run, step
 from retrain.store import Artifact, Store
 from retrain.verify import Verifier
-from retrain.workload import Gate, Workload
-from tasks.compute.served import other_versions
+from retrain.workload import Gate
+from tasks.compute.asked import other_versions
 from tasks.data import image_table, package as packaged
 from tasks.data.champion import Registered, Scored, TestSplit
 from tasks.data.metrics import summarise
@@ -264,18 +264,6 @@ def _evaluate(
     assert metrics["rows"] == rows, (metrics, rows)
     write_json(workspace.folder / "metrics.json", metrics)
     return {"metrics": metrics, "package": registered.digest}
-
-
-@evaluate_champion.chooses
-def _dependencies(
-    workload: Workload,
-    registered: Registered,
-    split: TestSplit,
-    pulled: Artifact,
-    validated: Artifact,
-) -> Chosen:
-    # No import leads to `answer`: it runs as a program.
-    return Chosen(modules=("tasks.compute.answer",))
 
 
 evaluate_reference = replace(evaluate_champion, name="evaluate_reference")

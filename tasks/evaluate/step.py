@@ -19,7 +19,6 @@ from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload
 from tasks.compute.inference import PredictionJob, probabilities
-from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
@@ -47,9 +46,8 @@ MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
     inputs=lambda workload: ("train", prepared_by(workload)),
     reads=("evaluate",),
     libraries=("numpy", "pyarrow", "torch", "transformers"),
-    reports_with=("tasks.compute.served", "tasks.evaluate.plots"),
+    reports_with=("tasks.evaluate.plots",),
     imports=("matplotlib.figure",),
-    prepare=start_ahead,  # for the champion, and for the check before a promotion
 )
 def evaluate(
     evaluation: Evaluate, trained: Artifact, images: Artifact, workspace: Workspace

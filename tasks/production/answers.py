@@ -1,11 +1,12 @@
 """Keeps what a model has answered in production.
 
 The answers of the runs of `predict` are below the project's state, in
-`production/<model>/answers`, a Parquet file for each run; a server writes such files to a folder
+`production/<model>/answers`, a Parquet file for each run. A server writes JSON lines to a folder
 that it is given (`models/prediction_log.py`).
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,12 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from models import prediction_log
-from models.prediction_log import COLUMNS
 from retrain import atomic
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
+
+COLUMNS = pa.schema(
+    {
+        "sha256": pa.string(),  # hex, of the encoded image
+        "label": pa.string(),
+        "confidence": pa.float32(),  # the probability of the label
+        "time": pa.timestamp("ms", "UTC"),
+        "weights": pa.string(),  # SHA-256 (hex) of the weights that answered
+    }
+)
 
 
 def folder_of(project: Project, name: str) -> Path:
@@ -80,9 +89,27 @@ def read(project: Project, name: str, logs: Sequence[Path], wanted: pc.Expressio
         if folder in logs and not folder.is_dir():
             raise UsageError(f"--answers {folder}: there is no such folder.")
         try:
-            tables += (table.filter(wanted) for table in prediction_log.read(folder))
-        except (pa.ArrowInvalid, OSError) as error:
+            tables += (table.filter(wanted) for table in read_log(folder))
+        except (ValueError, KeyError, OSError) as error:
             raise UsageError(
                 f"{folder} has a file that is no log of predictions: {error}"
             ) from error
     return pa.concat_tables(tables).sort_by("time")
+
+
+def read_log(folder: Path) -> Iterator[pa.Table]:
+    """The files of a folder, in `COLUMNS`; also those of servers of an earlier version.
+
+    Raises:
+        ValueError: A file has something else.
+        KeyError: A row of JSON lacks a column.
+        OSError: A file cannot be read.
+    """
+    for file in sorted(folder.glob("*.parquet")):
+        yield pq.read_table(file, columns=COLUMNS.names).cast(COLUMNS)
+    for file in sorted(folder.glob("*.jsonl*")):
+        if not file.with_suffix(".parquet").exists():  # written from it, by an earlier version
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            whole = [json.loads(line) for line in lines if line.endswith("\n")]
+            rows = [row | {"time": datetime.fromisoformat(row["time"])} for row in whole]
+            yield pa.Table.from_pylist(rows, COLUMNS)

@@ -4,14 +4,13 @@ They are below the project's state, in `production/<model>/labels.parquet`: `sha
 encoded image), `label`, and `added`, when it came. An image has one label, the last that came.
 """
 
+import csv
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import csv
 
 from retrain import atomic
 from retrain.digests import sha256_of
@@ -61,34 +60,36 @@ def add(project: Project, name: str, file: Path) -> Added:
             labels.
     """
     given = _read_given(file)
-    folder = folder_of(project, name)
+    folder, now = folder_of(project, name), datetime.now(UTC)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f"{FILE}.lock"):
-        before = read(project, name)
-        known = dict(zip(before["sha256"].to_pylist(), before["label"].to_pylist(), strict=True))
-        fresh = {image: label for image, label in given.items() if known.get(image) != label}
+        known = {row["sha256"]: row for row in read(project, name).to_pylist()}
+        fresh = {
+            image: {"sha256": image, "label": label, "added": now}
+            for image, label in given.items()
+            if image not in known or known[image]["label"] != label
+        }
         if fresh:
-            stays = pc.invert(pc.is_in(before["sha256"], pa.array(list(fresh), pa.string())))
-            now = pa.repeat(pa.scalar(datetime.now(UTC), COLUMNS.field("added").type), len(fresh))
-            rows = [pa.array(fresh), pa.array(fresh.values(), pa.string()), now]
-            added = pa.Table.from_arrays(rows, schema=COLUMNS)
             with atomic.replacing(folder / FILE) as aside:
-                pq.write_table(pa.concat_tables([before.filter(stays), added]), aside)
-    changed = sum(image in known for image in fresh)
-    return Added(len(given), len(fresh) - changed, changed)
+                rows = [*(known | fresh).values()]
+                pq.write_table(pa.Table.from_pylist(rows, COLUMNS), aside)
+    new = len(fresh.keys() - known.keys())
+    return Added(len(given), new, len(fresh) - new)
 
 
 def _read_given(file: Path) -> dict[str, str]:
     """The label of each image in a file of the user's, by the SHA-256 of the image."""
     try:
-        table = pq.read_table(file) if file.suffix == ".parquet" else _read_csv(file)
-    except (pa.ArrowInvalid, OSError) as error:
+        rows = pq.read_table(file).to_pylist() if file.suffix == ".parquet" else _read_csv(file)
+    except (ValueError, csv.Error, OSError) as error:
         raise UsageError(f"{file} cannot be read as CSV or Parquet: {error}") from error
-    key = next((name for name in ("sha256", "path") if name in table.column_names), None)
-    if key is None or "label" not in table.column_names:
-        raise UsageError(f"{file} needs the columns label, and sha256 or path.")
+    names = rows[0].keys() if rows else ()
+    key = next((name for name in ("sha256", "path") if name in names), None)
+    if key is None or "label" not in names:
+        raise UsageError(f"{file} needs the columns label, and sha256 or path, and rows.")
     given: dict[str, str] = {}
-    for place, label in zip(table[key].to_pylist(), table["label"].to_pylist(), strict=True):
+    for row in rows:
+        place, label = row[key], row["label"]
         if not place or not label:
             raise UsageError(f"{file}: a row lacks its {key if label else 'label'}.")
         image = place if key == "sha256" else _digest(file, place)
@@ -97,13 +98,12 @@ def _read_given(file: Path) -> dict[str, str]:
     return given
 
 
-def _read_csv(file: Path) -> pa.Table:
-    texts = csv.ConvertOptions(
-        column_types=dict.fromkeys(("label", "sha256", "path"), pa.string()),
-        strings_can_be_null=True,
-        null_values=[""],
-    )
-    return csv.read_csv(file, convert_options=texts)
+def _read_csv(file: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file; also as Excel writes it, with semicolons and a byte-order mark."""
+    with file.open(encoding="utf-8-sig", newline="") as opened:
+        separator = max(",;\t", key=opened.readline().count)
+        opened.seek(0)
+        return list(csv.DictReader(opened, delimiter=separator, strict=True))
 
 
 def _digest(file: Path, place: str) -> str:

@@ -52,6 +52,7 @@ def measure(
     weeks = [{"week": name} | _counts(part, min_confidence) for name, part in frame.groupby("week")]
     recent = frame[frame["week"].isin([row["week"] for row in weeks[-limits.weeks :]])]
     known = recent.dropna(subset=["true"])
+    in_test = {row["label"]: row["recall"] for row in classes}
     found = {"weeks": weeks, **_counts(recent, min_confidence), "test": test["accuracy"]}
     found |= dict.fromkeys(("difference", "difference_low", "difference_high", "worse"))
     found["calibration_error"] = None
@@ -61,7 +62,6 @@ def measure(
         found |= _difference(found, test)
     if len(known) >= MIN_IMAGES:
         found["worse"] = found["difference_high"] < -limits.max_drop
-    in_test = {row["label"]: row for row in classes}
     found["classes"] = _classes(known, in_test)
     found["unknown"] = sorted(set(known["true"]) - in_test.keys())
     return found
@@ -70,12 +70,8 @@ def measure(
 def _joined(answers: pa.Table, labels: pa.Table) -> "pd.DataFrame":
     """The first answer for each image, with its `week` and its `true` label, if that is known."""
     frame: pd.DataFrame = answers.to_pandas().drop_duplicates("sha256")
-    calendar = frame["time"].dt.isocalendar()
-    frame["week"] = [
-        f"{year}-W{week:02}" for year, week in zip(calendar["year"], calendar["week"], strict=True)
-    ]
-    columns = labels.select(["sha256", "label"]).to_pydict().values()
-    frame["true"] = frame["sha256"].map(dict(zip(*columns, strict=True)))
+    frame["week"] = frame["time"].dt.strftime("%G-W%V")
+    frame["true"] = frame["sha256"].map(labels.to_pandas().set_index("sha256")["label"])
     return frame
 
 
@@ -85,22 +81,18 @@ def _counts(frame: "pd.DataFrame", min_confidence: float | None) -> dict[str, An
     correct = int((known["label"] == known["true"]).sum())
     counts: dict[str, Any] = {"images": len(frame), "labelled": len(known), "correct": correct}
     counts |= _share(correct, len(known), "accuracy")
-    if min_confidence is None:
-        return counts
-    accepted = frame[is_accepted(frame["confidence"].to_numpy(), min_confidence)]
-    known = accepted.dropna(subset=["true"])
-    right = known["label"] == known["true"]
-    return counts | {
-        "coverage": len(accepted) / len(frame) if len(frame) else None,
-        "accepted_precision": float(right.mean()) if len(known) else None,
-    }
+    if min_confidence is not None:
+        accepted = frame[is_accepted(frame["confidence"].to_numpy(), min_confidence)]
+        known = accepted.dropna(subset=["true"])
+        right = known["label"] == known["true"]
+        counts["coverage"] = len(accepted) / len(frame) if len(frame) else None
+        counts["accepted_precision"] = float(right.mean()) if len(known) else None
+    return counts
 
 
 def _share(part: int, whole: int, name: str) -> dict[str, float | None]:
-    if not whole:
-        return {name: None, "low": None, "high": None}
-    low, high = wilson(part, whole)
-    return {name: part / whole, "low": low, "high": high}
+    low, high = wilson(part, whole) if whole else (None, None)
+    return {name: part / whole if whole else None, "low": low, "high": high}
 
 
 def _difference(found: Mapping[str, Any], test: Mapping[str, float]) -> dict[str, float]:
@@ -109,27 +101,22 @@ def _difference(found: Mapping[str, Any], test: Mapping[str, float]) -> dict[str
     Source: Newcombe, Interval estimation for the difference between independent proportions (1998),
     method 10: from the ends of Wilson's intervals of both.
     """
-    rows = int(test["rows"])
-    ours, theirs = found["accuracy"], test["accuracy"]
+    rows, ours, theirs = int(test["rows"]), found["accuracy"], test["accuracy"]
     low, high = wilson(round(theirs * rows), rows)
-    difference = ours - theirs
     return {
-        "difference": difference,
-        "difference_low": difference - hypot(ours - found["low"], high - theirs),
-        "difference_high": difference + hypot(found["high"] - ours, theirs - low),
+        "difference": ours - theirs,
+        "difference_low": ours - theirs - hypot(ours - found["low"], high - theirs),
+        "difference_high": ours - theirs + hypot(found["high"] - ours, theirs - low),
     }
 
 
-def _classes(
-    known: "pd.DataFrame", in_test: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def _classes(known: "pd.DataFrame", in_test: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The classes of labelled images; those that lost most against the test come first."""
     rows = []
-    for label in known["true"].unique():
-        part = known[known["true"] == label]
-        hits = int((part["label"] == label).sum())
-        recall = in_test[label]["recall"] if label in in_test else None
-        share = _share(hits, len(part), "recall")
-        rows.append({"label": label, "labelled": len(part), **share, "test_recall": recall})
+    for label, part in known.groupby("true", sort=False):
+        share = _share(int((part["label"] == label).sum()), len(part), "recall")
+        row = {"label": label, "labelled": len(part), "test_recall": in_test.get(str(label))}
+        rows.append(row | share)
     return sorted(rows, key=lambda row: row["recall"] - (row["test_recall"] or 0.0))
 
 

@@ -9,7 +9,6 @@ package, because people who may see the model may not be allowed to see the data
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -21,12 +20,12 @@ from retrain.digests import sha256_of
 from retrain.project import Project
 from retrain.registry import packages, versions
 from retrain.registry.versions import Latency, ModelVersion
-from tasks.compute.served import PackageProcess, serve
+from tasks.compute.asked import TIMES, ask
 from tasks.data import image_table, package, predictions
 from tasks.data.image_table import AcceptedImage, read_images
 from tasks.data.reading import ImageFiles, places_of
 from tasks.data.units import cut
-from tasks.promote.latency import measure
+from tasks.promote.latency import calls, summarise
 from tasks.promote.package import gradient
 
 SPLIT = "test"
@@ -152,7 +151,9 @@ def check_version(
         project: The clone that the registry belongs to.
         version: The version of the model.
         scratch: A folder for temporary files.
-        bound: The bound for `measure`; a slower version is measured twice, and is no error.
+        bound: The bound of the latency in milliseconds; above it, it is measured once more, and
+            the better one counts, because a busy neighbour must not reject a good model. A
+            slower version is no error.
 
     Raises:
         ValueError: It cannot be served; the message says why.
@@ -227,29 +228,50 @@ def check_answers(
         folder: The package.
         example: What it has to answer; if None, it has to answer at all.
         scratch: The folder in which the process runs.
-        bound: The bound for `measure`.
+        bound: The bound of the latency in milliseconds; above it, it is measured once more, and
+            the better one counts, because a busy neighbour must not reject a good model.
 
     Raises:
         ValueError: The package does not load or answer; or its answers differ: the message says
             where and by how much.
     """
+    latency = _asked(folder, example, scratch)
+    if bound is not None and latency.p95 > bound:
+        latency = min(latency, _asked(folder, example, scratch), key=lambda timing: timing.p95)
+    return latency
+
+
+def _asked(folder: Path, example: Example | None, scratch: Path) -> Latency:
+    """Checks the answers of a package, and times it, in one process."""
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
     tolerance = TOLERANCE[serving["precision"]]
-    with closing(PackageProcess(folder, scratch)) as process:
+    known = list(package.classes_of(folder))
+    with TemporaryDirectory(dir=scratch) as place:
+        asked = Path(place)
         if example is None:
-            return measure(process, [gradient(folder / package.MODEL)], bound)
-        served = serve(example.images, process)
-        answers = zip(served.images, served.labels, served.probabilities.tolist(), strict=True)
-        for (image, label, row), expected in zip(answers, example.probabilities, strict=True):
-            answer = dict(zip(served.known, row, strict=True))
-            apart = difference(expected, answer, label, tolerance)
+            (asked / "image").write_bytes(gradient(folder / package.MODEL))
+            places = [("image", 0)]
+        else:
+            example.write(asked / "example.parquet")
+            places = [("example.parquet", row) for row in range(len(example.images))]
+        answers = ask(folder, ImageFiles(asked, "image"), places, asked, calls=calls())
+        rows = [row for table in answers for row in table.to_pylist()]
+        for number, row in enumerate(rows):
+            path = example.images[number].path if example else "an image"
+            if row["error"] is not None:
+                raise ValueError(f"{path}: {row['error']}")
+            if example is None:
+                continue
+            expected = example.probabilities[number]
+            answer = dict(zip(known, row["probabilities"], strict=True))
+            apart = difference(expected, answer, row["label"], tolerance)
             if apart is not None:
                 raise ValueError(
-                    f"it answers {label!r} for {image.path}, where the evaluation says "
+                    f"it answers {row['label']!r} for {path}, where the evaluation says "
                     f"{max(expected, key=expected.__getitem__)!r}; their probabilities differ by "
                     f"up to {apart:.2g} ({tolerance:g} is allowed)."
                 )
-        return measure(process, [image.data for image in example.images], bound)
+        return summarise(json.loads((asked / TIMES).read_text(encoding="utf-8")))
 
 
 def difference(

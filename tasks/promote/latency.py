@@ -1,17 +1,14 @@
-"""Measures how long a package takes for a single image, and judges that by the gate's bound.
+"""Tells how long a package takes for a single image, and judges that by the gate's bound.
 
 The package is measured in the process that has just checked its answers, which loads it as a server
-would. The process has one thread, so that its answers do not depend on the number of cores. Each
-call classifies one encoded image, as a request would.
+would. Each call classifies one encoded image, as a request would, on one thread.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Mapping
 from typing import Any
 
 from retrain.registry.versions import Latency, milliseconds
 from retrain.workload import Gate
-from tasks.compute.served import PackageProcess
 
 BOUND = "gate.max_latency_ms"
 WARM_UP = 3  # calls; the first for one image is slower
@@ -20,43 +17,23 @@ WARM_UP = 3  # calls; the first for one image is slower
 FEWEST, MOST, SECONDS = 20, 50, 1.0
 
 
-def measure(process: PackageProcess, images: Sequence[bytes], bound: float | None) -> Latency:
-    """Measures how long a package takes for a single image.
-
-    Above the bound it measures again, and the better one counts: a busy neighbour must not reject
-    a good model.
-
-    Args:
-        process: A process that has loaded the package.
-        images: Encoded images, which are sent in turns.
-        bound: The most milliseconds that are allowed; None if any are.
-
-    Raises:
-        ValueError: The process has ended, or refuses an image.
-    """
-    turns = cycle(images)
-    latency = _measure(process, turns)
-    if bound is not None and latency.p95 > bound:
-        latency = min(latency, _measure(process, turns), key=lambda timing: timing.p95)
-    return latency
+def calls() -> tuple[int, int, int, float]:
+    """What decides how often a single image is timed, for `tasks.compute.asked.ask`."""
+    return WARM_UP, FEWEST, MOST, SECONDS
 
 
-def _measure(process: PackageProcess, images: Iterator[bytes]) -> Latency:
+def summarise(timed: Mapping[str, Any]) -> Latency:
+    """How long a package takes for a single image, by what `answer.time_calls` has measured."""
     import numpy as np
 
-    for _ in range(WARM_UP):
-        timed = process.time(next(images))
-    took: list[float] = []
-    while len(took) < FEWEST or (len(took) < MOST and sum(took) < SECONDS):
-        timed = process.time(next(images))
-        took.append(timed.seconds)
-    p50, p95 = np.percentile(took, [50, 95], method="inverted_cdf")  # by nearest rank
+    seconds = timed["seconds"]
+    p50, p95 = np.percentile(seconds, [50, 95], method="inverted_cdf")  # by nearest rank
     return Latency(
         p50=round(1000 * float(p50), 3),
         p95=round(1000 * float(p95), 3),
-        calls=len(took),
-        threads=timed.threads,
-        device=timed.device,
+        calls=len(seconds),
+        threads=timed["threads"],
+        device=timed["device"],
     )
 
 

@@ -1,15 +1,15 @@
 """Has the champion tell the embeddings of all images of the data, by which they are compared."""
 
 import numpy as np
+import pyarrow as pa
 
 from retrain.runs import console
-from retrain.step import Chosen, Facts, Workspace, step
+from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from retrain.workload import Workload
-from tasks.compute.observed import embeddings_of, observe
+from tasks.compute.asked import ask, embeddings_of
 from tasks.data.champion import Registered
-from tasks.data.image_table import read_images, read_split
-from tasks.data.reading import open_images
+from tasks.data.image_table import read_split
+from tasks.data.reading import open_images, places_of
 
 EMBEDDINGS = "embeddings.npy"  # float32 (N, D)
 
@@ -34,22 +34,13 @@ def embed_with_champion(
         ValueError: The package does not load, refuses an image, or does not tell its embeddings.
     """
     accepted = read_split(validated.folder)
-    images = read_images(open_images(pulled), accepted)
-    embeddings = []
+    files, title = open_images(pulled), registered.version.title
+    places, features = places_of(accepted), [True] * len(accepted)
     with console.counted("embeddings", len(accepted)) as show:
-        for some, answers in observe(registered.package, images, workspace.scratch):
-            for image, error in zip(some, answers["error"].to_pylist(), strict=True):
-                if error is not None:
-                    raise ValueError(f"{registered.version.title}: {image.path}: {error}")
-            embeddings.append(embeddings_of(answers, registered.version.title))
-            show(len(some))
-    np.save(workspace.folder / EMBEDDINGS, np.concatenate(embeddings))
+        answered = ask(registered.package, files, places, workspace.scratch, show, features)
+    answers = pa.concat_tables(answered)
+    for path, error in zip(accepted["path"], answers["error"].to_pylist(), strict=True):
+        if error is not None:
+            raise ValueError(f"{title}: {path}: {error}")
+    np.save(workspace.folder / EMBEDDINGS, embeddings_of(answers, title))
     return {"rows": len(accepted), "package": registered.digest}
-
-
-@embed_with_champion.chooses
-def _dependencies(
-    workload: Workload, registered: Registered, pulled: Artifact, validated: Artifact
-) -> Chosen:
-    # No import leads to `answer`: it runs as a program.
-    return Chosen(modules=("tasks.compute.answer",))

@@ -16,7 +16,7 @@ from retrain.step import DataVersion, following
 from retrain.store import RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Gate, Model, Workload
-from tasks.promote import check, step
+from tasks.promote import check
 from tests import templates
 from tests.tasks.promote.conftest import FAST
 from tests.tasks.toy_model import write_data, write_model, write_report, write_scores
@@ -71,7 +71,6 @@ def test_the_one_that_comes_second_compares_again_with_the_one_that_came_first(
     templates.place_mlflow_database(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     # To load what is promoted takes two processes; see `tests/tasks/promote/test_check.py`.
-    monkeypatch.setattr(step, "start_ahead", lambda: None)
     monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
     barrier = threading.Barrier(2)
     with ThreadPoolExecutor(2) as pool:

@@ -121,9 +121,9 @@ def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
     def read():
         with predict.fetched(run, url) as folder:
             source = inputs.open_source(folder, url, None)
-            found = [image for unit in source.units() for image in inputs.read(source, unit)]
+            found = list(zip(source.paths, source.files.read(source.places), strict=True))
             assert scratch()
-        return [(image.path, image.data) for image in found]
+        return found
 
     assert read() == [("a/1.png", png(1)), ("b/2.png", png(2))]
     assert not scratch()

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.prediction_log import COLUMNS
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.runs.notify import EVENTS
+from tasks.production.answers import COLUMNS
 
 
 def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, tmp_path):

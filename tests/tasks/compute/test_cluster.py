@@ -20,7 +20,7 @@ import pytest
 from retrain import hardware
 from retrain.outputs import list_files
 from retrain.servers import ray_cluster
-from tests.tasks.toy_data import png, write_files
+from tests.tasks.toy_data import png, pulled, write_files
 
 pytestmark = pytest.mark.slow
 
@@ -144,6 +144,7 @@ def test_workers_need_the_libraries_only_and_run_the_code_of_the_driver(cluster,
     with (tmp_path / "models/image.py").open("a") as module:
         module.write("\nCHANGED = 'today'\n")
     write_files(tmp_path / "pulled/data", {f"{n % 2}/{n:02}.png": png(n) for n in range(40)})
+    pulled(tmp_path / "pulled")
     write_files(tmp_path, {"data/secret.png": png(0), ".env": b"PASSWORD=1", "mlflow.db": b"1"})
     write_files(tmp_path, {"tests/__init__.py": b"", "mine.py": b"", "ours/__init__.py": b""})
 

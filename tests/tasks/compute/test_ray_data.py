@@ -26,6 +26,14 @@ def map_loaded(make, units, *, seconds=MUCH, done=lambda unit: None):
     return map_with_workers(make, units, seconds=seconds, done=done)
 
 
+@pytest.fixture
+def cluster(ray_session, monkeypatch):
+    """The Ray of this machine, as if it were one of several machines."""
+    import ray
+
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+
+
 @places
 def test_results_come_in_order_and_little_work_is_done_here(ray_session, seconds):
     seen = []
@@ -47,7 +55,7 @@ class Loaded:
 
 
 @places
-def test_results_come_in_order_from_workers_that_load_once(ray_session, seconds):
+def test_results_come_in_order_from_workers_that_load_once(cluster, seconds):
     seen = []
     results = map_loaded(Loaded, list(range(60)), seconds=seconds, done=seen.append)
     assert [twice for twice, *_ in results] == list(range(0, 120, 2))
@@ -56,6 +64,11 @@ def test_results_come_in_order_from_workers_that_load_once(ray_session, seconds)
     assert len({name for _, name, *_ in results}) == len(processes)  # one network in each process
     assert (os.getpid() in processes) == (seconds < 1)
     assert {device for _, _, device, _ in results} == {"cpu"}
+
+
+def test_much_work_with_a_network_stays_here_without_a_cluster():
+    found = map_loaded(Loaded, [1, 2, 3])
+    assert {process for *_, process in found} == {os.getpid()}
 
 
 def test_as_many_calls_with_a_network_at_once_as_there_are_cores(monkeypatch):
@@ -118,7 +131,7 @@ def test_the_first_unit_that_fails_counts_and_the_rest_are_left(ray_session, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [map_all, lambda work, units: map_loaded(lambda _: work, units)])
-def test_a_unit_whose_worker_is_lost_is_done_again(ray_session, tmp_path, run):
+def test_a_unit_whose_worker_is_lost_is_done_again(cluster, tmp_path, run):
     def work(unit):
         if unit == 2 and not (tmp_path / "lost").exists():
             (tmp_path / "lost").touch()

@@ -58,8 +58,11 @@ def test_embeddings_are_those_of_a_plain_loop_to_the_bit(embedded, images, backb
 def test_actors_write_the_same_bytes_as_this_process(
     ray_session, embedded, images, backbone, tmp_path, monkeypatch, caplog
 ):
+    import ray
+
     here = run_embed(tmp_path / "here", images, backbone)
     monkeypatch.setitem(step.SPEED, "cpu", 1.0)  # as if it took long
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
     with caplog.at_level(logging.INFO, "tasks.compute.ray_data"):
         plan = run_embed(tmp_path / "plan", images, backbone)
     assert "_Actor" in caplog.text

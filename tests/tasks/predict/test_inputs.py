@@ -1,6 +1,5 @@
 """What is read of a folder and of Parquet files."""
 
-import hashlib
 import os
 
 import pyarrow as pa
@@ -8,47 +7,29 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain.errors import UsageError
-from tasks.data import units
-from tasks.predict import inputs
 from tasks.predict.inputs import open_source
 from tests.tasks.toy_data import png, write_files, write_parquet
 
 
 def read(folder, column=None):
+    """The name and the content of each image."""
     source = open_source(folder, "photos", column)
-    return [image for unit in source.units() for image in inputs.read(source, unit)]
+    return list(zip(source.paths, source.files.read(source.places), strict=True))
 
 
-def test_a_folder_is_read_at_any_depth_whatever_its_folders_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(units, "WORTH_ROWS", 2)
+def test_a_folder_is_read_at_any_depth_whatever_its_folders_are_named(tmp_path):
     files = {"train/a/1.png": png(1), "b.png": png(2), "c/d/e/f.JPG": b"no image", "b/9": png(3)}
     write_files(tmp_path, files | {"notes.txt": b"", ".hidden.png": png(4)})
     write_files(tmp_path, {os.fsdecode(b"caf\xe9.png"): png(5)})  # a name that is no UTF-8
     files["caf\N{REPLACEMENT CHARACTER}.png"] = png(5)
-    images = read(tmp_path)
-    assert sorted(image.path for image in images) == sorted(files)
-    for image in images:
-        assert image.data == files[image.path]
-        assert image.sha256 == hashlib.sha256(image.data).hexdigest()
-        assert image.error is None
-
-
-def test_a_file_that_is_gone_when_it_is_read_is_a_row_with_an_error(tmp_path):
-    write_files(tmp_path, {f"{number}.png": png(number) for number in range(3)})
-    source = open_source(tmp_path, "photos", None)
-    [unit] = source.units()
-    (tmp_path / "1.png").unlink()
-    found = [(image.path, image.sha256, image.error) for image in inputs.read(source, unit)]
-    assert found[1] == ("1.png", None, "No such file or directory")
-    assert [error for _, _, error in found] == [None, found[1][2], None]
+    assert sorted(read(tmp_path)) == sorted(files.items())
 
 
 def test_parquet_needs_no_classes_and_its_names_mean_no_splits(tmp_path):
     named = [{"bytes": png(0), "path": "a.png"}, {"bytes": png(1), "path": None}]
     write_parquet(tmp_path / "test.parquet", named, ["ant", "bee"])
     pq.write_table(pa.table({"image": [png(2), None]}), tmp_path / "x.parquet")
-    images = read(tmp_path)
-    assert [(image.path, image.data) for image in images] == [
+    assert read(tmp_path) == [
         ("a.png", png(0)),
         ("test.parquet#1", png(1)),
         ("x.parquet#0", png(2)),
@@ -60,7 +41,7 @@ def test_another_column_is_named_by_an_option(tmp_path):
     pq.write_table(pa.table({"jpg": [png(2)], "id": [7]}), tmp_path / "x.parquet")
     with pytest.raises(ValueError, match="but jpg, id: set --image-column to one of them"):
         read(tmp_path)
-    assert [image.data for image in read(tmp_path, "jpg")] == [png(2)]
+    assert read(tmp_path, "jpg") == [("x.parquet#0", png(2))]
 
 
 @pytest.mark.parametrize(

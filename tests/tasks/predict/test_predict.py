@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -19,40 +18,42 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
-from tasks.data import package, units
+from tasks.compute import answer, asked
+from tasks.data import package
 from tasks.data.champion import Registered
-from tasks.predict import predict as module
 from tasks.predict.inputs import Source, open_source
-from tasks.predict.predict import Job, Worker, predict, read_origin
+from tasks.predict.predict import predict, read_origin, sample
 from tasks.promote.package import write_package
 from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
 
 ROOT = Path(__file__).parents[3]
-ROWS, UNIT = 50, 2  # four units
+ROWS, BATCH = 50, 16
+WAITS = """
+    import time
+    time.sleep(1.0 * bool(first))
+"""
 LEAST = 0.99  # the confidence from which on the package accepts its answers
 BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
 UNREADABLE = "30.png"  # no process may read so much as its first byte
 
-# Classifies with one worker, and ends like a killed process when it has written two units.
+# Classifies, and ends like a killed process when one batch of images has been answered.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 from retrain.store import Store
-from tasks.data import units
-from tasks.predict.predict import Worker, predict
+from tasks.compute import asked
+from tasks.predict.predict import predict
 from tests.tasks.predict.test_predict import registered, source
 
-units.WORTH_ROWS = int(sys.argv[4])
-write = Worker.__call__
-
-def killed(self, unit):
-    if len([*store.rglob("*.parquet")]) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return write(self, unit)
-
-Worker.__call__ = killed
 package, images, store = map(Path, sys.argv[1:4])
+asked.PROGRAM = Path(sys.argv[4])
+
+def killed(seconds):
+    if [*store.rglob("answers/*.parquet")]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asked.sleep = killed
 predict(registered(package, 2), source(images, ""), package.parent / "killed.parquet", Store(store))
 """
 
@@ -97,9 +98,27 @@ def toy(tmp_path_factory) -> Toy:
     return Toy(model, registered(root / "package", 1), registered(root / "older", 2))
 
 
-@pytest.fixture(autouse=True)
-def small_units(monkeypatch):
-    monkeypatch.setattr(units, "WORTH_ROWS", UNIT)
+@pytest.fixture(scope="module", autouse=True)
+def small_batches(tmp_path_factory):
+    """The program that answers, with batches of a few images, of which each but the first waits."""
+    folder = tmp_path_factory.mktemp("clone") / "tasks" / "compute"
+    folder.mkdir(parents=True)
+    text = Path(answer.__file__).read_text(encoding="utf-8")
+    for before, after in (
+        ("parents[2]\n", f"parents[2]\nCLONE = {str(ROOT)!r}\n"),
+        ("sys.path.insert(0, str(PROJECT))", "sys.path.insert(0, CLONE)"),
+        ("MAX_ROWS, MAX_BYTES = 256,", f"MAX_ROWS, MAX_BYTES = {BATCH},"),
+        (
+            "    first, images = batch\n",
+            f"    first, images = batch\n{WAITS}",
+        ),
+    ):
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    (folder / "answer.py").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asked, "PROGRAM", folder / "answer.py")
+        yield
 
 
 def images() -> dict[str, bytes]:
@@ -123,14 +142,10 @@ def source(folder: Path, state: str | None = None) -> Source:
 
 
 @pytest.fixture(scope="module")
-def first(toy, folder, tmp_path_factory):
+def first(toy, folder, small_batches, tmp_path_factory):
     """What the older package answers, whose code differs from this clone's; and the file."""
     place = tmp_path_factory.mktemp("first")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(units, "WORTH_ROWS", UNIT)
-        written, _ = predict(
-            toy.older, source(folder), place / "out.parquet", Store(place / "store")
-        )
+    written, _ = predict(toy.older, source(folder), place / "out.parquet", Store(place / "store"))
     assert [path.name for path in place.iterdir() if path.is_file()] == ["out.parquet"]
     assert not list((place / "store").rglob("*.parquet"))
     return written, place / "out.parquet"
@@ -203,32 +218,43 @@ def test_the_file_says_what_made_it_and_whether_it_is_as_it_was(toy, first, tmp_
 def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_path):
     store = tmp_path / "store"
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, toy.older.package, folder, store, str(UNIT)],
+        [sys.executable, "-c", KILLED, toy.older.package, folder, store, asked.PROGRAM],
         cwd=ROOT,
-        env=os.environ | {"LOKY_MAX_CPU_COUNT": "1"},
         capture_output=True,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    parts = [*store.rglob("*.parquet")]
-    assert len(parts) == 2
+    parts = [*store.rglob("answers/*.parquet")]
+    assert len(parts) == 1
     again, _ = predict(toy.older, source(folder, ""), tmp_path / "out.parquet", Store(store))
-    assert again["reused"] == 2
+    assert again["reused"] == 1
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
     assert not any(path.exists() for path in parts)
 
 
-def test_actors_write_the_same_file(toy, folder, first, tmp_path, monkeypatch, ray_session):
-    monkeypatch.setattr(module, "_seconds", lambda *_: 1e6)
-    predict(toy.older, source(folder), tmp_path / "out.parquet", Store(tmp_path / "store"))
-    assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
+def test_actors_write_the_same_file(toy, folder, tmp_path, monkeypatch, ray_session):
+    import ray
+
+    monkeypatch.setattr(asked, "PROGRAM", Path(answer.__file__))  # as it is for an actor
+    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
+    predict(toy.older, source(folder), here, Store(tmp_path / "store"))
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    monkeypatch.setattr(asked, "SECONDS_PER_IMAGE", asked.SECONDS_PER_PROGRAM)
+    predict(toy.older, source(folder), there, Store(tmp_path / "store"))
+    assert here.read_bytes() == there.read_bytes()
+
+
+def test_a_sample_has_the_facts_and_features_of_images_that_have_a_label(toy, folder, tmp_path):
+    found = sample(toy.older, source(folder), Store(tmp_path / "store"))
+    assert len(found) == ROWS - len(BAD) - 1
+    assert found["features"].null_count == 0
+    assert set(found["side"].to_pylist()) == {8.0}
 
 
 def test_a_package_that_does_not_load_ends_the_run_with_its_reason(toy, folder, tmp_path):
     copy = tmp_path / "package"
     shutil.copytree(toy.champion.package, copy)
+    broken = registered(copy, 9)
     (copy / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
-    opened = source(folder)
-    worker = Worker(Job("toy version 9", copy, opened, ROWS, False, tmp_path), "cpu")
     with pytest.raises(ValueError, match=r"toy version 9: .*too old"):
-        worker(opened.units()[0])
-    assert not list(tmp_path.glob("*.parquet"))
+        predict(broken, source(folder), tmp_path / "out.parquet", Store(tmp_path / "store"))
+    assert not (tmp_path / "out.parquet").exists()

@@ -35,6 +35,13 @@ def test_labels_are_added_and_the_last_one_counts(project, tmp_path):
     assert known(project) == {A: "1", B: "dog"}
 
 
+def test_a_file_as_excel_writes_it_is_read(project, tmp_path):
+    text = f'sha256;label\r\n{A};"cat, or dog"\r\n{B};käfer\r\n'
+    (tmp_path / "labels.csv").write_text(text, encoding="utf-8-sig", newline="")
+    assert add(project, "vit", tmp_path / "labels.csv") == Added(2, 2, 0)
+    assert known(project) == {A: "cat, or dog", B: "käfer"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -42,7 +49,8 @@ def test_labels_are_added_and_the_last_one_counts(project, tmp_path):
         (f"sha256,label\n{A},\n", "a row lacks its label"),
         (f"sha256,label\n{A},cat\n{A},dog\n", "two labels: cat and dog"),
         ("path,label\ngone.png,cat\n", "the image gone.png cannot be read"),
-        ("", "cannot be read as CSV or Parquet"),
+        ("", "needs the columns label, and sha256 or path"),
+        (f'sha256,label\n{A},"cat', "cannot be read as CSV or Parquet"),
     ],
 )
 def test_a_wrong_file_changes_nothing(project, tmp_path, text, message):

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from models.prediction_log import COLUMNS
 from retrain.workload import Production
 from tasks.production import labels
+from tasks.production.answers import COLUMNS
 from tasks.production.measure import measure, sentence
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)

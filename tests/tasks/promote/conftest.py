@@ -18,7 +18,7 @@ from retrain.step import DataVersion, Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.data import package
-from tasks.promote import check, package as packaging, step
+from tasks.promote import check, package as packaging
 from tasks.promote.step import Intent, promote, promoted
 from tests import templates
 from tests.tasks.toy_model import (
@@ -89,7 +89,6 @@ def not_loaded(monkeypatch):
 
 
 def _leave_out_loading(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(step, "start_ahead", lambda: None)
     patch.setattr(check, "check_answers", lambda *_: FAST)
 
 

@@ -1,0 +1,256 @@
+"""Asks a package about images, in a process of its own.
+
+The package brings its own code, which may be an older `models` than this clone has: one process
+cannot load both. So a program answers, `answer.py`, with a thread for each GPU, or for each core.
+In a cluster, actors of Ray run programs if the work is large.
+"""
+
+import json
+import logging
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version as installed
+from pathlib import Path
+from tempfile import TemporaryFile
+from time import sleep
+from typing import TYPE_CHECKING, Any
+
+from retrain import atomic
+from retrain.hardware import gpus
+from tasks.compute import ray_data
+from tasks.compute.answer import SLICE
+from tasks.data.package import FILES, MODEL, classes_of
+from tasks.data.reading import ImageFiles, Place
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+logger = logging.getLogger(__name__)
+
+PROGRAM = Path(__file__).with_name("answer.py")
+ANSWERS, TIMES = "answers", "answers/time.json"
+LOOK = 0.1  # seconds between two looks at how far the programs are
+# How often a weight takes part in a forward pass, and what a core or a GPU multiplies in a second,
+# very roughly; and what it takes to read and decode an image. They decide no more than where the
+# work is done.
+USES = 100
+SPEED = {"cpu": 4e10, "gpu": 2e13}
+SECONDS_PER_IMAGE = 1e-3
+# A program that starts takes 5 s until it can answer, so its work should take longer.
+SECONDS_PER_PROGRAM = 60.0
+ENVIRONMENT = {
+    "RETRAIN_LOG_PREDICTIONS": "",  # what is asked here is no request to a server
+    # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+}
+
+
+def ask(
+    package: Path,
+    files: ImageFiles,
+    places: Sequence[Place],
+    folder: Path,
+    done: Callable[[int], object] = lambda images: None,
+    features: Sequence[bool] = (),
+    calls: Sequence[float] = (),
+) -> Iterator["pa.Table"]:
+    """Has a package classify images.
+
+    The answers do not depend on the machines, or on how many programs there are.
+
+    Args:
+        package: A folder as `mlflow.pyfunc.save_model` writes it.
+        files: Reads the images.
+        places: Where the images are.
+        folder: Gets files; answers that are there already, from a call with the same arguments that
+            was ended, are not asked for again.
+        done: Called with the number of images that have been answered since it was called last.
+        features: Whether the features of each image are wanted; empty if of none.
+        calls: The arguments of `answer.time_calls` after the images, if a single image is timed;
+            `folder / TIMES` gets the result.
+
+    Returns:
+        The answers for some images at a time, in order: `label`, `probabilities` (float32, a list
+        in the order of the package's classes), `accepted` (null if the package does not say),
+        `error`, `features` (float32, a list), and `sha256` (hex), of the encoded image. A row has a
+        label or an error; with an error, the probabilities mean nothing. The features, which the
+        last layer of the network takes, are null if they are not wanted, or the package cannot tell
+        them.
+
+    Raises:
+        ValueError: The package cannot be loaded, or does not answer; or a Parquet file is broken.
+    """
+    import pyarrow.parquet as pq
+    from joblib import cpu_count
+
+    answers, question = folder / ANSWERS, folder / "question.parquet"
+    answers.mkdir(parents=True, exist_ok=True)
+    progress = _progress(answers, done)
+    seconds = len(places) * _seconds_per_image(package)
+    if ray_data.is_worth_a_cluster(seconds - SECONDS_PER_PROGRAM):
+        package = _where_all_see_it(package, folder)
+        _write(question, package, files, places, features, calls)
+        count = min(math.ceil(seconds / SECONDS_PER_PROGRAM), ray_data.cpus())
+        # An actor has a core, or it sees a GPU of its own.
+        run, parts = partial(_run, question, answers, 1), _parts(len(places), count)
+        with closing(ray_data.in_actors(lambda device: run, parts)) as finished:
+            for _ in finished:
+                progress()
+    else:
+        _write(question, package, files, places, features, calls)
+        _run(question, answers, cpu_count(), (0, len(places)), progress)
+    progress()
+    return map(pq.read_table, sorted(answers.glob("*.parquet")))
+
+
+def _progress(answers: Path, done: Callable[[int], object]) -> Callable[[], None]:
+    """What tells, when it is called, how many more images have been answered."""
+    shown = 0
+
+    def progress() -> None:
+        nonlocal shown
+        rows = sum(int(file.stem.split("-")[1]) for file in answers.glob("*.parquet"))
+        if rows > shown:
+            done(rows - shown)
+            shown = rows
+
+    return progress
+
+
+def _where_all_see_it(package: Path, folder: Path) -> Path:
+    """A copy of a package in a folder that all machines see."""
+    copy = folder / "package"
+    if not copy.exists():
+        with atomic.replacing(copy) as aside:
+            shutil.copytree(package, aside)
+    return copy
+
+
+def _write(
+    question: Path,
+    package: Path,
+    files: ImageFiles,
+    places: Sequence[Place],
+    features: Sequence[bool],
+    calls: Sequence[float],
+) -> None:
+    """Writes what `answer.py` reads."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    told = {
+        "package": str(package),
+        "classes": [*classes_of(package)],
+        "root": str(files.root),
+        "image_column": files.image_column,
+        "calls": [*calls],
+    }
+    columns = {
+        "file": pa.array([os.fsencode(file) for file, _ in places], pa.binary()),
+        "row": pa.array([row for _, row in places], pa.int64()),
+        "features": pa.array(features or [False] * len(places), pa.bool_()),
+    }
+    with atomic.replacing(question) as aside:
+        described = pa.table(columns).replace_schema_metadata({"question": json.dumps(told)})
+        pq.write_table(described, aside)
+
+
+def _parts(rows: int, count: int) -> list[tuple[int, int]]:
+    """Cuts rows into parts, for a program each: the first row, and the one after the last."""
+    size = math.ceil(rows / count / SLICE) * SLICE
+    return [(first, min(first + size, rows)) for first in range(0, rows, size)]
+
+
+def _run(
+    question: Path,
+    answers: Path,
+    threads: int,
+    part: tuple[int, int],
+    progress: Callable[[], object] = lambda: None,
+) -> None:
+    """Runs the program for a part.
+
+    Raises:
+        ValueError: It has failed; the message is its last line of errors.
+    """
+    command = [PROGRAM, question, answers, threads, *part]
+    with (
+        TemporaryFile() as errors,
+        subprocess.Popen(
+            [sys.executable, "-I", "-B", *map(str, command)],
+            cwd=answers,
+            env=os.environ | ENVIRONMENT,
+            stdin=subprocess.PIPE,  # a program ends when it is closed
+            stdout=errors,  # of a library that prints
+            stderr=errors,
+        ) as program,
+    ):
+        while program.poll() is None:
+            progress()
+            sleep(LOOK)
+        if program.returncode:
+            errors.seek(0)
+            message = errors.read().decode(errors="replace").strip()
+            logger.error("The package's process ended with %s:\n%s", program.returncode, message)
+            raise ValueError((message.splitlines() or [f"exit code {program.returncode}"])[-1])
+
+
+def _seconds_per_image(package: Path) -> float:
+    """How long a core, or a GPU, takes to classify an image, roughly."""
+    weights = (package / MODEL / FILES[0]).stat().st_size / 4
+    return SECONDS_PER_IMAGE + weights * USES / SPEED["gpu" if gpus() else "cpu"]
+
+
+def other_versions(package: Path) -> list[str]:
+    """The libraries whose installed version differs from the one a package was made with."""
+    differing = []
+    for line in (package / "requirements.txt").read_text(encoding="utf-8").splitlines():
+        name, equals, recorded = line.strip().partition("==")
+        if equals:
+            try:
+                current = installed(name).partition("+")[0]
+            except PackageNotFoundError:
+                current = "missing"
+            if current != recorded:
+                differing.append(f"{name} {recorded} (here {current})")
+    return differing
+
+
+def embeddings_of(answers: "pa.Table", title: str) -> "NDArray[np.float32]":
+    """The embeddings in some answers, none of which is an error.
+
+    Args:
+        answers: As `ask` gives them; at least one.
+        title: The name of the version that answered, for people.
+
+    Returns:
+        float32 (images, D).
+
+    Raises:
+        ValueError: The package does not tell its embeddings.
+    """
+    features = answers["features"].combine_chunks()
+    if features.null_count:
+        raise ValueError(
+            f"{title} does not tell the embeddings of images, by which they are compared: only a "
+            "network of transformers (the families vit, auto and embedding_head) does."
+        )
+    return _rows(features, len(answers))
+
+
+def probabilities_of(answers: "pa.Table") -> "NDArray[np.float32]":
+    """The probabilities in some answers: float32 (images, classes of the package)."""
+    return _rows(answers["probabilities"].combine_chunks(), len(answers))
+
+
+def _rows(lists: Any, count: int) -> "NDArray[np.float32]":
+    array: NDArray[np.float32] = lists.flatten().to_numpy().reshape(count, -1)
+    return array

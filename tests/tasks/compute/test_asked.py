@@ -1,0 +1,173 @@
+"""A program answers for a package: what it reads, when it ends, and what its answers are."""
+
+import hashlib
+import subprocess
+import sys
+from importlib.metadata import version
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.compute import answer, asked
+from tasks.compute.asked import ask, embeddings_of, other_versions, probabilities_of
+from tasks.data.reading import ImageFiles
+from tasks.promote.package import write_package
+from tests.tasks.toy_data import write_files
+from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
+
+ROWS = 20
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("train")).folder / "model"
+
+
+@pytest.fixture(scope="module")
+def package(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("package") / "package"
+    write_package(model, "fp32", dict.fromkeys(LABELS, 12), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Images in files and in two Parquet files; one has another name for its column of bytes."""
+    root = tmp_path_factory.mktemp("images")
+    encoded = [png(image) for image in pixels(ROWS)]
+    write_files(root, {f"{row:02}.png": data for row, data in enumerate(encoded[:10])})
+    pq.write_table(pa.table({"jpg": encoded[10:]}), root / "x.parquet", row_group_size=3)
+    places = [(f"{row:02}.png", 0) for row in range(10)]
+    places += [("x.parquet", row) for row in range(10)]
+    return ImageFiles(root, "jpg"), places, encoded
+
+
+def test_it_says_what_a_plain_loop_says_of_files_and_of_rows(model, package, images, tmp_path):
+    files, places, encoded = images
+    shown = []
+    wanted = [row == 3 for row in range(ROWS)]
+    answers = pa.concat_tables(ask(package, files, places, tmp_path, shown.append, wanted))
+    expected = plain_probabilities(model, pixels(ROWS), ROWS)
+    assert np.abs(probabilities_of(answers) - expected).max() < 1e-6
+    assert answers["label"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
+    assert answers["sha256"].to_pylist() == [hashlib.sha256(data).hexdigest() for data in encoded]
+    assert answers["error"].null_count == answers["accepted"].null_count == ROWS
+    assert [row for row, each in enumerate(answers["features"].to_pylist()) if each] == [3]
+    assert sum(shown) == ROWS
+
+
+def test_a_call_that_was_ended_goes_on_and_the_answers_are_the_same(
+    package, images, tmp_path, monkeypatch
+):
+    files, places, _ = images
+    once = pa.concat_tables(ask(package, files, places, tmp_path))
+    [file] = (tmp_path / asked.ANSWERS).iterdir()
+    pq.write_table(pq.read_table(file).slice(0, 7), file.with_stem("0000000000-007"))
+    file.unlink()
+    again = pa.concat_tables(ask(package, files, places, tmp_path))
+    assert len([*(tmp_path / asked.ANSWERS).iterdir()]) == 2
+    assert again["sha256"].to_pylist() == once["sha256"].to_pylist()
+    assert np.abs(probabilities_of(again) - probabilities_of(once)).max() < 1e-6
+    monkeypatch.setattr(asked, "PROGRAM", tmp_path / "gone.py")
+    with pytest.raises(ValueError, match="No such file"):
+        [*ask(package, files, places, tmp_path / "new")]
+
+
+def test_a_bad_image_and_a_file_that_is_gone_are_errors_of_their_rows(package, images, tmp_path):
+    encoded = images[2]
+    write_files(tmp_path, {"0.png": encoded[0], "1.png": b"no image", "3.png": encoded[3]})
+    some = [(f"{row}.png", 0) for row in range(4)]
+    answers = pa.concat_tables(ask(package, ImageFiles(tmp_path), some, tmp_path / "asked"))
+    errors = answers["error"].to_pylist()
+    assert errors[0] is errors[3] is None
+    assert errors[1].startswith("the image does not decode: not an image")
+    assert errors[2] == "No such file or directory"
+    assert answers["sha256"].to_pylist()[2] is None
+    assert [label is None for label in answers["label"].to_pylist()] == [False, True, True, False]
+
+
+def test_a_single_image_is_timed_when_that_is_asked(package, images, tmp_path):
+    files, places, _ = images
+    [*ask(package, files, places, tmp_path, calls=(1, 2, 5, 0.0))]
+    assert '"threads": 1' in (tmp_path / asked.TIMES).read_text()
+
+
+def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr(answer, "MAX_ROWS", 3)
+    monkeypatch.setattr(answer, "MAX_BYTES", 10)
+    monkeypatch.setattr(answer, "SLICE", 6)
+    sizes = [1, 1, 1, 1, 6, 6, 20, 1]
+    write_files(tmp_path, {str(row): b"x" * size for row, size in enumerate(sizes)})
+    names = [str(row).encode() for row in range(len(sizes))]
+    question = pa.table({"file": names, "row": [0] * len(sizes)})
+
+    def lengths(first, end):
+        batches = answer.batches(ImageFiles(tmp_path), question, first, end)
+        return [[len(image) for image, _ in batch] for _, batch in batches]
+
+    assert lengths(0, 8) == [[1, 1, 1], [1, 6], [6], [20], [1]]
+    assert lengths(0, 6) + lengths(6, 8) == lengths(0, 3) + lengths(3, 8) == lengths(0, 8)
+
+
+def test_parts_for_several_programs_begin_where_a_batch_does():
+    assert asked._parts(10 * answer.SLICE + 1, 4) == [
+        (0, 3 * answer.SLICE),
+        (3 * answer.SLICE, 6 * answer.SLICE),
+        (6 * answer.SLICE, 9 * answer.SLICE),
+        (9 * answer.SLICE, 10 * answer.SLICE + 1),
+    ]
+    assert asked._parts(5, 4) == [(0, 5)]
+
+
+def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp_path):
+    fifo = tmp_path / "question.parquet"
+    subprocess.run(["mkfifo", fifo], check=True)  # it waits for the question
+    command = [sys.executable, "-I", "-B", asked.PROGRAM, fifo, tmp_path, "1", "0", "9"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    process.stdin.close()
+    assert process.wait(60) == 1
+
+
+def test_the_calls_that_are_timed_are_the_fewest_or_fill_a_time(monkeypatch):
+    clock = iter([0, 0.1, 0, 0.2, 0, 0.3, 0, 0.4, 0, 0.5, 0, 0.6])
+    monkeypatch.setattr(answer, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(answer, "answers_of", lambda predict, images: iter(images))
+
+    def timed(*bounds):
+        return answer.time_calls(None, [b"a", b"b"], *bounds)["seconds"]
+
+    assert timed(7, 2, 50, 0.0) == [0.1, 0.2]
+    assert timed(0, 1, 50, 0.6) == [0.3, 0.4]
+    assert timed(0, 1, 2, 100.0) == [0.5, 0.6]
+
+
+def test_libraries_of_another_version_are_named(tmp_path):
+    lines = [f"numpy=={version('numpy')}", "pandas==1.0", "nobody-has-this==3"]
+    (tmp_path / "requirements.txt").write_text("\n".join(lines))
+    assert other_versions(tmp_path) == [
+        f"pandas 1.0 (here {version('pandas')})",
+        "nobody-has-this 3 (here missing)",
+    ]
+
+
+def answers(features):
+    columns = {
+        "probabilities": pa.FixedSizeListArray.from_arrays(pa.array([0.5, 0.5, 0.25, 0.75]), 2),
+        "features": pa.array(features, pa.list_(pa.float32())),
+    }
+    return pa.table(columns)
+
+
+def test_embeddings_and_probabilities_have_a_row_for_each_image():
+    batch = answers([[1, 2, 3], [4, 5, 6]])
+    assert embeddings_of(batch, "vit version 1").tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert probabilities_of(batch).tolist() == [[0.5, 0.5], [0.25, 0.75]]
+    assert embeddings_of(batch.slice(1), "vit version 1").tolist() == [[4, 5, 6]]
+    assert probabilities_of(batch.slice(1)).tolist() == [[0.25, 0.75]]
+
+
+def test_a_network_that_tells_no_embeddings_is_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="custom version 2 does not tell the embeddings of images"):
+        embeddings_of(answers([None, None]), "custom version 2")
