@@ -203,7 +203,6 @@ class Step:
         needed: Whether a flow calls the step for a workload.
         has_stage: Whether `dvc.yaml` has a stage for the step.
         imports: Modules that take long to import: a run does it while its Prefect server starts.
-        prepare: Called when the step has to run, to start what a later step needs.
         chosen: Called with the workload and the inputs; returns what is used because of them.
         check: Finds faults in milliseconds that would make the step fail: a sentence for each.
         check_slowly: The same for faults that take seconds to find, when the step may have to run.
@@ -225,7 +224,6 @@ class Step:
     needed: Callable[[Workload], bool] = lambda workload: True
     has_stage: bool = True
     imports: tuple[str, ...] = ()
-    prepare: Callable[[], object] = lambda: None
     chosen: Callable[..., Chosen] = lambda workload, *inputs: Chosen()
     check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
     check_slowly: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()

@@ -70,8 +70,6 @@ class Run(StateRunner):
         if step.cached and (earlier := self.state.added(planned)):
             return earlier
         reason = self._reason_to_run(step, planned)
-        if reason:
-            step.prepare()
         began = monotonic()
         with console.progress(step.name):
             artifact, cached = self._result(step, planned, parameters, inputs, self.state.context)

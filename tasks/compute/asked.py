@@ -91,6 +91,7 @@ def ask(
     import pyarrow.parquet as pq
     from joblib import cpu_count
 
+    package, folder = package.absolute(), folder.absolute()  # the program runs in another folder
     answers, question = folder / ANSWERS, folder / "question.parquet"
     answers.mkdir(parents=True, exist_ok=True)
     progress = _progress(answers, done)
@@ -149,7 +150,7 @@ def _write(
     told = {
         "package": str(package),
         "classes": [*classes_of(package)],
-        "root": str(files.root),
+        "root": str(files.root.absolute()),
         "image_column": files.image_column,
         "calls": [*calls],
     }

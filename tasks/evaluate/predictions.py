@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.data.predictions import FEATURES, FILE
+from tasks.data.predictions import FEATURES
 
 COLUMNS = ("path", "sha256", "pixels", "label")  # that describe an image
 
@@ -53,21 +53,6 @@ def write(answers: Iterable[Answers], labels: Sequence[str], file: Path) -> None
                 lists.cast(schema.field("probabilities").type),
             ]
             writer.write_batch(pa.RecordBatch.from_arrays(values, schema=schema))
-
-
-def join(files: Iterable[Path], labels: Sequence[str], folder: Path) -> None:
-    """Writes `predictions.parquet` with the row groups of files that `write` has written.
-
-    Args:
-        files: In the order of the split's rows.
-        labels: The model's labels.
-        folder: The folder of the file.
-    """
-    with pq.ParquetWriter(folder / FILE, _schema(labels)) as writer:
-        for file in files:
-            with pq.ParquetFile(file) as part:
-                for number in range(part.num_row_groups):
-                    writer.write_table(part.read_row_group(number))
 
 
 def _schema(labels: Sequence[str]) -> pa.Schema:
