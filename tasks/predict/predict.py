@@ -211,7 +211,11 @@ def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Tabl
         if label is not None and _is_sampled(source, images[row])
     ]
     encoded = source.files.read([source.places[images[row]] for row in rows])
-    sampled = zip(answers.take(rows).to_pylist(), map(image_facts.measure, encoded), strict=True)
+    sampled = zip(
+        answers.take(pa.array(rows, pa.int64())).to_pylist(),
+        map(image_facts.measure, encoded),
+        strict=True,
+    )
     return pa.Table.from_pylist(
         [answer | facts for answer, facts in sampled if facts], image_facts.schema()
     )

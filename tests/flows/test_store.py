@@ -106,7 +106,7 @@ def test_a_damaged_package_is_refused_found_and_uploaded_again_by_its_run(copy, 
     flip(weights, len(whole) // 2)
     for arguments in (
         ("train", "vit", "--set", "train.seed=5", "--refresh"),
-        ("predict", "vit", "--input", str(folders["pull"]), "--output", "answers.parquet"),
+        ("predict", "vit", "--input", str(folders["pull"] / "data"), "--output", "answers.parquet"),
     ):
         errors = copy.retrain(*arguments, code=1).stderr
         assert "uploads it again: retrain train vit --run" in errors
