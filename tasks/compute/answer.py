@@ -1,6 +1,9 @@
 """A program that loads a package and classifies images with it, without the project's own code.
 
-    python -I -B answer.py QUESTION.parquet ANSWERS THREADS FIRST END
+    echo '["QUESTION.parquet", "ANSWERS", THREADS, FIRST, END]' | python -I -B answer.py
+
+It imports its libraries before it reads these arguments, because that takes most of its start, and
+ends when its input is closed.
 
 The question has a row for each image: `file` (relative to a folder, as bytes), `row` (0 in an image
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
@@ -251,6 +254,14 @@ def _end_with_the_asker() -> None:
     os._exit(1)
 
 
+def _import_libraries() -> None:
+    import transformers.models.vit.modeling_vit  # noqa: F401
+
+
 if __name__ == "__main__":
-    Thread(target=_end_with_the_asker, daemon=True).start()
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))
+    _import_libraries()
+    if line := sys.stdin.readline():
+        Thread(target=_end_with_the_asker, daemon=True).start()
+        question, answers, *numbers = json.loads(line)
+        os.chdir(answers)
+        main(Path(question), Path(answers), *numbers)

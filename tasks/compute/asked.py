@@ -13,13 +13,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version as installed
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from retrain import atomic
 from retrain.hardware import gpus
@@ -170,6 +170,29 @@ def _parts(rows: int, count: int) -> list[tuple[int, int]]:
     return [(first, min(first + size, rows)) for first in range(0, rows, size)]
 
 
+def start_ahead() -> None:
+    """Starts a program for the next question, which imports its libraries meanwhile."""
+    if not _waiting:
+        _waiting.append(_start())
+
+
+def _start() -> tuple["subprocess.Popen[str]", IO[bytes]]:
+    """Starts a program; what it prints goes to a file."""
+    errors = TemporaryFile()  # noqa: SIM115  closed with the program
+    program = subprocess.Popen(
+        [sys.executable, "-I", "-B", str(PROGRAM)],
+        env=os.environ | ENVIRONMENT,
+        text=True,
+        stdin=subprocess.PIPE,  # a program ends when it is closed
+        stdout=errors,  # of a library that prints
+        stderr=errors,
+    )
+    return program, errors
+
+
+_waiting: list[tuple["subprocess.Popen[str]", IO[bytes]]] = []
+
+
 def _run(
     question: Path,
     answers: Path,
@@ -182,18 +205,12 @@ def _run(
     Raises:
         ValueError: It has failed; the message is its last line of errors.
     """
-    command = [PROGRAM, question, answers, threads, *part]
-    with (
-        TemporaryFile() as errors,
-        subprocess.Popen(
-            [sys.executable, "-I", "-B", *map(str, command)],
-            cwd=answers,
-            env=os.environ | ENVIRONMENT,
-            stdin=subprocess.PIPE,  # a program ends when it is closed
-            stdout=errors,  # of a library that prints
-            stderr=errors,
-        ) as program,
-    ):
+    program, errors = _waiting.pop() if _waiting else _start()
+    with program, errors:
+        assert program.stdin
+        with suppress(BrokenPipeError):  # it has ended; its errors say why
+            program.stdin.write(json.dumps([str(question), str(answers), threads, *part]) + "\n")
+            program.stdin.flush()
         while program.poll() is None:
             progress()
             sleep(LOOK)

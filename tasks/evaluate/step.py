@@ -18,6 +18,7 @@ from retrain.runs import console
 from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload
+from tasks.compute.asked import start_ahead
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data import package
 from tasks.data.embeddings import prepared_by
@@ -46,7 +47,7 @@ MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
     inputs=lambda workload: ("train", prepared_by(workload)),
     reads=("evaluate",),
     libraries=("numpy", "pyarrow", "torch", "transformers"),
-    reports_with=("tasks.evaluate.plots",),
+    reports_with=("tasks.compute.asked", "tasks.evaluate.plots"),
     imports=("matplotlib.figure",),
 )
 def evaluate(
@@ -68,6 +69,7 @@ def evaluate(
         without code; `min_confidence`, the least confidence of an answer that it accepts, None if
         it does not say; and `images`, what images it takes.
     """
+    start_ahead()  # for the champion, or for the check before a promotion
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
     _predict(evaluation, model, images, workspace.folder)

@@ -25,6 +25,7 @@ from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
+from tasks.compute.asked import start_ahead
 from tasks.data import package
 from tasks.data.champion import Registered
 from tasks.data.reading import open_images
@@ -100,6 +101,8 @@ def promote(
         )
         registered = existing = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
+            if decision.facts["passed"] and intent.promote:
+                start_ahead()  # for the check
             outputs = (pulled, validated, trained, scores)
             registered = _register(data, version, *outputs, describe(), workspace)
         registered = _to_judge(rules, intent, registered)

@@ -1,6 +1,7 @@
 """A program answers for a package: what it reads, when it ends, and what its answers are."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from importlib.metadata import version
@@ -124,10 +125,13 @@ def test_parts_for_several_programs_begin_where_a_batch_does():
 def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp_path):
     fifo = tmp_path / "question.parquet"
     subprocess.run(["mkfifo", fifo], check=True)  # it waits for the question
-    command = [sys.executable, "-I", "-B", asked.PROGRAM, fifo, tmp_path, "1", "0", "9"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)
-    process.stdin.close()
-    assert process.wait(60) == 1
+    command = [sys.executable, "-I", "-B", asked.PROGRAM]
+    question = json.dumps([str(fifo), str(tmp_path), 1, 0, 9])
+    for line, code in ((f"{question}\n", 1), ("", 0)):  # while it answers, and before
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+        process.stdin.write(line)
+        process.stdin.close()
+        assert process.wait(60) == code
 
 
 def test_the_calls_that_are_timed_are_the_fewest_or_fill_a_time(monkeypatch):
