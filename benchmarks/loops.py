@@ -104,9 +104,8 @@ def leave_undecoded(images: Path) -> tuple[Path, Path]:
     digests = [hashlib.sha256(each).hexdigest() for each in encoded]
     files, numbers = ["train.parquet"] * len(split), np.arange(len(split))
     pq.write_table(pa.table({"file": files, "row": numbers, "sha256": digests}), folder / ROWS)
-    described = {"format": "parquet", "bytes": sum(map(len, encoded))}
-    columns = dict.fromkeys(("image_column", "label_column"))
-    (folder / SOURCE).write_text(json.dumps(described | columns))
+    described = {"image_column": "image", "bytes": sum(map(len, encoded))}
+    (folder / SOURCE).write_text(json.dumps(described))
     return prepared, pulled
 
 
@@ -134,7 +133,7 @@ def run_step(
             workload.train,
             workload.scale,
             Artifact("preprocess", "benchmark", "benchmark", images, {"storage": storage}),
-            Artifact("pull", "benchmark", "benchmark", pulled or root, {}),
+            Artifact("pull", "benchmark", "benchmark", pulled or root, {"image_column": "image"}),
             Start(None),
             Workspace(output, scratch, "benchmark", workload.name, Project(root)),
         )

@@ -48,6 +48,7 @@ from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Images
 from tasks.compute.ray_data import map_units
+from tasks.data import index
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
@@ -109,7 +110,10 @@ def write_data(root: Path, cifar: Path, photos: int) -> None:
 
 def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, target: str) -> None:
     """Prepares the images of a folder in turns, and prints the figures."""
-    pulled = Artifact("pull", "", "", root, {"format": format})
+    found = index.build(root / "data", DATA)
+    assert found.format == format
+    pq.write_table(found.images, root / index.FILE)
+    pulled = Artifact("pull", "", "", root, {"image_column": found.files.image_column})
     space = _workspace(root / f"validated-{images.size}")
     facts = validate(DATA, Checks(min_images_per_class=1), pulled, space)
     count = sum(facts["rows"].values())
@@ -117,9 +121,7 @@ def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, ta
     paths = sorted((root / "data").rglob("*.*"))
 
     kinds: dict[str, Callable[[Path], Any]] = {
-        "preprocess": lambda folder: preprocess(
-            DATA, images, pulled, validated, _workspace(folder)
-        ),
+        "preprocess": lambda folder: preprocess(images, pulled, validated, _workspace(folder)),
         "pool": lambda folder: run_pool(pool, paths, images.size, folder),
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
