@@ -193,9 +193,14 @@ def _recognise(files: Mapping[str, int], data: Data) -> str:
     Raises:
         ValueError: It is none, or the names of folders may mean something else than classes.
     """
-    if any(map(_is_table, files)):
-        return "parquet"
     images = [name for name in files if _is_image(name)]
+    if table := next(filter(_is_table, files), None):
+        if images:
+            raise ValueError(
+                f"data.path holds Parquet files, such as {table}, and images, such as {images[0]}: "
+                "which count? Set data.format to parquet or folders."
+            )
+        return "parquet"
     if any("/" in name for name in images):
         if data.group is None:
             class_folders.check_names(images)

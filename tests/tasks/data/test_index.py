@@ -341,3 +341,12 @@ def test_metadata_beside_class_folders_is_no_data(tmp_path):
     found = listed(tmp_path)
     assert found.format == "folders"
     assert found.images["site"].to_pylist() == ["x", None, None, "y"]
+
+
+def test_parquet_files_beside_images_are_asked_about(tmp_path):
+    write_files(tmp_path / "data", {f"{label}/{n}.png": png(n) for label in "ab" for n in (1, 2)})
+    write_parquet(tmp_path / "data/x.parquet", [png(3)], ["c"])
+    with pytest.raises(ValueError, match=r"x\.parquet, and images, such as a/1\.png: which count"):
+        listed(tmp_path)
+    assert {*listed(tmp_path, "parquet").images["label"].to_pylist()} == {"c"}
+    assert {*listed(tmp_path, "folders").images["label"].to_pylist()} >= {"a", "b"}
