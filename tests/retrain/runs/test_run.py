@@ -58,17 +58,6 @@ def test_each_step_is_a_line_of_the_log_and_a_task_of_prefect(run_toy, caplog, t
     assert task_states(again, 3) == {"first": "Cached", "second": "Cached", "asks": "Completed"}
 
 
-def test_what_a_later_step_needs_is_started_only_when_an_earlier_one_has_to_run(run_toy):
-    called = []
-    steps = (
-        replace(FIRST, prepare=lambda: called.append(1)),
-        replace(ASKS, inputs=("first",), prepare=lambda: called.append(2)),
-    )
-    run_toy(steps=steps)
-    run_toy(steps=steps)
-    assert called == [1]
-
-
 def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(
     run_toy, tmp_path, caplog, monkeypatch
 ):
