@@ -76,13 +76,11 @@ class Images:
         files: Reads them.
         places: Where they are.
         paths: Their names in reports.
-        sizes: Their sizes in bytes, roughly.
     """
 
     files: ImageFiles
     places: Sequence[Place]
     paths: Sequence[str]
-    sizes: Sequence[int]
 
 
 def build(root: Path, data: Data, splits: Mapping[str, str] | None = None) -> Index:
@@ -148,12 +146,10 @@ def list_unlabelled(root: Path, image_column: str | None = None) -> Images:
     Raises:
         ValueError: A file is broken or lacks the column; or there are images and Parquet files.
     """
-    files = dict(list_files(root))
-    names = [name for name in files if not is_no_image(name)]
+    names = [name for name, _ in list_files(root) if not is_no_image(name)]
     tables, column = [name for name in names if name.endswith(".parquet")], None
     if not tables:
-        places = [(name, 0) for name in names]
-        return Images(ImageFiles(root), places, names, [files[name] for name in names])
+        return Images(ImageFiles(root), [(name, 0) for name in names], names)
     if any(map(_is_image, names)):
         raise ValueError("holds Parquet files and images: name one of them.")
     parts = []
@@ -164,7 +160,7 @@ def list_unlabelled(root: Path, image_column: str | None = None) -> Images:
             parts.append(parquet_images.rows_of(name, parquet, column, ()))
     rows = pa.concat_tables(parts).to_pydict()
     places = list(zip(rows["file"], rows["row"], strict=True))
-    return Images(ImageFiles(root, column), places, rows["path"], rows["bytes"])
+    return Images(ImageFiles(root, column), places, rows["path"])
 
 
 def is_no_image(name: str) -> bool:
