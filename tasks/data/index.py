@@ -102,8 +102,8 @@ def build(root: Path, data: Data, splits: Mapping[str, str] | None = None) -> In
     form: str | None = data.format if known else None
     lists = [] if form in ("parquet", "folders") else _lists_that_count(root, files, data)
     form = form or ("table" if lists else _recognise(files, data))
-    column = None
     tables = list(filter(_is_table, files))
+    column, images = None, None
     if form == "table":
         images = _listed(image_lists.join(root, [*files], lists), files)
     elif form == "folders":
@@ -111,7 +111,7 @@ def build(root: Path, data: Data, splits: Mapping[str, str] | None = None) -> In
     elif tables:
         columns = data.image_column, data.label_column
         column, images = parquet_images.list_images(root, tables, *columns)
-    if not (form != "parquet" or tables) or not len(images):
+    if images is None or not len(images):
         raise ValueError(f"There are no images in data.path, read as {form}.")
     if splits:
         of_files = pa.array([splits[name] for name in images["file"].to_pylist()])
