@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
+# Files beside images that tell more about them, as the Hugging Face hub names them.
+METADATA = tuple(f"metadata{suffix}" for suffix in (*SUFFIXES, ".parquet"))
+ASK = "Set data.format to folders if the folders are the classes"
 # The columns of a list as it is read, and their usual names in small letters.
 USUAL = {
     "file": ("path", "file_name", "filename", "filepath", "file", "image"),
@@ -199,19 +202,8 @@ def find_unasked(
     Raises:
         ValueError: The user has to say which counts.
     """
-    ask, lists = "Set data.format to folders if the folders are the classes", []
-    for name in names:
-        try:
-            lists.append(read(root, name, image_column, label_column))
-        except ValueError as error:
-            raise ValueError(f"{error}. {ask}, or remove the file.") from None
-        if not lists[-1].has_classes:
-            columns = ", ".join(map(str, lists[-1].rows.columns))
-            raise ValueError(
-                f"{name} may list the images, but which of its columns ({columns}) are the path "
-                "and the class is not known: name them with data.image_column and "
-                f"data.label_column. {ask}."
-            )
+    read_all = [_read_asking(root, name, image_column, label_column) for name in names]
+    lists = [each for each in read_all if each.has_classes]
     if not lists:
         return []
     above = {name: {label_of(part) for part in name.split("/")[:-1]} for name in images}
@@ -219,7 +211,7 @@ def find_unasked(
     try:
         listed = join(root, files, lists)
     except ValueError as error:
-        raise ValueError(f"{error} {ask}." if len(folders) > 1 else str(error)) from None
+        raise ValueError(f"{error} {ASK}." if len(folders) > 1 else str(error)) from None
     if len(folders) < 2:  # there are no folders of classes
         return lists
     fault, named = None, ", ".join(each.name for each in lists[:3])
@@ -232,8 +224,26 @@ def find_unasked(
         fault = f"{named} calls {name} {label}, and its folder says otherwise"
     if fault:
         table = "Set data.format to table if the list does"
-        raise ValueError(f"{fault}: which counts? {table}. {ask}.")
+        raise ValueError(f"{fault}: which counts? {table}. {ASK}.")
     return lists
+
+
+def _read_asking(
+    root: Path, name: str, image_column: str | None, label_column: str | None
+) -> ImageList:
+    """Reads a list, or a metadata file; asks about another file."""
+    try:
+        found = read(root, name, image_column, label_column)
+    except ValueError as error:
+        raise ValueError(f"{error}. {ASK}, or remove the file.") from None
+    if not found.has_classes and name.rpartition("/")[2] not in METADATA:
+        columns = ", ".join(map(str, found.rows.columns))
+        raise ValueError(
+            f"{name} may list the images, but which of its columns ({columns}) are the path "
+            "and the class is not known: name them with data.image_column and "
+            f"data.label_column. {ASK}."
+        )
+    return found
 
 
 def read_metadata(root: Path, names: Sequence[str], images: Sequence[str]) -> dict[str, Any]:

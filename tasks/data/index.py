@@ -7,7 +7,7 @@ is class folders (`class_folders.py`), Parquet files as the Hugging Face hub has
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from retrain.runs import console
 from retrain.store import Artifact
 from retrain.workload import Data
 from tasks.data import class_folders, corrections, image_lists, parquet_images
-from tasks.data.image_lists import SUFFIXES
+from tasks.data.image_lists import METADATA, SUFFIXES
 from tasks.data.listing import list_files
 from tasks.data.reading import ImageFiles, Place
 
@@ -48,8 +48,6 @@ NO_IMAGES = frozenset(
     | {".db", ".ini", ".log", ".py", ".sh", ".zip", ".tar", ".gz"}
 )
 TEXTS = ("license", "licence", "readme", "notice", "copying", "authors", "makefile")  # no suffix
-# Files beside images that tell more about them, as the Hugging Face hub names them.
-METADATA = tuple(f"metadata{suffix}" for suffix in (*SUFFIXES, ".parquet"))
 
 
 @dataclass(frozen=True)
@@ -66,21 +64,6 @@ class Index:
     format: str
     files: ImageFiles
     images: pa.Table
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images without classes, in order of the files' names and of the rows in them.
-
-    Attributes:
-        files: Reads them.
-        places: Where they are.
-        paths: Their names in reports.
-    """
-
-    files: ImageFiles
-    places: Sequence[Place]
-    paths: Sequence[str]
 
 
 def build(root: Path, data: Data, splits: Mapping[str, str] | None = None) -> Index:
@@ -136,12 +119,18 @@ def own_columns(images: pa.Table, ours: Iterable[str] = ()) -> pa.Table:
     return images.select([name for name in images.column_names if name not in left_out])
 
 
-def list_unlabelled(root: Path, image_column: str | None = None) -> Images:
+def list_unlabelled(
+    root: Path, image_column: str | None = None
+) -> tuple[ImageFiles, list[Place], list[str]]:
     """Lists the images of a folder at any depth, or of its Parquet files, whatever they are called.
 
     Args:
         root: The folder.
         image_column: The Parquet column with the images; None if it has a usual name.
+
+    Returns:
+        What reads the images; and where each is, and its name in reports, in order of the files'
+        names and of the rows in them.
 
     Raises:
         ValueError: A file is broken or lacks the column; or there are images and Parquet files.
@@ -149,7 +138,7 @@ def list_unlabelled(root: Path, image_column: str | None = None) -> Images:
     names = [name for name, _ in list_files(root) if not is_no_image(name)]
     tables, column = [name for name in names if name.endswith(".parquet")], None
     if not tables:
-        return Images(ImageFiles(root), [(name, 0) for name in names], names)
+        return ImageFiles(root), [(name, 0) for name in names], names
     if any(map(_is_image, names)):
         raise ValueError("holds Parquet files and images: name one of them.")
     parts = []
@@ -160,7 +149,7 @@ def list_unlabelled(root: Path, image_column: str | None = None) -> Images:
             parts.append(parquet_images.rows_of(name, parquet, column, ()))
     rows = pa.concat_tables(parts).to_pydict()
     places = list(zip(rows["file"], rows["row"], strict=True))
-    return Images(ImageFiles(root, column), places, rows["path"])
+    return ImageFiles(root, column), places, rows["path"]
 
 
 def is_no_image(name: str) -> bool:
@@ -223,13 +212,7 @@ def _lists_that_count(
     images = [name for name in files if _is_image(name)]
     if not images or any(map(_is_table, files)):
         return []
-    may_be = [name for name in names if name.rpartition("/")[2] not in METADATA]
-    with_classes = [
-        name for name in {*names} - {*may_be} if image_lists.read(root, name, *columns).has_classes
-    ]
-    return image_lists.find_unasked(
-        root, [*files], images, sorted([*may_be, *with_classes]), *columns
-    )
+    return image_lists.find_unasked(root, [*files], images, names, *columns)
 
 
 def _listed(rows: Any, files: Mapping[str, int]) -> pa.Table:

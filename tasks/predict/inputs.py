@@ -47,19 +47,19 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
         UsageError: There are no images, or it is not clear which are meant.
     """
     try:
-        found = list_unlabelled(root, image_column)
+        files, places, names = list_unlabelled(root, image_column)
     except ValueError as error:
         raise UsageError(f"--input {place}: {error}") from None
-    if not found.places and found.files.image_column is None:
+    if not places and files.image_column is None:
         raise UsageError(
             f"--input {place}: holds no images: name a folder with images or Parquet files, or one "
             "such file."
         )
     paths = [
         _text(path if path != f"{file}:{row}" else f"{file}#{row}")
-        for (file, row), path in zip(found.places, found.paths, strict=True)
+        for (file, row), path in zip(places, names, strict=True)
     ]
-    return Source(found.files, found.places, paths, _state_of(root))
+    return Source(files, places, paths, _state_of(root))
 
 
 def _text(name: str) -> str:
