@@ -31,15 +31,15 @@ REFERENCE = "reference.parquet"  # in the output of `evaluate`
 FOLDER = "reference"  # of the run's artifacts
 
 
-def write_reference(rows: Path, evaluated: Path) -> None:
+def write_reference(images: pa.Table, evaluated: Path) -> None:
     """Writes a sample of the test split with its predictions: `tasks.data.image_facts.schema`.
 
     Args:
-        rows: The list of the test images, as `preprocess` writes it.
+        images: The test images, as `tasks.data.image_table` has them.
         evaluated: The output of `evaluate`, with the predictions and the features.
     """
     answers = pq.read_table(evaluated / FILE, columns=["sha256", "prediction", "confidence"])
-    images = pq.read_table(rows, columns=["width", "height", "brightness", "contrast"])
+    images = images.select(["width", "height", "brightness", "contrast"])
     features = {
         row["sha256"]: row["features"] for row in pq.read_table(evaluated / FEATURES).to_pylist()
     }

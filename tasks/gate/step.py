@@ -16,7 +16,7 @@ from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.metrics import METRICS, SELECTIVE, split_name
-from tasks.data.slices import Slice, Slices, metric_of, parse
+from tasks.data.slices import Slice, metric_of, named, parse
 from tasks.gate.paired import COMPARABLE
 from tasks.gate.wording import about_classes, new_classes, sentences
 
@@ -34,14 +34,12 @@ PASSES = ("first", "repackaged", ALREADY)  # within the bounds, beside what `pro
 
 
 @step(
-    inputs=("evaluate", "opponents", "slices"),
+    inputs=("evaluate", "opponents"),
     reads=("gate",),
     cached=False,
     hours=1,
 )
-def gate(
-    rules: Gate, scores: Artifact, opponents: Opponents, slices: Slices, workspace: Workspace
-) -> Facts:
+def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspace) -> Facts:
     """Decides whether a model may go to production.
 
     A challenger from the same training as the champion, whose package differs (its code was fixed,
@@ -53,13 +51,13 @@ def gate(
         already` (the same package), or `below bounds`;
         `rules`: for each, the rule in words, the value, the bound and whether it passed;
         `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
-        `slices`, as the step `slice` gives them, and whether each was `judged`;
+        `slices`, as `evaluate` gives them, and whether each was `judged`;
         `says`, the same for a person; `new_classes`, those that the champion does not know;
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
     table = json.loads((scores.folder / PER_CLASS).read_text(encoding="utf-8"))
-    bounded = bounds(rules, scores, table, slices)
+    bounded = bounds(rules, scores, table)
     within, champion = _all_passed(bounded), opponents.champion
     against = _compared_opponents(opponents)
     verdict, compared, becomes = _verdict(rules, scores, opponents)
@@ -82,7 +80,7 @@ def gate(
         "test_images": scores.facts["test_images"],
         "reference": becomes,
         "new_classes": new_classes(table, opponents),
-        "slices": [part | {"judged": is_judged(rules, part)} for part in slices.all],
+        "slices": [part | {"judged": is_judged(rules, part)} for part in scores.facts["slices"]],
     }
 
 
@@ -168,9 +166,7 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
             )
 
 
-def bounds(
-    rules: Gate, scores: Artifact, table: Sequence[Mapping[str, Any]], slices: Slices
-) -> list[Rule]:
+def bounds(rules: Gate, scores: Artifact, table: Sequence[Mapping[str, Any]]) -> list[Rule]:
     """The bounds that every model has to reach or must not exceed.
 
     A bound is judged on at least `gate.min_compared` images: of its class, of its slice, or all.
@@ -179,7 +175,6 @@ def bounds(
         rules: The bounds.
         scores: The challenger's evaluation.
         table: The classes of the test split, as `tasks.data.metrics.per_class` gives them.
-        slices: The slices of the test split.
 
     Raises:
         ValueError: A bound is on a class or a slice that the test split lacks.
@@ -189,7 +184,7 @@ def bounds(
     bound_rules = []
     for name, relation, bound in bounded:
         judged, value, images = (
-            _of_slices(rules, slices.named(*column))
+            _of_slices(rules, named(scores.facts["slices"], *column))
             if (column := parse(name))
             else _of_metric(rules, scores, table, name)
         )

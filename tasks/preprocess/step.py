@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 WRITE_BYTES = 2**20  # a system call per image would take as long as decoding it
 COLUMNS = ["path", "label", "sha256", "pixels", "file", "row"]  # of the list of a split's images
-FACTS = ["width", "height", "brightness", "contrast"]  # that follow, for the reference of drift
 ROW_GROUP = 4096  # rows, of that list
 
 
@@ -78,8 +77,7 @@ def preprocess(
         `storage` of the training split: `pixels` or `source`.
     """
     files, folder = open_images(pulled), workspace.folder
-    listed = [*COLUMNS, *FACTS]
-    accepted = image_table.read_split(validated.folder, columns=[*listed, "split", "bytes"])
+    accepted = image_table.read_split(validated.folder, columns=[*COLUMNS, "split", "bytes"])
     labels = image_table.class_names(validated.folder)
     # Evaluation always uses the pixels that serving does.
     stored = [split for split in SPLITS if (split, images.storage) != ("train", "source")]
@@ -104,7 +102,7 @@ def preprocess(
     for split in SPLITS:
         part = accepted.filter(pc.equal(accepted["split"], split))
         rows[split] = len(part)
-        pq.write_table(part.select(listed), folder / split / ROWS, row_group_size=ROW_GROUP)
+        pq.write_table(part.select(COLUMNS), folder / split / ROWS, row_group_size=ROW_GROUP)
         numbers = pc.index_in(part["label"], pa.array(labels, pa.string())).to_numpy()
         np.save(folder / split / "labels.npy", numbers.astype(np.int64))
         if split not in stored:  # where its images are read

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 
 import models
 from retrain.store import Artifact
-from retrain.workload import Best, Evaluate, Plateau, Scale, Train
+from retrain.workload import Best, Evaluate, Gate, Plateau, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.evaluate.step import evaluate
 from tasks.train import checkpoint
 from tests.tasks.embed.conftest import head_on
-from tests.tasks.toy_model import workspace
+from tests.tasks.toy_model import described, workspace
 from tests.tasks.train.helpers import LABELS, Trained, run, run_interrupted
 
 RECIPE = Train(
@@ -41,7 +41,8 @@ def evaluated(tmp_path_factory, trained, embedded):
     facts = {"weights": trained.facts["weights"]}
     artifact = Artifact("train", "k", "d", trained.folder, facts)
     place = workspace(tmp_path_factory.mktemp("evaluated") / "output", trained.project.root)
-    evaluate(FP32, artifact, embedded.artifact, place)
+    checked = described(embedded.artifact)
+    evaluate(FP32, Gate(), artifact, embedded.artifact, checked, place)
     return place.folder
 
 

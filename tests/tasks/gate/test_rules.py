@@ -1,13 +1,11 @@
 """The bounds that every model has to reach, and rules that cannot be."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from retrain.store import Artifact
 from retrain.workload import Data, Evaluate, Gate, Model, Workload
-from tasks.data.slices import Slices
 from tasks.gate.step import gate
 from tests.tasks.gate.deciding import NEW, NONE, TABLE, against, decide, found, scores
 
@@ -105,14 +103,13 @@ def test_a_bound_may_be_on_what_a_model_accepts_and_it_has_to_accept_something(c
     assert ("says" in any_at_all) is (coverage == 0)
 
 
-def slices(*parts: tuple[str, int, float]) -> Slices:
-    """Slices of the column `site`: the value, the images and the accuracy of each."""
-    facts = [
+def sliced(*parts: tuple[str, int, float]) -> Artifact:
+    """An evaluation with slices of the column `site`: the value, images and accuracy of each."""
+    slices = [
         {"column": "site", "value": value, "images": images, "accuracy": accuracy}
         for value, images, accuracy in parts
     ]
-    output = Artifact("slice", "k", "d", Path(), {})
-    return Slices(output, replace(output, facts={"slices": facts}))
+    return scores(slices=slices)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +126,15 @@ def slices(*parts: tuple[str, int, float]) -> Slices:
     ],
 )
 def test_a_bound_may_be_on_slices(bound, rule, passed):
-    parts = slices(("Lyon", 100, 0.9), ("Oslo", 30, 0.75), ("Bath", 29, 0.1))
-    decision = decide(Gate(slices=("site",), min=bound), scores(), NONE, parts)
+    challenger = sliced(("Lyon", 100, 0.9), ("Oslo", 30, 0.75), ("Bath", 29, 0.1))
+    decision = decide(Gate(slices=("site",), min=bound), challenger, NONE)
     assert [each["rule"] for each in decision["rules"]] == [rule]
     assert decision["passed"] is passed
     assert [each["judged"] for each in decision["slices"]] == [True, True, False]
 
 
 def test_a_bound_on_slices_that_are_all_small_judges_nothing():
-    decision = decide(Gate(min={"accuracy[site]": 0.9}), scores(), NONE, slices(("Lyon", 8, 0.5)))
+    decision = decide(Gate(min={"accuracy[site]": 0.9}), sliced(("Lyon", 8, 0.5)), NONE)
     [rule] = decision["rules"]
     assert rule["rule"] == "accuracy[site] >= 0.9, not judged with 8 images"
     assert (rule["value"], rule["passed"]) == (0.5, None)
