@@ -139,9 +139,8 @@ def _by(pairs: Pairs, metric: str, rules: Gate) -> Facts:
 
 def _opponent(comparison_step: Step, scores: Artifact, scored: Scored) -> Opponent:
     version = scored.registered.version
-    is_same_package = version.package_digest == scores.facts["package"]
     comparison = None
-    if not is_same_package and version.train_digest != scores.facts["train"]:
+    if version.package_digest != scores.facts["package"]:
         learnt = learnt_images(current_run().project, version)
         terms = Terms(learnt, version.train_digest if learnt else None)
         comparison = dict(comparison_step(scores, scored.evaluation, terms).facts)

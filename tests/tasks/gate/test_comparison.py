@@ -193,7 +193,7 @@ def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None):
     [
         ({"package": "other", "train": "other"}, True),
         ({"package": "p3", "train": "other"}, False),
-        ({"package": "other", "train": "t3"}, False),
+        ({"package": "other", "train": "t3"}, True),
     ],
 )
 def test_a_model_is_compared_unless_it_is_the_opponent(

@@ -52,7 +52,7 @@ def test_a_bound_may_be_on_one_class(bound, passed):
 )
 def test_a_bound_is_judged_on_the_classes_with_enough_images(name, images, value, passed):
     table = [*TABLE, NEW | {"rows": images}]
-    [rule] = decide(Gate(min={name: 0.85}), scores(table), NONE)["rules"]
+    [rule, _] = decide(Gate(min={name: 0.85}), scores(table), against(found("better")))["rules"]
     assert (rule["value"], rule["passed"]) == (value, passed)
 
 
@@ -69,11 +69,19 @@ def test_a_bound_is_judged_on_the_classes_with_enough_images(name, images, value
     ],
 )
 def test_a_bound_on_few_images_is_shown_and_decides_nothing(rules, table, words):
-    decision = decide(rules, scores(table), NONE)
-    [rule] = decision["rules"]
+    decision = decide(rules, scores(table), against(found("better")))
+    rule = decision["rules"][0]
     assert rule["rule"].startswith(words)
     assert rule["passed"] is None
-    assert (decision["passed"], decision["verdict"]) == (True, "first")
+    assert (decision["passed"], decision["verdict"]) == (True, "better")
+
+
+def test_the_first_model_has_to_meet_its_bounds_on_any_number_of_images():
+    table = [row | {"rows": 9} for row in TABLE] + [NEW]
+    for bound in ({"accuracy": 0.96}, {"recall[new]": 0.1}, {"worst_class_recall": 0.1}):
+        decision = decide(Gate(min=bound), scores(table), NONE)
+        assert (decision["passed"], decision["verdict"]) == (False, "below bounds")
+    assert decide(Gate(min={"accuracy": 0.9}), scores(table), NONE)["passed"]
 
 
 @pytest.mark.parametrize(("size", "passed"), [(50_000_000, True), (83_240_000, False)])
@@ -127,15 +135,17 @@ def sliced(*parts: tuple[str, int, float]) -> Artifact:
 )
 def test_a_bound_may_be_on_slices(bound, rule, passed):
     challenger = sliced(("Lyon", 100, 0.9), ("Oslo", 30, 0.75), ("Bath", 29, 0.1))
-    decision = decide(Gate(slices=("site",), min=bound), challenger, NONE)
-    assert [each["rule"] for each in decision["rules"]] == [rule]
+    decision = decide(Gate(slices=("site",), min=bound), challenger, against(found("better")))
+    assert decision["rules"][0]["rule"] == rule
     assert decision["passed"] is passed
     assert [each["judged"] for each in decision["slices"]] == [True, True, False]
 
 
 def test_a_bound_on_slices_that_are_all_small_judges_nothing():
-    decision = decide(Gate(min={"accuracy[site]": 0.9}), sliced(("Lyon", 8, 0.5)), NONE)
-    [rule] = decision["rules"]
+    decision = decide(
+        Gate(min={"accuracy[site]": 0.9}), sliced(("Lyon", 8, 0.5)), against(found("better"))
+    )
+    rule = decision["rules"][0]
     assert rule["rule"] == "accuracy[site] >= 0.9, not judged with 8 images"
     assert (rule["value"], rule["passed"]) == (0.5, None)
     assert decision["passed"]
