@@ -62,6 +62,13 @@ def test_the_head_learns_and_the_epoch_with_the_lowest_loss_is_kept(trained, emb
     assert float(loss) == pytest.approx(min(losses), rel=1e-5)
 
 
+def test_no_part_of_a_batch_is_too_small_for_batch_norm(embedded, backbone, tmp_path):
+    shutil.copytree(backbone, tmp_path / "vit")
+    recipe = RECIPE.model_copy(update={"epochs": 1, "batch_size": 17, "micro_batch": 16})
+    trained = run(tmp_path, embedded.folder, recipe, model=head_on(Path("vit")))
+    assert len(trained.history) == 1
+
+
 def test_what_is_trained_and_kept_in_checkpoints_is_the_head(trained):
     scratch = trained.project.root / "scratch"
     state = checkpoint.load(scratch, checkpoint.newest(scratch))

@@ -42,6 +42,13 @@ class Tied(torch.nn.Module):
         return self.last(self.second(torch.relu(self.first(pixels.flatten(1)))))
 
 
+def narrow(num_classes):
+    """Three hidden units, as many as the classes that it is given."""
+    hidden = torch.nn.Linear(64, 3)
+    last = torch.nn.Linear(3, num_classes)
+    return torch.nn.Sequential(torch.nn.Flatten(), hidden, torch.nn.ReLU(), last)
+
+
 def tied(num_classes):
     return Tied(num_classes)
 
