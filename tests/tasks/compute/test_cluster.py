@@ -76,7 +76,7 @@ assert not ray.is_initialized()
 ray_cluster.connect()
 print(json.dumps({
     "asked": [vars(each) for each in asked],
-    "seen": ray_data.map_units(look, [1], seconds=1e6, done=abs)[0],
+    "seen": next(ray_data.each(lambda _: look, [1], seconds=1e6)),
     "address": ray.get_runtime_context().gcs_address,
 }))
 """
