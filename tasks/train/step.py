@@ -184,6 +184,11 @@ def _facts(job: TrainingJob, rows: int, start: "Start", result: dict[str, Any]) 
             f"train ended early: {metric} was no better in the last {rule.patience} of "
             f"{len(history)} evaluations."
         )
+    elif best["epoch"] < len(history) // 2:
+        console.say(
+            f"train kept epoch {best['epoch']} of {len(history)}: by {metric}, those after it "
+            "brought nothing. Fewer epochs, or a lower train.lr, may do better."
+        )
     weights = (job.output / models.WEIGHTS).read_bytes()
     described = json.loads((job.output / models.MODEL).read_text(encoding="utf-8"))
     return {
