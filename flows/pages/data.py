@@ -20,7 +20,6 @@ from tasks.data import image_table
 from tasks.data.image_table import NEAR_DUPLICATES, REJECTED, REJECTION, RESULTS
 from tasks.data.reading import ImageFiles
 from tasks.data.reference import evaluated_of
-from tasks.data.review_list import read_encoded
 from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
@@ -213,10 +212,11 @@ def _gallery(
 
 def _thumbnails(rows: "pd.DataFrame", source: ImageFiles) -> list[list[pictures.Thumbnail]]:
     """A list with one thumbnail for each row."""
-    encoded = read_encoded(source, zip(rows.file, rows.row, strict=True))
-    return [
-        [pictures.of_encoded(data, path)] for data, path in zip(encoded, rows.path, strict=True)
-    ]
+    ordered = rows.sort_values(["file", "row"])
+    encoded = source.read(zip(ordered.file, ordered.row, strict=True))
+    images = map(pictures.of_encoded, encoded, ordered.path)
+    found = dict(zip(ordered.index, images, strict=True))
+    return [[found[index]] for index in rows.index]
 
 
 def _near_duplicates(
