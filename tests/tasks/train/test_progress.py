@@ -41,9 +41,9 @@ def test_what_the_meter_measures_is_shown(tmp_path, monkeypatch):
     meter.tick(14, torch.tensor(13.0), [EPOCH])
     assert not (tmp_path / FILE).exists()  # it does not write at every step
     clock[0] = 302.0
-    meter.tick(16, torch.tensor(12.0), [EPOCH])
+    meter.tick(15, torch.tensor(10.0), [EPOCH])
     written = json.loads((tmp_path / FILE).read_text())
-    assert Progress(**written["progress"]) == Progress(2, 3, 16 / 30, 5 * 8 / 2.0, 2.0, 5.6)
+    assert Progress(**written["progress"]) == Progress(2, 3, 0.5, 4 * 8 / 2.0, 2.0, 7.5)
     assert written["history"] == [EPOCH]
 
 
