@@ -220,7 +220,7 @@ def _named(images: pa.Table, root: Path, data: Data) -> pa.Table:
     """The index with the names of the classes that people see."""
     if data.label_names is None:
         return images
-    from tasks.validate.label_names import name_classes
+    from tasks.validate.told import name_classes
 
     names = name_classes(images.select(["label", "path"]).to_pandas(), root, data.label_names)
     place = images.column_names.index("label")
