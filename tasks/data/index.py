@@ -6,6 +6,7 @@ is class folders (`class_folders.py`), Parquet files as the Hugging Face hub has
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
             other; a file is broken; or there is no image.
     """
     files = {name: size for name, size in list_files(root) if not splits or name in splits}
+    _check_names(files)
     images = [name for name in files if _is_image(name)]
     tables = [name for name in files if _is_table(name)]
     known = data.format in ("parquet", "folders", "table")
@@ -176,6 +178,13 @@ def _is_table(name: str) -> bool:
 
 def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122  5 times as fast
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Refuses files whose names are not UTF-8, and which no table can have therefore."""
+    no_utf8 = [name for name in names if re.search("[\ud800-\udfff]", name)]
+    if no_utf8:
+        raise ValueError(f"The name {no_utf8[0]!a} is not UTF-8. Rename the file or folder.")
 
 
 def _recognise(

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
@@ -53,21 +53,6 @@ def _state(entry: "os.DirEntry[str]", above: str) -> os.stat_result:
             f"{above}{entry.name} is a link to {Path(entry.path).readlink()}, which is not there. "
             "Put the file there, or delete the link."
         ) from None
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Refuses files whose names are not UTF-8, and which no table can have therefore.
-
-    Raises:
-        ValueError: Such a name.
-    """
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"The name {name!a} is not UTF-8. Rename the file or folder."
-            ) from None
 
 
 def link_file(source: Path | str, target: Path | str) -> None:

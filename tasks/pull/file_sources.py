@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from retrain.digests import digest_of, sha256_of
 from retrain.errors import UsageError
 from retrain.runs import console
-from tasks.data.listing import check_names, link_file, list_files
+from tasks.data.listing import link_file, list_files
 from tasks.pull.transfer import inside, map_in_threads, reaching
 
 # The names that file systems use for a mark of a file's content, else for the time of its last
@@ -48,7 +48,6 @@ class LocalSource:
                     f"data.path: {self.path} {exists}. (For a data set on the Hugging Face hub, "
                     "set data.format to hub.)"
                 )
-            check_names(files)
             size = sum(path.stat().st_size for path in files.values())
             with console.counted("reading", size, "bytes") as show:
                 digests = map_in_threads(lambda path: sha256_of(path, show), files.values())

@@ -10,7 +10,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
-from tasks.data.listing import check_names, list_files
+from tasks.data.listing import list_files
 from tasks.pull.archives import unpack
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.file_sources import LocalSource, UrlSource
@@ -72,7 +72,6 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
         source.fetch(version.digest, folder, workspace.scratch)
         unpack(folder, workspace.scratch)
         names = [name for name, _ in list_files(folder)]
-        check_names(names)
         splits = splits_of_files(names, folder / CARD, data.configuration)
         found = index.build(folder, data, splits)
     except ValueError:  # a verdict: the same data is not pulled again

@@ -122,13 +122,11 @@ def _read(
                  for match in matches]  # fmt: skip
     elif value in own.column_names:
         found = own[value].to_pylist()
-    elif own.column_names:
-        columns = ", ".join(own.column_names)
-        raise ValueError(f"{setting}: the data has no column {value}, but {columns}.")
     else:
+        columns = ", ".join(own.column_names) or "none"
         raise ValueError(
-            f"{setting}: {value} is {otherwise}, and data.path has no columns of your own: in its "
-            "Parquet files, its list, or a metadata.csv beside the images."
+            f"{setting}: {value} is {otherwise}, and no column of your own in the Parquet files, "
+            f"the list, or a metadata.csv beside the images. These are there: {columns}."
         )
     found = [each.strip() if isinstance(each, str) else each for each in found]
     values = pd.Series(found, images.index, dtype=object)
