@@ -56,7 +56,7 @@ def predict(
         label; `labels`, how many have each label that any has; `accepted`, how many the package
         accepts, None if it does not say; `images`, SHA-256 (hex) over the paths and the contents of
         the images; and `reused`, how many units an earlier run, which was killed, had finished. And
-        a sample of the images as `tasks.data.image_facts.schema` has it.
+        a sample of the images as `tasks.data.image_facts.SCHEMA` has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -90,19 +90,19 @@ def predict(
         "images": digest.hexdigest(),
         "reused": reused,
     }
-    return written, pa.concat_tables([image_facts.schema().empty_table(), *samples])
+    return written, pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
 
 
 def sample(registered: Registered, source: Source, store: Store) -> pa.Table:
     """Classifies a sample of an input; the arguments and the errors of `predict`.
 
     Returns:
-        The sample, as `tasks.data.image_facts.schema` has it.
+        The sample, as `tasks.data.image_facts.SCHEMA` has it.
     """
     images = [image for image in range(len(source.places)) if _is_sampled(source, image)]
     with _answered(registered, source, images, store) as (answered, _):
         samples = [_sample(source, some, answers) for some, answers in answered]
-    return pa.concat_tables([image_facts.schema().empty_table(), *samples])
+    return pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
 
 
 def schema() -> pa.Schema:
@@ -217,7 +217,7 @@ def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Tabl
         strict=True,
     )
     return pa.Table.from_pylist(
-        [answer | facts for answer, facts in sampled if facts], image_facts.schema()
+        [answer | facts for answer, facts in sampled if facts], image_facts.SCHEMA
     )
 
 
