@@ -46,8 +46,8 @@ from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.step import Workspace
 from retrain.store import Artifact
-from retrain.workload import Checks, Data, Images
-from tasks.compute.ray_data import map_units
+from retrain.workload import Checks, Data, Gate, Images
+from tasks.compute.ray_data import each
 from tasks.data import index
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
@@ -74,7 +74,7 @@ def main() -> None:
         root = Path(name)
         write_data(root, options.cifar, options.photos)
         ray_cluster.connect()
-        map_units(abs, range(8), seconds=1e6, done=abs)  # starts the workers
+        list(each(lambda _: abs, range(8), seconds=1e6))  # starts the workers
         for data, format, size, target in (
             # At 64 x 64, as much as scaling by Pillow allows.
             ("parquet", "parquet", 64, "≥ 1.1"),
@@ -115,7 +115,7 @@ def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, ta
     pq.write_table(found.images, root / index.FILE)
     pulled = Artifact("pull", "", "", root, {"image_column": found.files.image_column})
     space = _workspace(root / f"validated-{images.size}")
-    facts = validate(DATA, Checks(min_images_per_class=1), pulled, space)
+    facts = validate(DATA, Checks(min_images_per_class=1), Gate(), pulled, space)
     count = sum(facts["rows"].values())
     validated = Artifact("validate", "", "", space.folder, facts)
     paths = sorted((root / "data").rglob("*.*"))

@@ -26,7 +26,7 @@ from retrain.servers import ray_cluster
 from retrain.step import REPORT, DataVersion, Input, TrialContext, current_run
 from retrain.store import Artifact
 from retrain.workload import Workload, flatten
-from tasks.compute.ray_data import place
+from tasks.compute.ray_data import has_cluster
 from tasks.pull.step import data_version, pull
 from tasks.train.step import train as train_network
 from tasks.train.trial import ending, ending_elsewhere
@@ -74,7 +74,9 @@ def _search(run: Run, images: Artifact, data: Artifact) -> None:
         name, key = run.workload.name, tuning.key_of(state)
         parent = tracking.start_run(project, name, key, params, images.digest)
         try:
-            run_all = _run_side_by_side if parameters.parallel > 1 else _run_in_turn
+            # Other machines have to see the store, as a trial's training is in it.
+            in_turn = parameters.parallel == 1 or (ray_cluster.is_remote() and not has_cluster())
+            run_all = _run_in_turn if in_turn else _run_side_by_side
             run_all(run, search, (images, data, NEW), parent.run_id)
             tuning.write_plots(search.study, search.metric, folder / REPORT)
             tracking.log_artifacts(project, parent.run_id, folder / REPORT, "tune")
@@ -111,7 +113,7 @@ def _run_side_by_side(run: Run, search: Search, inputs: Sequence[Input], parent:
     workload, count = run.workload, wanted(run.workload)
     is_alone = workload.scale.workers == 0
     gpus = 1 if is_alone and ray.cluster_resources().get("GPU") else 0
-    options = {"num_cpus": int(is_alone), "num_gpus": gpus, "max_retries": 0, **place()}
+    options = {"num_cpus": int(is_alone), "num_gpus": gpus, "max_retries": 0}
     task = ray.remote(**options)(ending_elsewhere)
     running: dict[Any, Any] = {}
     while running or len(search.rows()) < count:

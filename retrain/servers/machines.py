@@ -41,14 +41,6 @@ def blind_machines() -> tuple[str, ...]:
     )
 
 
-def this_node() -> dict[str, Any]:
-    """The node of Ray that this process is on, as Ray describes it."""
-    import ray
-
-    here = ray.get_runtime_context().get_node_id()
-    return next(node for node in ray.nodes() if node["NodeID"] == here)
-
-
 def node_root() -> Path:
     """The store of a machine of the cluster that does not see the one of the run.
 

@@ -2,7 +2,7 @@
 
 The package brings its own code, which may be an older `models` than this clone has: one process
 cannot load both. So a program answers, `answer.py`, with a thread for each GPU, or for each core.
-In a cluster, actors of Ray run programs if the work is large.
+In a cluster, Ray runs programs if the work is large.
 """
 
 import json
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version as installed
 from pathlib import Path
@@ -96,15 +96,14 @@ def ask(
     answers.mkdir(parents=True, exist_ok=True)
     progress = _progress(answers, done)
     seconds = len(places) * _seconds_per_image(package)
-    if ray_data.is_worth_a_cluster(seconds - SECONDS_PER_PROGRAM):
+    if seconds > SECONDS_PER_PROGRAM and ray_data.has_cluster():
         package = _where_all_see_it(package, folder)
         _write(question, package, files, places, features, calls)
         count = min(math.ceil(seconds / SECONDS_PER_PROGRAM), ray_data.cpus())
-        # An actor has a core, or it sees a GPU of its own.
+        # A program has a core, or it sees a GPU of its own.
         run, parts = partial(_run, question, answers, 1), _parts(len(places), count)
-        with closing(ray_data.in_actors(lambda device: run, parts)) as finished:
-            for _ in finished:
-                progress()
+        for _ in ray_data.each(lambda _: run, parts, seconds=seconds, on_gpus=True):
+            progress()
     else:
         _write(question, package, files, places, features, calls)
         _run(question, answers, cpu_count(), (0, len(places)), progress)

@@ -1,22 +1,26 @@
-"""Runs a model over prepared images in batches: in this process, or by a pool of Ray's actors.
+"""Runs a model over prepared images in batches: in threads of this process, or on a cluster.
 
 Both ways give the same result: the rows of a forward pass depend only on the batch size, and one
-thread calculates each pass. Each worker reads the images from the shards itself.
+thread calculates each pass.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 import models
-from retrain.servers import ray_cluster
 from tasks.compute import ray_data
 from tasks.data.shards import StoredImages
+
+if TYPE_CHECKING:
+    from models.network import Observed
+
+SECONDS_PER_IMAGE = 0.02  # of a core, very roughly; it only decides where the work is done
 
 
 @dataclass(frozen=True)
@@ -40,39 +44,6 @@ class PredictionJob:
     sampled: tuple[int, ...] = ()
 
 
-# The probabilities, float32 (rows, classes), and the features, float32 (sampled rows, D); None if
-# there are none, or they are not known.
-_Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]
-
-
-class _Predictor:
-    """Runs a model on numbered batches of a split."""
-
-    def __init__(self, job: PredictionJob, device: str) -> None:
-        import torch
-
-        from models.network import Observed
-
-        torch.set_num_threads(ray_data.THREADS)
-        self._job, self._device = job, torch.device(device)
-        module = models.load(job.model).module.to(self._device)
-        module.prefer_attention(self._device.type, job.precision)
-        self._observed = Observed(module)
-
-    def __call__(self, number: int) -> _Answers:
-        import torch
-
-        job, first = self._job, number * self._job.batch_size
-        rows = np.arange(first, min(first + job.batch_size, len(job.images)))
-        pixels = torch.from_numpy(job.images[rows]).to(self._device)
-        probabilities, features = self._observed.answer(pixels, job.precision)
-        sampled = [row - first for row in job.sampled if first <= row <= rows[-1]]
-        sampled_features = (
-            features[sampled].cpu().numpy() if features is not None and sampled else None
-        )
-        return probabilities.cpu().numpy(), sampled_features
-
-
 def probabilities(
     job: PredictionJob,
     chunk: int,
@@ -92,18 +63,46 @@ def probabilities(
     Yields:
         float32 (chunk, classes of the model), in the order of the split; the last has the rest.
     """
-    numbers = range(-(-len(job.images) // job.batch_size))
-    in_cluster = ray_cluster.is_remote() and ray_data.cpus() > 0
-    run = ray_data.in_actors if in_cluster else ray_data.in_threads
     rows: list[NDArray[np.float32]] = []
-    with closing(run(partial(_Predictor, job), numbers)) as answers:
-        for batch, batch_features in answers:
-            if features is not None and batch_features is not None:
-                features.append(batch_features)
-            done(len(batch))
-            rows += list(batch)
-            while len(rows) >= chunk:
-                yield np.stack(rows[:chunk])
-                del rows[:chunk]
+    batches = range(0, len(job.images), job.batch_size)
+    seconds = len(job.images) * SECONDS_PER_IMAGE
+    answers = ray_data.each(partial(_load, job), batches, seconds=seconds, on_gpus=True)
+    for batch, batch_features in answers:
+        if features is not None and batch_features is not None:
+            features.append(batch_features)
+        done(len(batch))
+        rows += list(batch)
+        while len(rows) >= chunk:
+            yield np.stack(rows[:chunk])
+            del rows[:chunk]
     if rows:
         yield np.stack(rows)
+
+
+# The probabilities, float32 (rows, classes), and the features, float32 (sampled rows, D); None if
+# there are none, or they are not known.
+_Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]
+
+
+def _load(job: PredictionJob, device: str) -> Callable[[int], _Answers]:
+    """Loads the model on a device."""
+    import torch
+
+    from models.network import Observed
+
+    module = models.load(job.model).module.to(device)
+    module.prefer_attention(torch.device(device).type, job.precision)
+    return partial(_answer, job, Observed(module), device)
+
+
+def _answer(job: PredictionJob, model: "Observed", device: str, first: int) -> _Answers:
+    """Runs the model on the batch that begins with a row."""
+    import torch
+
+    torch.set_num_threads(ray_data.THREADS)
+    rows = np.arange(first, min(first + job.batch_size, len(job.images)))
+    pixels = torch.from_numpy(job.images[rows]).to(device)
+    probabilities, features = model.answer(pixels, job.precision)
+    sampled = [row - first for row in job.sampled if first <= row <= rows[-1]]
+    sampled_features = features[sampled].cpu().numpy() if features is not None and sampled else None
+    return probabilities.cpu().numpy(), sampled_features

@@ -116,7 +116,7 @@ class Opponent:
         package_digest: The digest of its package.
         train_digest: The digest of its training.
         metrics: On the challenger's test split, by name, as `evaluate` gives them.
-        comparison: What the comparison found; None for a model of the same training.
+        comparison: What the comparison found; None for the same package.
     """
 
     version: int

@@ -23,16 +23,16 @@ REFERENCE = "reference.parquet"  # in the output of `evaluate`
 FOLDER = "reference"  # of the run's artifacts
 
 
-def write_reference(rows: Path, evaluated: Path) -> None:
+def write_reference(images: pa.Table, evaluated: Path) -> None:
     """Writes a sample of the test split with its predictions: `tasks.data.image_facts.SCHEMA`.
 
     Args:
-        rows: The list of the test images, as `preprocess` writes it.
+        images: The test images, as `tasks.data.image_table` has them.
         evaluated: The output of `evaluate`, with the predictions and the features.
     """
     columns = ["sha256", "prediction", "confidence"]
     answers = pq.read_table(evaluated / FILE, columns=columns).to_pylist()
-    images = pq.read_table(rows, columns=["width", "height", "brightness", "contrast"]).to_pylist()
+    facts = images.select(["width", "height", "brightness", "contrast"]).to_pylist()
     features = pq.read_table(evaluated / FEATURES).to_pylist()
     by_image = {row["sha256"]: row["features"] for row in features}
     sample = [
@@ -41,10 +41,10 @@ def write_reference(rows: Path, evaluated: Path) -> None:
             "features": by_image.get(answer["sha256"]),
             "label": answer["prediction"],
             "confidence": answer["confidence"],
-            **of_size(image.pop("width"), image.pop("height")),
-            **image,
+            **of_size(known.pop("width"), known.pop("height")),
+            **known,
         }
-        for answer, image in zip(answers, images, strict=True)
+        for answer, known in zip(answers, facts, strict=True)
         if is_sampled(answer["sha256"], len(answers))
     ]
     pq.write_table(pa.Table.from_pylist(sample, SCHEMA), evaluated / REFERENCE)

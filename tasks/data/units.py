@@ -1,7 +1,6 @@
 """Cuts images into units: as many as one task reads."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -10,12 +9,10 @@ import pyarrow.parquet as pq
 
 from tasks.data.reading import ImageFiles, Place
 
-# Large data has at most about so many units. Smaller units than of so many images and so much work
-# would cost more in files than in work; with more images, a task would need more memory, and lose
-# more work if it is killed.
+# Large data has about so many units. Smaller units than of so many images, each of so many bytes or
+# fewer, would cost more in files than in work; larger ones lose more work if a task is killed.
 UNITS = 1024
-WORTH_ROWS = 128
-WORTH_SECONDS = 1 / 16
+WORTH_ROWS, ROW_BYTES = 128, 25_000
 MAX_UNIT_ROWS = 16_384
 
 # What it costs one core to read, decode and resize an image, roughly: a part for each image and one
@@ -24,34 +21,12 @@ SECONDS_PER_IMAGE = 50e-6
 SECONDS_PER_BYTE = 20e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Images that follow each other.
-
-    Attributes:
-        first: The number of the first of them, from 0.
-        rows: How many they are.
-        bytes: Their size when encoded, roughly.
-    """
-
-    first: int
-    rows: int
-    bytes: int
-
-    @property
-    def seconds(self) -> float:
-        """The seconds that one core needs for the unit, roughly."""
-        return self.rows * SECONDS_PER_IMAGE + self.bytes * SECONDS_PER_BYTE
-
-    @property
-    def tasks(self) -> float:
-        """The number of tasks that the unit is worth, or the fraction of one."""
-        return max(self.rows / WORTH_ROWS, self.seconds / WORTH_SECONDS)
+def seconds_for(sizes: Sequence[int]) -> float:
+    """The seconds that one core needs for images, roughly, by their sizes in bytes."""
+    return len(sizes) * SECONDS_PER_IMAGE + sum(sizes) * SECONDS_PER_BYTE
 
 
-def cut(
-    files: ImageFiles, places: Sequence[Place], sizes: Sequence[int], tasks: float = 1.0
-) -> list[Unit]:
+def cut(files: ImageFiles, places: Sequence[Place], sizes: Sequence[int]) -> list[slice]:
     """Cuts images into units, in order.
 
     A row group of a Parquet file is in one unit unless it is too large, because its rows are read
@@ -61,32 +36,28 @@ def cut(
         files: Reads the images.
         places: The file and the row of each.
         sizes: Their sizes in bytes, roughly.
-        tasks: How many tasks a unit is worth at least.
     """
-    least = max(tasks, Unit(0, len(sizes), sum(sizes)).tasks / UNITS)
-    units, pending = [], Unit(0, 0, 0)
-    for begin, end in pairwise([*_starts(files, places), len(places)]):
-        if pending.rows + end - begin > MAX_UNIT_ROWS and pending.rows:
-            units.append(pending)
-            pending = Unit(begin, 0, 0)
-        pending = Unit(pending.first, end - pending.first, pending.bytes + sum(sizes[begin:end]))
-        if pending.tasks >= least:
-            units.append(pending)
-            pending = Unit(end, 0, 0)
-    return [*units, *([pending] if pending.rows else [])]
+    work = np.cumsum(np.maximum(sizes, ROW_BYTES))
+    total = [0, *work.tolist()]  # before each image, and after the last
+    least = min(max(WORTH_ROWS * ROW_BYTES, total[-1] / UNITS), MAX_UNIT_ROWS * ROW_BYTES)
+    bounds = [0]
+    for start in _starts(files, places):
+        if total[start] - total[bounds[-1]] >= least:
+            bounds.append(start)
+    return [slice(*unit) for unit in pairwise([*bounds, len(places)])]
 
 
-def _starts(files: ImageFiles, places: Sequence[Place]) -> Iterator[int]:
+def _starts(files: ImageFiles, places: Sequence[Place]) -> Sequence[int]:
     """Where the images may be cut: at each file; in a Parquet file, at each row group."""
     if files.image_column is None:
-        yield from range(len(places))
-        return
-    begin = 0
+        return range(len(places))
+    starts, begin = list[int](), 0
     for file, of_file in groupby(places, key=itemgetter(0)):
-        rows = np.array([row for _, row in of_file])
+        rows = [row for _, row in of_file]
         metadata = pq.read_metadata(files.root / file)
         counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        groups = np.searchsorted(np.cumsum(counts), rows, side="right")
-        in_group = np.arange(len(rows)) - np.searchsorted(groups, groups)
-        yield from (begin + np.flatnonzero(in_group % MAX_UNIT_ROWS == 0)).tolist()
+        ends = np.union1d(np.cumsum(counts), range(0, sum(counts), MAX_UNIT_ROWS))
+        _, firsts = np.unique(np.searchsorted(ends, rows, side="right"), return_index=True)
+        starts += (begin + firsts).tolist()
         begin += len(rows)
+    return starts

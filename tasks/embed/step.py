@@ -3,33 +3,24 @@
 The output is laid out as that of `preprocess`, with an embedding in the place of each image. It
 does not depend on the head or on how it is trained, so another head embeds nothing again.
 
-Each shard of the images is embedded by a worker that has loaded the network once: a thread of this
-process, or for much work on a cluster an actor of Ray Data, on a GPU or a CPU. A worker reads the
-images of its shards and writes finished files: no pixels go through Ray. The files are made in the
-scratch folder, so a run that was killed continues with the missing ones.
+Each shard of the images is embedded by itself: in a thread of this process, or for much work by a
+worker on a cluster, on a GPU or a CPU. The files are made in the scratch folder, so a run that was
+killed continues with the missing ones.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from retrain import atomic
-from retrain.hardware import gpu_capabilities
 from retrain.runs import console
 from retrain.step import step
-from tasks.compute.ray_data import THREADS, map_with_workers
+from tasks.compute.ray_data import THREADS, each
 from tasks.data.embeddings import has_embeddings
 from tasks.data.listing import link_file
-from tasks.data.shards import (
-    IMAGES,
-    LABELS,
-    ROWS,
-    Shards,
-    open_prepared,
-)
+from tasks.data.shards import IMAGES, LABELS, ROWS, Shards, open_prepared
 from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
@@ -39,21 +30,10 @@ if TYPE_CHECKING:
     from retrain.store import Artifact
     from retrain.workload import Evaluate, Model, Workload
 
+SHARDS = "images-*.npy"
 SHOWN = "test"  # the split whose images the plots of the evaluation show
 
-# FLOPs of a ViT-B/32 for a pixel; and what a core or a GPU does in a second. They decide no more
-# than where the work is done.
-FLOPS = 9e9 / 224**2
-SPEED = {"cpu": 4e10, "gpu": 2e13}
-
-
-@dataclass(frozen=True)
-class Part:
-    """A shard of the images, how many rows it has, and the file for their embeddings."""
-
-    images: Path
-    rows: int
-    file: Path
+SECONDS_PER_IMAGE = 0.1  # of a core, very roughly; it only decides where the work is done
 
 
 @step(
@@ -84,42 +64,35 @@ def embed(
         ValueError: There is no such network, or it gives no embedding of such images.
         OSError: The hub cannot be reached.
     """
-    parts = list(_plan(images.folder, workspace.scratch))
-    missing = [part for part in parts if not part.file.exists()]
-    if missing:
-        shape = open_prepared(images.folder).image_shape
-        load = partial(_load, model, _network(model, workspace), evaluation, shape)
-        rows = sum(part.rows for part in missing)
-        with console.counted("embed", rows) as show:
-            map_with_workers(
-                load,
-                missing,
-                seconds=_seconds(shape, rows),
-                done=lambda part: show(part.rows),
-            )
-    _write(images, parts, workspace)
+    import numpy as np
+
+    shards = [path for split in SPLITS for path in sorted((images.folder / split).glob(SHARDS))]
+    parts = {shard: workspace.scratch / shard.relative_to(images.folder) for shard in shards}
+    missing = [(shard, part) for shard, part in parts.items() if not part.exists()]
+    counts = [len(np.load(shard, mmap_mode="r")) for shard, _ in missing]
+    with console.counted("embed", sum(counts)) as show:
+        load = partial(_load, model, _network(model, workspace), evaluation, images.folder)
+        seconds = sum(counts) * SECONDS_PER_IMAGE
+        for count, _ in zip(
+            counts, each(load, missing, seconds=seconds, on_gpus=True), strict=True
+        ):
+            show(count)
+    for split in SPLITS:
+        (workspace.folder / split).mkdir()
+        for name in ("labels.npy", ROWS):
+            shutil.copyfile(images.folder / split / name, workspace.folder / split / name)
+    for name in (LABELS, IMAGES):
+        shutil.copyfile(images.folder / name, workspace.folder / name)
+    for shard, part in parts.items():
+        link_file(part, workspace.folder / shard.relative_to(images.folder))
+        if shard.parent.name == SHOWN:
+            link_file(shard, workspace.report / SHOWN / shard.name)
     return {
         "rows": images.facts["rows"],
         "classes": images.facts["classes"],
-        "shape": list(Shards([parts[0].file]).shape),
+        "shape": list(Shards([*parts.values()]).shape),
         "storage": "embeddings",
     }
-
-
-def _plan(images: Path, folder: Path) -> Iterator[Part]:
-    """The shards of all splits; makes the folders of the files for their embeddings."""
-    import numpy as np
-
-    for split in SPLITS:
-        (folder / split).mkdir(parents=True, exist_ok=True)
-        for shard in sorted((images / split).glob("images-*.npy")):
-            yield Part(shard, len(np.load(shard, mmap_mode="r")), folder / split / shard.name)
-
-
-def _seconds(shape: tuple[int, int, int], rows: int) -> float:
-    """How long a core, or a GPU, takes for some images of a shape, roughly."""
-    height, width, _ = shape
-    return rows * height * width * FLOPS / SPEED["gpu" if gpu_capabilities() else "cpu"]
 
 
 def _network(model: "Model", workspace: "Workspace") -> Path | str:
@@ -131,53 +104,38 @@ def _network(model: "Model", workspace: "Workspace") -> Path | str:
 
 
 def _load(
-    model: "Model",
-    network_name: Path | str,
-    evaluation: "Evaluate",
-    shape: tuple[int, int, int],
-    device: str,
-) -> Callable[[Part], None]:
-    """Makes a worker: loads the network on a device."""
+    model: "Model", network_name: Path | str, evaluation: "Evaluate", images: Path, device: str
+) -> Callable[[tuple[Path, Path]], None]:
+    """Loads the network on a device; returns what embeds a shard with it."""
     import torch
 
     from models.backbone import load
 
-    torch.set_num_threads(THREADS)
-    network = load(str(network_name), model.model_dump()["pretrained_version"], shape)
-    network.to(device)
+    version, shape = model.model_dump()["pretrained_version"], open_prepared(images).image_shape
+    network = load(str(network_name), version, shape).to(device)
     network.prefer_attention(torch.device(device).type, evaluation.precision)
-    return partial(_embed_part, network, torch.device(device), evaluation)
+    return partial(_embed, network, device, evaluation)
 
 
-def _embed_part(
-    network: "EmbeddingNetwork", device: Any, evaluation: "Evaluate", part: Part
+def _embed(
+    network: "EmbeddingNetwork", device: str, evaluation: "Evaluate", shard: tuple[Path, Path]
 ) -> None:
-    """Embeds the images of a part, a batch at a time, and writes its file."""
+    """Embeds the images of a shard, a batch at a time, and writes a file, which is the second path.
+
+    Its name marks it as finished.
+    """
     import numpy as np
     import torch
 
-    images, batches = np.load(part.images, mmap_mode="r"), []
-    for first in range(0, part.rows, evaluation.batch_size):
-        rows = np.array(images[first : first + evaluation.batch_size])
-        pixels = torch.from_numpy(rows).to(device)
-        batches.append(network.embed(pixels, evaluation.precision).cpu().numpy())
-    # Its name marks the part as finished.
-    with atomic.replacing(part.file) as aside, aside.open("wb") as file:
+    torch.set_num_threads(THREADS)
+    source, target = shard
+    images, batches = np.load(source, mmap_mode="r"), []
+    for first in range(0, len(images), evaluation.batch_size):
+        pixels = torch.from_numpy(np.array(images[first : first + evaluation.batch_size]))
+        batches.append(network.embed(pixels.to(device), evaluation.precision).cpu().numpy())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic.replacing(target) as aside, aside.open("wb") as file:
         np.save(file, np.concatenate(batches))
-
-
-def _write(images: "Artifact", parts: Sequence[Part], workspace: "Workspace") -> None:
-    """Writes the output: the embeddings, and what is known of the images."""
-    for split in SPLITS:
-        (workspace.folder / split).mkdir()
-        for name in ("labels.npy", ROWS):
-            shutil.copyfile(images.folder / split / name, workspace.folder / split / name)
-    for part in parts:
-        link_file(part.file, workspace.folder / part.images.parent.name / part.file.name)
-    for name in (LABELS, IMAGES):
-        shutil.copyfile(images.folder / name, workspace.folder / name)
-    for shard in (images.folder / SHOWN).glob("images-*.npy"):
-        link_file(shard, workspace.report / SHOWN / shard.name)
 
 
 @embed.checks

@@ -1,15 +1,13 @@
 """Decodes and resizes the accepted images and writes them as shards on disk.
 
-Threads, or a plan of Ray Data where the work is worth it, decode the images of each unit of the
-data and write the finished shards: no pixels go through its blocks. The shards are made in the
-scratch folder, so a run that was killed continues with the missing ones. `tasks/data/shards.py`
-describes the layout.
+Threads, or workers of Ray Data where the work is worth it, decode the images of each unit of a
+split and write the finished shard: no pixels go through Ray. The shards are made in the scratch
+folder, so a run that was killed continues with the missing ones. `tasks/data/shards.py` describes
+the layout.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,40 +22,38 @@ from retrain import atomic
 from retrain.atomic import write_json
 from retrain.runs import console
 from retrain.step import step
-from tasks.compute.ray_data import map_units
+from tasks.compute.ray_data import each
 from tasks.data import image_table
 from tasks.data.listing import link_file
 from tasks.data.reading import ImageFiles, Place, open_images, places_of
 from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, shard_name
 from tasks.data.splits import SPLITS
-from tasks.data.units import Unit, cut
+from tasks.data.units import cut, seconds_for
 
 if TYPE_CHECKING:
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
     from retrain.workload import Images
 
-WRITE_BYTES = 2**20  # a system call per image would take as long as decoding it
 COLUMNS = ["path", "label", "sha256", "pixels", "file", "row"]  # of the list of a split's images
-FACTS = ["width", "height", "brightness", "contrast"]  # that follow, for the reference of drift
 ROW_GROUP = 4096  # rows, of that list
 
 
 @dataclass(frozen=True)
-class ShardTask:
-    """The work on one unit: prepare its images and write its shards.
+class Shard:
+    """The prepared images of a unit.
 
     Attributes:
-        unit: How many images it has, and their size.
-        places: Where they are.
-        splits: The split of each image.
-        shards: The shard to write for each split.
+        path: The file.
+        places: Where the images are.
+        seconds: How long it takes one core to make it, roughly.
+        side: Height and width of a prepared image.
     """
 
-    unit: Unit
+    path: Path
     places: Sequence[Place]
-    splits: Sequence[str]
-    shards: Mapping[str, Path]
+    seconds: float
+    side: int
 
 
 @step(
@@ -78,90 +74,58 @@ def preprocess(
         `storage` of the training split: `pixels` or `source`.
     """
     files, folder = open_images(pulled), workspace.folder
-    listed = [*COLUMNS, *FACTS]
-    accepted = image_table.read_split(validated.folder, columns=[*listed, "split", "bytes"])
+    accepted = image_table.read_split(validated.folder, columns=[*COLUMNS, "split", "bytes"])
     labels = image_table.class_names(validated.folder)
-    # Evaluation always uses the pixels that serving does.
-    stored = [split for split in SPLITS if (split, images.storage) != ("train", "source")]
+    rows, shards = {}, list[Shard]()
     for split in SPLITS:
-        (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
         (folder / split).mkdir()
-    kept = accepted.filter(pc.is_in(accepted["split"], pa.array(stored)))
-    tasks = _plan(files, kept, workspace.scratch)
-    if missing := _unfinished(tasks):
-        with console.counted("preprocess", sum(task.unit.rows for task in missing)) as show:
-            map_units(
-                partial(_write_shards, files, images),
-                missing,
-                seconds=sum(task.unit.seconds for task in missing),
-                done=lambda task: show(task.unit.rows),
-            )
-    for task in tasks:
-        for split, shard in task.shards.items():
-            # Should this run be killed before the output is published, the next finds it.
-            link_file(shard, folder / split / shard.name)
-    rows = {}
-    for split in SPLITS:
         part = accepted.filter(pc.equal(accepted["split"], split))
         rows[split] = len(part)
-        pq.write_table(part.select(listed), folder / split / ROWS, row_group_size=ROW_GROUP)
+        pq.write_table(part.select(COLUMNS), folder / split / ROWS, row_group_size=ROW_GROUP)
         numbers = pc.index_in(part["label"], pa.array(labels, pa.string())).to_numpy()
         np.save(folder / split / "labels.npy", numbers.astype(np.int64))
-        if split not in stored:  # where its images are read
+        # Evaluation always uses the pixels that serving does.
+        if (split, images.storage) == ("train", "source"):
             size = pc.sum(part["bytes"]).as_py()
             described = {"image_column": files.image_column, "bytes": size}
             write_json(folder / split / SOURCE, described)
+        else:
+            # Only training crops at random.
+            side = images.size + (images.margin if split == "train" else 0)
+            shards += _plan(files, part, side, workspace.scratch / split)
+    _make([shard for shard in shards if not shard.path.exists()], files, images)
+    for shard in shards:
+        # Should this run be killed before the output is published, the next finds it.
+        link_file(shard.path, folder / shard.path.relative_to(workspace.scratch))
     write_json(folder / LABELS, labels)
     write_json(folder / IMAGES, images.model_dump(include={"size", "channels", "resize"}))
     shape = [images.size, images.size, images.channels]
     return {"rows": rows, "classes": labels, "shape": shape, "storage": images.storage}
 
 
-def _side(images: "Images", split: str) -> int:
-    """Height and width of the stored images of a split: only training crops at random."""
-    return images.size + (images.margin if split == "train" else 0)
+def _plan(files: ImageFiles, images: pa.Table, side: int, folder: Path) -> list[Shard]:
+    """The shards of a split, in order of its rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    places, sizes = places_of(images), images["bytes"].to_pylist()
+    return [
+        Shard(folder / shard_name(number), places[unit], seconds_for(sizes[unit]), side)
+        for number, unit in enumerate(cut(files, places, sizes))
+    ]
 
 
-def _plan(files: ImageFiles, images: pa.Table, folder: Path) -> list[ShardTask]:
-    """Plans the shards of each unit's images; the shards are in order of the units."""
-    made, tasks = Counter[str](), []
-    places, splits = places_of(images), images["split"].to_pylist()
-    for unit in cut(files, places, images["bytes"].to_pylist()):
-        some = slice(unit.first, unit.first + unit.rows)
-        names = sorted({*splits[some]})
-        shards = {split: folder / split / shard_name(made[split]) for split in names}
-        made.update(names)
-        tasks.append(ShardTask(unit, places[some], splits[some], shards))
-    return tasks
+def _make(shards: Sequence[Shard], files: ImageFiles, images: "Images") -> None:
+    """Makes shards; what a killed run has finished is not among them."""
+    seconds = sum(shard.seconds for shard in shards)
+    with console.counted("preprocess", sum(len(shard.places) for shard in shards)) as show:
+        made = each(lambda _: partial(_write, files, images), shards, seconds=seconds)
+        for shard, _ in zip(shards, made, strict=True):
+            show(len(shard.places))
 
 
-def _unfinished(tasks: Sequence[ShardTask]) -> list[ShardTask]:
-    """The parts of tasks that are left: their missing shards."""
-    parts = (
-        replace(
-            task,
-            shards={split: shard for split, shard in task.shards.items() if not shard.exists()},
-        )
-        for task in tasks
-    )
-    return [part for part in parts if part.shards]
-
-
-def _write_shards(files: ImageFiles, images: "Images", task: ShardTask) -> None:
-    """Prepares the images of a task, a few at a time, and writes its shards."""
-    wanted = [n for n, split in enumerate(task.splits) if split in task.shards]
-    encoded = files.read(task.places[number] for number in wanted)
-    with ExitStack() as stack:
-        # The shards get their names at the end of the block, because these mark them as finished.
-        opened = {}
-        for split, path in task.shards.items():
-            aside = stack.enter_context(atomic.replacing(path))
-            opened[split] = stack.enter_context(aside.open("wb", buffering=WRITE_BYTES))
-            side, count = _side(images, split), task.splits.count(split)
-            header = {"descr": "|u1", "fortran_order": False}
-            shape = {"shape": (count, side, side, images.channels)}
-            np.lib.format.write_array_header_1_0(opened[split], header | shape)
-        for number, data in zip(wanted, encoded, strict=True):
-            split = task.splits[number]
-            pixels = to_array(data, _side(images, split), images.channels, images.resize)
-            opened[split].write(pixels.data)
+def _write(files: ImageFiles, images: "Images", shard: Shard) -> None:
+    """Prepares the images of a shard, one at a time. Its name marks it as finished."""
+    shape = (len(shard.places), shard.side, shard.side, images.channels)
+    with atomic.replacing(shard.path) as aside:
+        pixels = np.lib.format.open_memmap(aside, "w+", np.uint8, shape)
+        for row, data in enumerate(files.read(shard.places)):
+            pixels[row] = to_array(data, shard.side, images.channels, images.resize)

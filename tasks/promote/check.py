@@ -96,8 +96,7 @@ def sample(files: ImageFiles, validated: Path) -> Iterator[AcceptedImage]:
     """
     images = image_table.read_split(validated, SPLIT)
     units = cut(files, places_of(images), images["bytes"].to_pylist())
-    parts = [range(unit.first, unit.first + unit.rows) for unit in units]
-    rows = [row for part in _spread(parts, PARTS) for row in part]
+    rows = [row for unit in _spread(units, PARTS) for row in range(unit.start, unit.stop)]
     size = 0
     for image in read_images(files, images.take([*_spread(rows, SAMPLE)])):
         if size and size + len(image.data) > MAX_BYTES:

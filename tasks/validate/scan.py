@@ -23,31 +23,31 @@ from numpy.typing import NDArray
 from models.image import inspect
 from retrain import atomic
 from retrain.runs import console
-from tasks.compute.ray_data import map_units
+from tasks.compute.ray_data import each
 from tasks.data.findings import FILE, FINDINGS
 from tasks.data.fingerprint import fingerprints, shrink
 from tasks.data.image_facts import light
 from tasks.data.pixels import digest
 from tasks.data.reading import ImageFiles, Place, places_of
-from tasks.data.units import Unit, cut
+from tasks.data.units import cut, seconds_for
 
 BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a tenth as large
 SCANNED = FINDINGS.append(pa.field("bytes", pa.int64())).append(pa.field("error", pa.string()))
 
 
 @dataclass(frozen=True)
-class ScanTask:
-    """The work on one unit: inspect its images.
+class Unit:
+    """Images that are inspected together.
 
     Attributes:
-        unit: How many they are, and how large.
-        places: Where they are.
         path: The file about them: `SCANNED`. `error` says why an image does not decode.
+        places: Where they are.
+        seconds: How long it takes one core to inspect them, roughly.
     """
 
-    unit: Unit
-    places: Sequence[Place]
     path: Path
+    places: Sequence[Place]
+    seconds: float
 
 
 def scan(files: ImageFiles, images: pa.Table, folder: Path, earlier: Path | None) -> pa.Table:
@@ -66,25 +66,23 @@ def scan(files: ImageFiles, images: pa.Table, folder: Path, earlier: Path | None
         ValueError: The data cannot be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tasks = []
-    places = places_of(images)
-    for number, unit in enumerate(cut(files, places, images["bytes"].to_pylist())):
-        some = places[unit.first : unit.first + unit.rows]
-        tasks.append(ScanTask(unit, some, folder / f"{number:06d}.parquet"))
-    missing = [task for task in tasks if not task.path.exists()]
+    places, sizes = places_of(images), images["bytes"].to_pylist()
+    units = [
+        Unit(folder / f"{number:06d}.parquet", places[unit], seconds_for(sizes[unit]))
+        for number, unit in enumerate(cut(files, places, sizes))
+    ]
+    missing = [unit for unit in units if not unit.path.exists()]
     known = earlier / FILE if earlier else None
-    if missing:
-        total = sum(task.unit.rows for task in missing)
-        with console.counted("validate", total) as show:
-            counts = map_units(
-                partial(_inspect, files, known),
-                missing,
-                seconds=sum(task.unit.seconds for task in missing),
-                done=lambda task: show(task.unit.rows),
-            )
-        if known:
-            console.say(f"validate: {sum(counts):,} of {total:,} images were known")
-    return pa.concat_tables(pq.read_table(task.path, use_threads=False) for task in tasks)
+    seconds, total = sum(unit.seconds for unit in missing), sum(len(u.places) for u in missing)
+    count = 0
+    with console.counted("validate", total) as show:
+        counts = each(lambda _: partial(_inspect, files, known), missing, seconds=seconds)
+        for unit, known_images in zip(missing, counts, strict=True):
+            count += known_images
+            show(len(unit.places))
+    if known:
+        console.say(f"validate: {count:,} of {total:,} images were known")
+    return pa.concat_tables(pq.read_table(unit.path, use_threads=False) for unit in units)
 
 
 def keep(found: pa.Table, folder: Path) -> None:
@@ -98,11 +96,11 @@ def keep(found: pa.Table, folder: Path) -> None:
         writer.write_table(table)
 
 
-def _inspect(files: ImageFiles, known: Path | None, task: ScanTask) -> int:
+def _inspect(files: ImageFiles, known: Path | None, unit: Unit) -> int:
     """Writes the file about a unit; returns how many of its images were known."""
     count = 0
-    with atomic.replacing(task.path) as aside, pq.ParquetWriter(aside, SCANNED) as writer:
-        images = files.read(task.places)
+    with atomic.replacing(unit.path) as aside, pq.ParquetWriter(aside, SCANNED) as writer:
+        images = files.read(unit.places)
         while batch := list(islice(images, BATCH)):
             digests = [hashlib.sha256(data).hexdigest() for data in batch]
             found = _find(known, digests) if known else {}

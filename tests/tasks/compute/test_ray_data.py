@@ -1,4 +1,4 @@
-"""Work on many units: as a plan of Ray Data or in this process, with a network or without."""
+"""Work on many units: by workers of Ray Data or in this process, with a network or without."""
 
 import os
 import signal
@@ -11,19 +11,20 @@ from pathlib import Path
 import joblib
 import pytest
 
+from retrain.servers import machines
 from tasks.compute import ray_data
-from tasks.compute.ray_data import map_units, map_with_workers
+from tasks.compute.ray_data import each
 
 MUCH = 1e6  # seconds
-places = pytest.mark.parametrize("seconds", [0.01, MUCH], ids=["here", "plan"])
+places = pytest.mark.parametrize("seconds", [0.01, MUCH], ids=["here", "ray"])
 
 
-def map_all(function, units, *, seconds=MUCH, done=lambda unit: None):
-    return map_units(function, units, seconds=seconds, done=done)
+def results_of(make, units, *, seconds=MUCH, on_gpus=False):
+    return list(each(make, units, seconds=seconds, on_gpus=on_gpus))
 
 
-def map_loaded(make, units, *, seconds=MUCH, done=lambda unit: None):
-    return map_with_workers(make, units, seconds=seconds, done=done)
+def of(function):
+    return lambda device: function
 
 
 @pytest.fixture
@@ -36,12 +37,9 @@ def cluster(ray_session, monkeypatch):
 
 @places
 def test_results_come_in_order_and_little_work_is_done_here(ray_session, seconds):
-    seen = []
-    units = list(range(100))
-    results = map_all(lambda n: (2 * n, os.getpid()), units, seconds=seconds, done=seen.append)
+    results = results_of(of(lambda n: (2 * n, os.getpid())), range(100), seconds=seconds)
     assert [twice for twice, _ in results] == list(range(0, 200, 2))
     assert (os.getpid() in {process for _, process in results}) == (seconds < 1)
-    assert seen == units
 
 
 class Loaded:
@@ -56,10 +54,8 @@ class Loaded:
 
 @places
 def test_results_come_in_order_from_workers_that_load_once(cluster, seconds):
-    seen = []
-    results = map_loaded(Loaded, list(range(60)), seconds=seconds, done=seen.append)
+    results = results_of(Loaded, range(60), seconds=seconds, on_gpus=True)
     assert [twice for twice, *_ in results] == list(range(0, 120, 2))
-    assert seen == list(range(60))
     processes = {process for *_, process in results}
     assert len({name for _, name, *_ in results}) == len(processes)  # one network in each process
     assert (os.getpid() in processes) == (seconds < 1)
@@ -67,30 +63,36 @@ def test_results_come_in_order_from_workers_that_load_once(cluster, seconds):
 
 
 def test_much_work_with_a_network_stays_here_without_a_cluster():
-    found = map_loaded(Loaded, [1, 2, 3])
+    found = results_of(Loaded, [1, 2, 3], on_gpus=True)
     assert {process for *_, process in found} == {os.getpid()}
 
 
-def test_as_many_calls_with_a_network_at_once_as_there_are_cores(monkeypatch):
+@pytest.mark.parametrize("on_gpus", [False, True])
+def test_here_as_many_calls_at_once_as_there_are_cores(monkeypatch, on_gpus):
     monkeypatch.setattr(joblib, "cpu_count", lambda: 3)
     barrier = threading.Barrier(3, timeout=20)  # broken with fewer
+    found = results_of(
+        of(lambda unit: barrier.wait() >= 0), range(6), seconds=0.01, on_gpus=on_gpus
+    )
+    assert found == [True] * 6
 
-    def make(device):
-        return lambda unit: barrier.wait() >= 0
 
-    assert map_loaded(make, list(range(6)), seconds=0.01) == [True] * 6
-
-
-def test_little_work_runs_in_as_many_threads_as_there_are_cores(monkeypatch):
-    monkeypatch.setattr(joblib, "cpu_count", lambda: 3)
-    barrier = threading.Barrier(3, timeout=20)
-    assert map_all(lambda unit: barrier.wait() >= 0, list(range(6)), seconds=0.01) == [True] * 6
+def test_on_a_cluster_that_does_not_see_the_store_the_work_stays_here(cluster, monkeypatch, caplog):
+    monkeypatch.setattr(machines, "blind_machines", lambda: ("other (10.0.0.2)",))
+    ray_data._see_the_store.cache_clear()
+    try:
+        for _ in range(2):
+            results = results_of(Loaded, [1, 2, 3])
+            assert {process for *_, process in results} == {os.getpid()}
+    finally:
+        ray_data._see_the_store.cache_clear()
+    assert caplog.text.count("Only this machine of the cluster works") == 1
 
 
 def test_little_work_starts_no_ray():
     program = (
-        "import sys; from tasks.compute.ray_data import map_units; "
-        "print(map_units(abs, [-1, 2], seconds=1.0, done=abs), 'ray' in sys.modules)"
+        "import sys; from tasks.compute.ray_data import each; "
+        "print(list(each(lambda _: abs, [-1, 2], seconds=1.0)), 'ray' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -106,7 +108,7 @@ def test_little_work_starts_no_ray():
 @places
 def test_an_error_of_a_unit_is_raised_as_it_is(ray_session, seconds):
     with pytest.raises(FileNotFoundError, match="/nowhere"):
-        map_all(open, ["/nowhere"], seconds=seconds)
+        results_of(of(open), ["/nowhere"], seconds=seconds)
 
 
 @pytest.mark.slow
@@ -121,7 +123,7 @@ def test_the_first_unit_that_fails_counts_and_the_rest_are_left(ray_session, tmp
             raise ValueError("the second")
 
     with pytest.raises(ValueError, match="the first"):
-        map_all(work, list(range(300)))
+        results_of(of(work), range(300))
     time.sleep(1)
     begun = len(list(tmp_path.iterdir()))
     assert begun < 150
@@ -130,50 +132,44 @@ def test_the_first_unit_that_fails_counts_and_the_rest_are_left(ray_session, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [map_all, lambda work, units: map_loaded(lambda _: work, units)])
-def test_a_unit_whose_worker_is_lost_is_done_again(cluster, tmp_path, run):
+def test_a_unit_whose_worker_is_lost_is_done_again(ray_session, tmp_path):
     def work(unit):
         if unit == 2 and not (tmp_path / "lost").exists():
             (tmp_path / "lost").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return unit
 
-    assert run(work, [0, 1, 2, 3]) == [0, 1, 2, 3]
+    assert results_of(of(work), [0, 1, 2, 3]) == [0, 1, 2, 3]
     assert (tmp_path / "lost").exists()
 
 
-def test_a_plan_ends_beside_training_workers_and_says_nothing(ray_session, capfd, monkeypatch):
+def test_work_ends_beside_training_workers_and_says_nothing(ray_session, capfd):
     """They take half of the CPUs of a small Ray, and keep them."""
     import ray
 
-    monkeypatch.setattr(ray_data.logger, "propagate", False)  # another library may print it
     half = ray.cluster_resources()["CPU"] / 2
     group = ray.util.placement_group([{"CPU": half / 2}] * 2)
     ray.get(group.ready())
     capfd.readouterr()
     try:
-        assert map_all(abs, [-1, -2, -3]) == [1, 2, 3]
+        assert results_of(of(abs), [-1, -2, -3]) == [1, 2, 3]
     finally:
         ray.util.remove_placement_group(group)
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
-    ("address", "cores", "seconds", "is_worth_it"),
+    ("cores", "seconds", "is_worth_it"),
     [
-        (None, 1, MUCH, False),
-        (None, 2, 1.9 * ray_data.START, False),
-        (None, 2, 2.1 * ray_data.START, True),
-        (None, 64, 1.1 * ray_data.START, True),
-        ("10.0.0.1:6379", 1, 1.0, False),
-        ("10.0.0.1:6379", 1, 60.0, True),
+        (1, MUCH, False),
+        (2, 1.9 * ray_data.START, False),
+        (2, 2.1 * ray_data.START, True),
+        (64, 1.1 * ray_data.START, True),
     ],
 )
-def test_a_plan_is_worth_a_start_that_takes_less_than_it_saves(
-    monkeypatch, address, cores, seconds, is_worth_it
+def test_ray_is_worth_a_start_that_takes_less_than_it_saves(
+    ray_session, monkeypatch, cores, seconds, is_worth_it
 ):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if address:
-        monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setattr(joblib, "cpu_count", lambda: cores)
-    assert ray_data._is_worth_a_plan(seconds) == is_worth_it
+    [process] = results_of(of(lambda unit: os.getpid()), [0], seconds=seconds)
+    assert (process != os.getpid()) == is_worth_it

@@ -77,12 +77,8 @@ def test_units_are_row_groups_or_parts_of_long_ones(tmp_path, monkeypatch, row_g
     places = places_of(found.images)
     cut = units.cut(found.files, places, found.images["bytes"].to_pylist())
     assert len(cut) > 2
-    assert max(unit.rows for unit in cut) <= 90
-    read = [
-        data
-        for unit in cut
-        for data in found.files.read(places[unit.first : unit.first + unit.rows])
-    ]
+    assert max(unit.stop - unit.start for unit in cut) <= 90
+    read = [data for unit in cut for data in found.files.read(places[unit])]
     assert read == images
     assert found.images["label"].to_pylist() == labels
     some = [3, 99, 100, 229]
@@ -251,7 +247,7 @@ def test_a_file_before_a_folder_of_nearly_its_name_comes_first(tmp_path):
     assert [image["file"] for image in rows(tmp_path, "folders")] == sorted(names)
 
 
-def test_units_of_files_are_as_many_as_spread_well_and_know_their_size(tmp_path, monkeypatch):
+def test_units_of_files_are_as_many_as_spread_well(tmp_path, monkeypatch):
     names = [f"a/{number:03}" for number in range(900)]
     write_files(tmp_path / "data", {name: bytes(n + 1) for n, name in enumerate(names)})
     monkeypatch.setattr(units, "WORTH_ROWS", 3)
@@ -259,8 +255,7 @@ def test_units_of_files_are_as_many_as_spread_well_and_know_their_size(tmp_path,
     places, sizes = places_of(found.images), found.images["bytes"].to_pylist()
     cut = units.cut(found.files, places, sizes)
     assert len(cut) == 300
-    assert [unit.first for unit in cut] == [3 * n for n in range(300)]
-    assert sum(unit.bytes for unit in cut) == sum(range(1, 901))
+    assert cut == [slice(3 * n, 3 * n + 3) for n in range(300)]
     monkeypatch.setattr(units, "UNITS", 30)
     assert len(units.cut(found.files, places, sizes)) == 30
 

@@ -238,7 +238,7 @@ def test_actors_write_the_same_file(toy, folder, tmp_path, monkeypatch, ray_sess
     here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
     predict(toy.older, source(folder), here, Store(tmp_path / "store"))
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
-    monkeypatch.setattr(asked, "SECONDS_PER_IMAGE", asked.SECONDS_PER_PROGRAM)
+    monkeypatch.setattr(asked, "SECONDS_PER_IMAGE", 2 * asked.SECONDS_PER_PROGRAM)
     predict(toy.older, source(folder), there, Store(tmp_path / "store"))
     assert here.read_bytes() == there.read_bytes()
 
