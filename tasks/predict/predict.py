@@ -143,7 +143,8 @@ def _answered(
         logger.warning("%s was registered with other libraries: %s.", name, ", ".join(differing))
     places = [source.places[image] for image in images]
     lots = [image_facts.lot(source.paths[image], None) for image in images]
-    features = [image_facts.has_features(lot, len(source.places)) for lot in lots]
+    size = image_facts.WITH_FEATURES
+    features = [image_facts.is_sampled(lot, len(source.places), size) for lot in lots]
     key = _key(registered, source, places, features)
     with store.lock(NAME, key):
         scratch = store.scratch(NAME, key)
