@@ -27,7 +27,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Artifact
-from tasks.compute.asked import ask, embeddings_of, probabilities_of
+from tasks.compute.asked import ask, rows_of
 from tasks.data import package, review_list
 from tasks.data.champion import Registered
 from tasks.predict.inputs import Source, open_source
@@ -153,20 +153,18 @@ def _choose(
     count: int,
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The rows of the chosen images, but for their content; and how many images there are."""
-    title = registered.version.title
     rows: list[dict[str, Any]] = []
     embeddings, probabilities = [], []
     folder, features = run.store.runs.temporary(run.id), [True] * len(source.places)
     with console.counted("select", len(source.places)) as shown:
-        answered = ask(registered.package, source.files, source.places, folder, shown, features)
-    for some in answered:
-        paths = source.paths[len(rows) :]
-        sha256, labels = some["sha256"].to_pylist(), some["label"].to_pylist()
-        rows += map(_row, paths, sha256, labels, count_from(len(rows)))
-        labelled = some.filter(some["label"].is_valid())
-        if len(labelled):
-            embeddings.append(embeddings_of(labelled, title))
-            probabilities.append(probabilities_of(labelled))
+        for some in ask(registered.package, source.files, source.places, folder, shown, features):
+            paths = source.paths[len(rows) :]
+            sha256, labels = some["sha256"].to_pylist(), some["label"].to_pylist()
+            rows += map(_row, paths, sha256, labels, count_from(len(rows)))
+            labelled = some.filter(some["label"].is_valid())
+            if len(labelled):
+                embeddings.append(rows_of(labelled, "features"))
+                probabilities.append(rows_of(labelled, "probabilities"))
     answered_rows = [row for row in rows if row["proposed"] is not None]
     if not answered_rows:
         raise ValueError("None of the images can be classified.")

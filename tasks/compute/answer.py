@@ -9,8 +9,8 @@ The question has a row for each image: `file` (relative to a folder, as bytes), 
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
 `root` of the files, and the `image_column` of Parquet files among them. The program answers the
 rows from FIRST to before END, and goes on after those that are answered. It writes Parquet files
-into the folder ANSWERS, whose names sort in the order of the rows. With `calls` in the question, it
-also measures how long the package takes for a single image, and writes `time.json`.
+into the folder ANSWERS, as `file_of` names them. With `calls` in the question, it also measures how
+long the package takes for a single image, and writes `time.json`.
 
 `-I` keeps this clone off `sys.path`; what an editable installation adds is removed here.
 """
@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import cycle, groupby
@@ -29,7 +29,6 @@ from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -61,8 +60,8 @@ def main(question: Path, answers: Path, threads: int, first: int, end: int) -> N
     asked = pq.read_table(question, memory_map=True)
     told = json.loads(asked.schema.metadata[b"question"])
     models = _load(Path(told["package"]), threads)
-    while found := [*answers.glob(f"{first:010}-*.parquet")]:
-        first += int(found[0].stem.split("-")[1])
+    while (file := file_of(answers, first)).exists():
+        first += pq.read_metadata(file).num_rows
     files = ImageFiles(Path(told["root"]), told["image_column"])
     answer = partial(_answer, models, told["classes"], asked, answers)
     for _ in prefetch(answer, batches(files, asked, first, end), len(models) + 1, len(models)):
@@ -71,6 +70,11 @@ def main(question: Path, answers: Path, threads: int, first: int, end: int) -> N
         _, images = next(batches(files, asked, 0, end))
         timed = time_calls(models[0][0].predict, [data for data, _ in images], *told["calls"])
         (answers / "time.json").write_text(json.dumps(timed))
+
+
+def file_of(answers: Path, first: int) -> Path:
+    """The file with the answers for a batch, which begins with a row."""
+    return answers / f"{first:010}.parquet"
 
 
 def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
@@ -103,34 +107,30 @@ def batches(
     Yields:
         The row of the first image, and the images.
     """
-    while first < end:
-        until = min(first - first % SLICE + SLICE, end)
-        batch, size = list[Image](), 0
-        for data, error in _read(files, asked.slice(first, until - first)):
-            if batch and (len(batch) == MAX_ROWS or size + len(data) > MAX_BYTES):
-                yield first, batch
-                first, batch, size = first + len(batch), [], 0
-            batch.append((data, error))
-            size += len(data)
-        yield first, batch
-        first = until
+    batch, size = list[Image](), 0
+    for row, image in enumerate(_read(files, asked.slice(first, end - first)), first):
+        size += len(image[0])
+        if batch and (row % SLICE == 0 or len(batch) == MAX_ROWS or size > MAX_BYTES):
+            yield row - len(batch), batch
+            batch, size = [], len(image[0])
+        batch.append(image)
+    if batch:
+        yield end - len(batch), batch
 
 
 def _read(files: "ImageFiles", rows: pa.Table) -> Iterator[Image]:
     names = map(os.fsdecode, rows["file"].to_pylist())
     places = zip(names, rows["row"].to_pylist(), strict=True)
-    for _, group in groupby(places, key=itemgetter(0)):
+    for _, of_file in groupby(places, key=itemgetter(0)):
         try:
-            for data in files.read(group):
-                yield data, None
-        except OSError as error:  # one file that cannot be read does not stop the others
+            yield from ((data, None) for data in files.read(of_file))
+        except OSError as error:  # one image that cannot be read does not stop the others
             yield b"", error.strerror or str(error)
-            yield from ((b"", error.strerror or str(error)) for _ in group)
 
 
 def _answer(
     models: Sequence[tuple[Any, Any]],
-    classes: Sequence[str],
+    classes: list[str],
     asked: pa.Table,
     answers: Path,
     batch: tuple[int, Sequence[Image]],
@@ -144,7 +144,7 @@ def _answer(
         predict = getattr(model.unwrap_python_model(), "predict_with_features", predict)
     with use():
         answered = [*answers_of(predict, [data for data, _ in images])]
-    file = answers / f"{first:010}-{len(images):03}.parquet"
+    file = file_of(answers, first)
     pq.write_table(_as_table(images, answered, wanted, classes), file.with_suffix(".partial"))
     file.with_suffix(".partial").rename(file)
 
@@ -177,25 +177,22 @@ def answers_of(predict: Predict, images: Sequence[bytes]) -> Iterator[Answer]:
 
 
 def _as_table(
-    images: Sequence[Image],
-    answers: Iterable[Answer],
-    wanted: Sequence[bool],
-    classes: Sequence[str],
+    images: Sequence[Image], answers: Sequence[Answer], wanted: Sequence[bool], classes: list[str]
 ) -> pa.Table:
     """The answers for some images as `asked.ask` gives them."""
     labels, by_class, accepted, refused, features = zip(*answers, strict=True)
-    of_classes, zeros = itemgetter(*classes), (0.0,) * len(classes)
-    probabilities = np.array([of_classes(row) if row else zeros for row in by_class], np.float32)
     errors = [ours or theirs for (_, ours), theirs in zip(images, refused, strict=True)]
     digests = [None if error else hashlib.sha256(data).hexdigest() for data, error in images]
+    probabilities = [row and [row[name] for name in classes] for row in by_class]
     kept = [row if is_wanted else None for row, is_wanted in zip(features, wanted, strict=True)]
+    floats = pa.list_(pa.float32())
     return pa.table(
         {
             "label": pa.array(labels, pa.string()),
-            "probabilities": pa.FixedSizeListArray.from_arrays(probabilities.ravel(), len(classes)),
+            "probabilities": pa.array(probabilities, floats),
             "accepted": pa.array(accepted, pa.bool_()),
             "error": pa.array(errors, pa.string()),
-            "features": pa.array(kept, pa.list_(pa.float32())),
+            "features": pa.array(kept, floats),
             "sha256": pa.array(digests, pa.string()),
         }
     )

@@ -32,6 +32,8 @@ THREADS = 1
 # What Ray costs before any work, in seconds, on two cores: a local Ray starts (3 to 8), then Ray
 # Data is imported and its workers start (3).
 START = 8.0
+# What a network takes for an image on a core, very roughly; it only decides where the work is done.
+SECONDS_PER_IMAGE = 0.02
 # A block costs Ray Data about 10 ms of a core, so its work should last longer, but be short enough
 # to show progress and to lose little with a lost worker. With little work in all, each worker still
 # gets several blocks, so that the workers end at about the same time.

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.compute import answer, asked
-from tasks.compute.asked import ask, embeddings_of, other_versions, probabilities_of
+from tasks.compute.asked import ask, other_versions, rows_of
 from tasks.data.reading import ImageFiles
 from tasks.promote.package import write_package
 from tests.tasks.toy_data import write_files
@@ -51,7 +51,7 @@ def test_it_says_what_a_plain_loop_says_of_files_and_of_rows(model, package, ima
     wanted = [row == 3 for row in range(ROWS)]
     answers = pa.concat_tables(ask(package, files, places, tmp_path, shown.append, wanted))
     expected = plain_probabilities(model, pixels(ROWS), ROWS)
-    assert np.abs(probabilities_of(answers) - expected).max() < 1e-6
+    assert np.abs(rows_of(answers, "probabilities") - expected).max() < 1e-6
     assert answers["label"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
     assert answers["sha256"].to_pylist() == [hashlib.sha256(data).hexdigest() for data in encoded]
     assert answers["error"].null_count == answers["accepted"].null_count == ROWS
@@ -65,12 +65,11 @@ def test_a_call_that_was_ended_goes_on_and_the_answers_are_the_same(
     files, places, _ = images
     once = pa.concat_tables(ask(package, files, places, tmp_path))
     [file] = (tmp_path / asked.ANSWERS).iterdir()
-    pq.write_table(pq.read_table(file).slice(0, 7), file.with_stem("0000000000-007"))
-    file.unlink()
+    pq.write_table(pq.read_table(file).slice(0, 7), file)
     again = pa.concat_tables(ask(package, files, places, tmp_path))
     assert len([*(tmp_path / asked.ANSWERS).iterdir()]) == 2
     assert again["sha256"].to_pylist() == once["sha256"].to_pylist()
-    assert np.abs(probabilities_of(again) - probabilities_of(once)).max() < 1e-6
+    assert np.abs(rows_of(again, "probabilities") - rows_of(once, "probabilities")).max() < 1e-6
     monkeypatch.setattr(asked, "PROGRAM", tmp_path / "gone.py")
     with pytest.raises(ValueError, match="No such file"):
         [*ask(package, files, places, tmp_path / "new")]
@@ -156,22 +155,16 @@ def test_libraries_of_another_version_are_named(tmp_path):
     ]
 
 
-def answers(features):
-    columns = {
-        "probabilities": pa.FixedSizeListArray.from_arrays(pa.array([0.5, 0.5, 0.25, 0.75]), 2),
-        "features": pa.array(features, pa.list_(pa.float32())),
-    }
-    return pa.table(columns)
-
-
-def test_embeddings_and_probabilities_have_a_row_for_each_image():
-    batch = answers([[1, 2, 3], [4, 5, 6]])
-    assert embeddings_of(batch, "vit version 1").tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert probabilities_of(batch).tolist() == [[0.5, 0.5], [0.25, 0.75]]
-    assert embeddings_of(batch.slice(1), "vit version 1").tolist() == [[4, 5, 6]]
-    assert probabilities_of(batch.slice(1)).tolist() == [[0.25, 0.75]]
+def test_features_and_probabilities_have_a_row_for_each_image():
+    floats = pa.list_(pa.float32())
+    features = pa.array([[1, 2, 3], [4, 5, 6]], floats)
+    batch = pa.table({"features": features, "probabilities": [[0.5, 0.5], [0.25, 0.75]]})
+    assert rows_of(batch, "features").tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert rows_of(batch, "probabilities").tolist() == [[0.5, 0.5], [0.25, 0.75]]
+    assert rows_of(batch.slice(1), "features").tolist() == [[4, 5, 6]]
 
 
 def test_a_network_that_tells_no_embeddings_is_refused_in_a_sentence():
-    with pytest.raises(ValueError, match="custom version 2 does not tell the embeddings of images"):
-        embeddings_of(answers([None, None]), "custom version 2")
+    nothing = pa.table({"features": pa.array([None, None], pa.list_(pa.float32()))})
+    with pytest.raises(ValueError, match="The model does not tell the embeddings of images"):
+        rows_of(nothing, "features")
