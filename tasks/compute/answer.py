@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import cycle, groupby
@@ -33,6 +33,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tasks.data.reading import ImageFiles
 
 PROJECT = Path(__file__).absolute().parents[2]
@@ -40,14 +42,14 @@ PACKAGES = ("flows", "models", "retrain", "tasks")
 # The most that the package gets at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
 # A batch ends after so many rows, so that batches do not depend on where a program begins.
-SLICE = 16 * MAX_ROWS
+PART = 32 * MAX_ROWS
 
 # The bytes, and why the file of the image cannot be read; empty, or None if it can.
 Image = tuple[bytes, str | None]
 Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one with the answers
-# The label, the probabilities, whether the package accepts the label (None if it does not say), why
-# it refuses the image, and the features.
-Answer = tuple[str | None, Mapping[str, float] | None, bool | None, str | None, Any]
+# What a package may say of an image: the label, the probability of each class, whether it accepts
+# the label, and the features; or why it refuses the image.
+ANSWER = ["label", "probabilities", "accepted", "features", "error"]
 
 
 def main(question: Path, answers: Path, threads: int, first: int, end: int) -> None:
@@ -87,8 +89,7 @@ def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
     uses = [partial(torch.cuda.device, gpu) for gpu in range(torch.cuda.device_count())]
     for use in uses or [nullcontext]:
         with use():
-            # MLflow would search the installed libraries for half a second, to warn of other
-            # versions; `asked.other_versions` reports them.
+            # MLflow would search the installed libraries for half a second, to warn of others.
             model = mlflow.pyfunc.load_model(str(package), suppress_warnings=True)
             models.append((model, use))
     for name, module in list(sys.modules.items()):
@@ -110,7 +111,7 @@ def batches(
     batch, size = list[Image](), 0
     for row, image in enumerate(_read(files, asked.slice(first, end - first)), first):
         size += len(image[0])
-        if batch and (row % SLICE == 0 or len(batch) == MAX_ROWS or size > MAX_BYTES):
+        if batch and (row % PART == 0 or len(batch) == MAX_ROWS or size > MAX_BYTES):
             yield row - len(batch), batch
             batch, size = [], len(image[0])
         batch.append(image)
@@ -143,14 +144,14 @@ def _answer(
     if any(wanted):
         predict = getattr(model.unwrap_python_model(), "predict_with_features", predict)
     with use():
-        answered = [*answers_of(predict, [data for data, _ in images])]
+        answered = answers_of(predict, [data for data, _ in images])
     file = file_of(answers, first)
     pq.write_table(_as_table(images, answered, wanted, classes), file.with_suffix(".partial"))
     file.with_suffix(".partial").rename(file)
 
 
-def answers_of(predict: Predict, images: Sequence[bytes]) -> Iterator[Answer]:
-    """The answer for each image.
+def answers_of(predict: Predict, images: Sequence[bytes]) -> "pd.DataFrame":
+    """The `ANSWER` for each image; what a package does not say is missing.
 
     A package refuses a whole table if one image in it is bad. So the table is halved until the bad
     image is alone. Each good image goes through the network once, with as many others as possible.
@@ -159,38 +160,33 @@ def answers_of(predict: Predict, images: Sequence[bytes]) -> Iterator[Answer]:
     from mlflow.exceptions import MlflowException
 
     try:
-        predicted = predict(pd.DataFrame({"image": images}))
+        answers: pd.DataFrame = predict(pd.DataFrame({"image": images}))
+        return answers.reindex(columns=ANSWER).astype(object)
     except MlflowException as error:
         if error.error_code != "INVALID_PARAMETER_VALUE":
             raise
         if len(images) == 1:
-            yield None, None, None, " ".join(str(error).split()).removeprefix("row 0: "), None
-        else:
-            half = len(images) // 2
-            yield from answers_of(predict, images[:half])
-            yield from answers_of(predict, images[half:])
-        return
-    nothing = [None] * len(images)
-    accepted, features = (predicted.get(name, nothing) for name in ("accepted", "features"))
-    columns = (predicted["label"], predicted["probabilities"], accepted, nothing, features)
-    yield from zip(*columns, strict=True)
+            why = " ".join(str(error).split()).removeprefix("row 0: ")
+            return pd.DataFrame({"error": [why]}).reindex(columns=ANSWER).astype(object)
+        half = len(images) // 2
+        return pd.concat([answers_of(predict, images[:half]), answers_of(predict, images[half:])])
 
 
 def _as_table(
-    images: Sequence[Image], answers: Sequence[Answer], wanted: Sequence[bool], classes: list[str]
+    images: Sequence[Image], answers: "pd.DataFrame", wanted: Sequence[bool], classes: list[str]
 ) -> pa.Table:
     """The answers for some images as `asked.ask` gives them."""
-    labels, by_class, accepted, refused, features = zip(*answers, strict=True)
-    errors = [ours or theirs for (_, ours), theirs in zip(images, refused, strict=True)]
+    answers = answers.where(answers.notna(), None)
+    errors = [ours or theirs for (_, ours), theirs in zip(images, answers["error"], strict=True)]
     digests = [None if error else hashlib.sha256(data).hexdigest() for data, error in images]
-    probabilities = [row and [row[name] for name in classes] for row in by_class]
-    kept = [row if is_wanted else None for row, is_wanted in zip(features, wanted, strict=True)]
+    rows = [row and [row[name] for name in classes] for row in answers["probabilities"]]
+    kept = [row if want else None for row, want in zip(answers["features"], wanted, strict=True)]
     floats = pa.list_(pa.float32())
     return pa.table(
         {
-            "label": pa.array(labels, pa.string()),
-            "probabilities": pa.array(probabilities, floats),
-            "accepted": pa.array(accepted, pa.bool_()),
+            "label": pa.array([*answers["label"]], pa.string()),
+            "probabilities": pa.array(rows, floats),
+            "accepted": pa.array([*answers["accepted"]], pa.bool_()),
             "error": pa.array(errors, pa.string()),
             "features": pa.array(kept, floats),
             "sha256": pa.array(digests, pa.string()),
@@ -223,10 +219,10 @@ def time_calls(
 
     turns, seconds = cycle(images), list[float]()
     for _ in range(warm_up):
-        [*answers_of(predict, [next(turns)])]
+        answers_of(predict, [next(turns)])
     while len(seconds) < fewest or (len(seconds) < most and sum(seconds) < enough):
         began = perf_counter()
-        [*answers_of(predict, [next(turns)])]
+        answers_of(predict, [next(turns)])
         seconds.append(perf_counter() - began)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {"seconds": seconds, "threads": torch.get_num_threads(), "device": device}

@@ -7,15 +7,13 @@ In a cluster, Ray runs programs if the images are many.
 
 import json
 import logging
-import math
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version as installed
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import sleep
@@ -23,7 +21,7 @@ from typing import IO, TYPE_CHECKING
 
 from retrain import atomic
 from tasks.compute import ray_data
-from tasks.compute.answer import SLICE, file_of
+from tasks.compute.answer import PART, file_of
 from tasks.data.package import classes_of
 from tasks.data.reading import ImageFiles, Place
 
@@ -37,7 +35,6 @@ logger = logging.getLogger(__name__)
 PROGRAM = Path(__file__).with_name("answer.py")
 ANSWERS, TIMES = "answers", "answers/time.json"
 LOOK = 0.1  # seconds between two looks at how far the program is
-MANY = 2 * SLICE  # images, for which it is worth to start programs on the machines of a cluster
 ENVIRONMENT = {
     "RETRAIN_LOG_PREDICTIONS": "",  # what is asked here is no request to a server
     # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
@@ -83,22 +80,20 @@ def ask(
     import pyarrow.parquet as pq
     from joblib import cpu_count
 
-    if differing := other_versions(package):
-        logger.warning("The package was made with other libraries: %s.", ", ".join(differing))
     package, folder = package.absolute(), folder.absolute()  # the program runs in another folder
     answers, question = folder / ANSWERS, folder / "question.parquet"
     answers.mkdir(parents=True, exist_ok=True)
     running: Iterator[object]
-    if len(places) > MANY and ray_data.has_cluster():
+    if len(places) > PART and ray_data.has_cluster():
         package = _where_all_see_it(package, folder)
-        parts = _parts(len(places), ray_data.cpus())
+        bounds = pairwise([*range(0, len(places), PART), len(places)])
         seconds = len(places) * ray_data.SECONDS_PER_IMAGE
 
         def run(part: tuple[int, int]) -> None:  # with a core, or a GPU of its own
             for _ in _run(question, answers, 1, part):
                 pass
 
-        running = ray_data.each(lambda _: run, parts, seconds=seconds, on_gpus=True)
+        running = ray_data.each(lambda _: run, [*bounds], seconds=seconds, on_gpus=True)
     else:
         running = _run(question, answers, cpu_count(), (0, len(places)))
     _write(question, package, files, places, features, calls)
@@ -149,12 +144,6 @@ def _write(
         pq.write_table(described, aside)
 
 
-def _parts(rows: int, count: int) -> list[tuple[int, int]]:
-    """Cuts rows into parts, for a program each: the first row, and the one after the last."""
-    size = math.ceil(rows / count / SLICE) * SLICE
-    return [(first, min(first + size, rows)) for first in range(0, rows, size)]
-
-
 def start_ahead() -> None:
     """Starts a program for the next question, which imports its libraries meanwhile."""
     if not _waiting:
@@ -198,21 +187,6 @@ def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> 
             message = errors.read().decode(errors="replace").strip()
             logger.error("The package's process ended with %s:\n%s", program.returncode, message)
             raise ValueError((message.splitlines() or [f"exit code {program.returncode}"])[-1])
-
-
-def other_versions(package: Path) -> list[str]:
-    """The libraries whose installed version differs from the one a package was made with."""
-    differing = []
-    for line in (package / "requirements.txt").read_text(encoding="utf-8").splitlines():
-        name, equals, recorded = line.strip().partition("==")
-        if equals:
-            try:
-                current = installed(name).partition("+")[0]
-            except PackageNotFoundError:
-                current = "missing"
-            if current != recorded:
-                differing.append(f"{name} {recorded} (here {current})")
-    return differing
 
 
 def rows_of(answers: "pa.Table", column: str) -> "NDArray[np.float32]":

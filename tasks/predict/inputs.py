@@ -33,8 +33,9 @@ class Source:
 
     def state(self) -> str:
         """Another text after a file of the input has changed."""
-        files = sorted(path for path in self.files.root.rglob("*") if path.is_file())
-        stats = [(str(path), path.stat()) for path in files]
+        root = self.files.root
+        paths = sorted(path for path in root.rglob("*") if path.is_file())
+        stats = [(str(path.relative_to(root)), path.stat()) for path in paths]
         return digest_of([(path, st.st_ino, st.st_size, st.st_mtime_ns) for path, st in stats])
 
 

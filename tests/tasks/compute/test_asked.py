@@ -4,7 +4,6 @@ import hashlib
 import json
 import subprocess
 import sys
-from importlib.metadata import version
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.compute import answer, asked
-from tasks.compute.asked import ask, other_versions, rows_of
+from tasks.compute.asked import ask, rows_of
 from tasks.data.reading import ImageFiles
 from tasks.promote.package import write_package
 from tests.tasks.toy_data import write_files
@@ -88,6 +87,22 @@ def test_a_bad_image_and_a_file_that_is_gone_are_errors_of_their_rows(package, i
     assert [label is None for label in answers["label"].to_pylist()] == [False, True, True, False]
 
 
+@pytest.mark.slow
+def test_the_machines_of_a_cluster_give_the_same_answers_to_the_bit(
+    package, images, tmp_path, monkeypatch, ray_session
+):
+    import ray
+
+    files, places, _ = images
+    many = places * (answer.PART // ROWS + 1)
+    here = pa.concat_tables(ask(package, files, many, tmp_path / "here"))
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    there = pa.concat_tables(ask(package, files, many, tmp_path / "there"))
+    assert (tmp_path / "there/package").exists()  # for all machines
+    assert len(there) == len(many)
+    assert there == here
+
+
 def test_a_single_image_is_timed_when_that_is_asked(package, images, tmp_path):
     files, places, _ = images
     [*ask(package, files, places, tmp_path, calls=(1, 2, 5, 0.0))]
@@ -97,7 +112,7 @@ def test_a_single_image_is_timed_when_that_is_asked(package, images, tmp_path):
 def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_path, monkeypatch):
     monkeypatch.setattr(answer, "MAX_ROWS", 3)
     monkeypatch.setattr(answer, "MAX_BYTES", 10)
-    monkeypatch.setattr(answer, "SLICE", 6)
+    monkeypatch.setattr(answer, "PART", 6)
     sizes = [1, 1, 1, 1, 6, 6, 20, 1]
     write_files(tmp_path, {str(row): b"x" * size for row, size in enumerate(sizes)})
     names = [str(row).encode() for row in range(len(sizes))]
@@ -109,16 +124,6 @@ def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_pat
 
     assert lengths(0, 8) == [[1, 1, 1], [1, 6], [6], [20], [1]]
     assert lengths(0, 6) + lengths(6, 8) == lengths(0, 3) + lengths(3, 8) == lengths(0, 8)
-
-
-def test_parts_for_several_programs_begin_where_a_batch_does():
-    assert asked._parts(10 * answer.SLICE + 1, 4) == [
-        (0, 3 * answer.SLICE),
-        (3 * answer.SLICE, 6 * answer.SLICE),
-        (6 * answer.SLICE, 9 * answer.SLICE),
-        (9 * answer.SLICE, 10 * answer.SLICE + 1),
-    ]
-    assert asked._parts(5, 4) == [(0, 5)]
 
 
 def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp_path):
@@ -144,15 +149,6 @@ def test_the_calls_that_are_timed_are_the_fewest_or_fill_a_time(monkeypatch):
     assert timed(7, 2, 50, 0.0) == [0.1, 0.2]
     assert timed(0, 1, 50, 0.6) == [0.3, 0.4]
     assert timed(0, 1, 2, 100.0) == [0.5, 0.6]
-
-
-def test_libraries_of_another_version_are_named(tmp_path):
-    lines = [f"numpy=={version('numpy')}", "pandas==1.0", "nobody-has-this==3"]
-    (tmp_path / "requirements.txt").write_text("\n".join(lines))
-    assert other_versions(tmp_path) == [
-        f"pandas 1.0 (here {version('pandas')})",
-        "nobody-has-this 3 (here missing)",
-    ]
 
 
 def test_features_and_probabilities_have_a_row_for_each_image():

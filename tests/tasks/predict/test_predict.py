@@ -19,7 +19,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
-from tasks.compute import answer, asked, ray_data
+from tasks.compute import answer, asked
 from tasks.data import package
 from tasks.data.champion import Registered
 from tasks.predict.inputs import Source, open_source
@@ -238,19 +238,6 @@ def test_the_answers_for_a_file_that_has_changed_are_not_taken(folder):
     assert source(folder).state() == before
     (folder / "00.png").write_bytes((folder / "00.png").read_bytes())
     assert source(folder).state() != before
-
-
-def test_actors_write_the_same_file(toy, folder, tmp_path, monkeypatch, ray_session):
-    import ray
-
-    monkeypatch.setattr(asked, "PROGRAM", Path(answer.__file__))  # as it is for an actor
-    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
-    predict(toy.older, source(folder), here, Store(tmp_path / "store"))
-    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
-    monkeypatch.setattr(asked, "MANY", 0)
-    monkeypatch.setattr(ray_data, "SECONDS_PER_IMAGE", 1.0)
-    predict(toy.older, source(folder), there, Store(tmp_path / "store"))
-    assert here.read_bytes() == there.read_bytes()
 
 
 def test_a_sample_has_the_facts_and_features_of_images_that_have_a_label(toy, folder, tmp_path):
