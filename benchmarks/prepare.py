@@ -46,7 +46,7 @@ from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.step import Workspace
 from retrain.store import Artifact
-from retrain.workload import Checks, Data, Images
+from retrain.workload import Checks, Data, Gate, Images
 from tasks.compute.ray_data import each
 from tasks.data import index
 from tasks.data.shards import open_prepared
@@ -115,7 +115,7 @@ def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, ta
     pq.write_table(found.images, root / index.FILE)
     pulled = Artifact("pull", "", "", root, {"image_column": found.files.image_column})
     space = _workspace(root / f"validated-{images.size}")
-    facts = validate(DATA, Checks(min_images_per_class=1), pulled, space)
+    facts = validate(DATA, Checks(min_images_per_class=1), Gate(), pulled, space)
     count = sum(facts["rows"].values())
     validated = Artifact("validate", "", "", space.folder, facts)
     paths = sorted((root / "data").rglob("*.*"))

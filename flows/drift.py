@@ -96,14 +96,14 @@ def _sample(
     """A sample of the images of a place; without a place, what the version was evaluated on.
 
     Raises:
-        ValueError: There are none, or the store has lost them.
+        ValueError: There are none, or none were kept.
     """
     if place is None:
         reference = find_reference(run.project, model)
         if reference is None:
             raise ValueError(
-                f"The store has lost what {model.title} was evaluated on: name other images with "
-                "--reference, such as the input of an earlier time."
+                f"Nothing was kept of what {model.title} was tested on, as it is at a promotion: "
+                "name other images with --reference, such as the input of an earlier time."
             )
         return reference
     with predict.fetched(run, place) as root:

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.markup import escape
 
 from flows.pages import publish
@@ -83,36 +81,26 @@ def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[st
         UsageError: A folder of `logs` does not exist, or has something else.
     """
     content = tracking.read_artifact(project, model.run_id, "evaluate/classes.json")
-    known = labels.read(project, model.name)
+    known, every = labels.read(project, model.name), answers.read(project, model.name, logs)
     found = measure(
-        answers.read(project, model.name, logs, answers.by(model)),
+        every[every["weights"] == model.weights],
         known,
         model.metrics,
         json.loads(content)["classes"] if content else [],
         load_section(project.params, model.name, Production),
         model.min_confidence,
     )
-    judged = found["worse"] is not None
-    return found | {"instead": None if judged else _earlier(project, model, logs, known)}
-
-
-def _earlier(
-    project: Project, model: ModelVersion, logs: Sequence[Path], known: pa.Table
-) -> int | None:
-    """The newest version before one that has enough labels for a verdict.
-
-    Where labels come later than the next champion, no champion ever has them.
-    """
-    is_labelled = pc.field("sha256").isin(known["sha256"].combine_chunks())
-    answered = answers.read(project, model.name, logs, is_labelled)
-    counted = answered.group_by("weights").aggregate([("sha256", "count_distinct")])
-    images = {row["weights"]: row["sha256_count_distinct"] for row in counted.to_pylist()}
-    enough = (
+    if found["worse"] is not None:
+        return found | {"instead": None}
+    # Where labels come later than the next champion, no champion ever has enough of them.
+    labelled = every[every["sha256"].isin(known.index)]
+    images = labelled.groupby("weights")["sha256"].nunique()
+    earlier = (
         version.version
         for version in versions.every_of(project, model.name)
         if version.version < model.version and images.get(version.weights, 0) >= MIN_IMAGES
     )
-    return next(enough, None)
+    return found | {"instead": next(earlier, None)}
 
 
 def _instead(name: str, found: Mapping[str, Any]) -> str:

@@ -8,17 +8,17 @@ which runs first if they are not in the store.
 """
 
 from collections import Counter
-from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from rich.markup import escape
 
 from flows import predict
 from flows.pages import page, publish
 from flows.suspects import suspects
-from retrain.digests import sha256_of
+from retrain.digests import digest_of
 from retrain.errors import UsageError
 from retrain.flow import flow
 from retrain.params import load_workload
@@ -62,24 +62,21 @@ def select(
     project = find_project()
     registered = Registered(project, check(project, workload, input, count))
     with publish.begun(project, "select", workload) as run:
-        here = run.store.runs.temporary(run.id)
         known = directions(np.load(_embeddings(run, workload), allow_pickle=False))
+        target = page.folder_of(project, workload)
         with predict.fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
             rows, counts = _choose(run, registered, source, known, count)
-            places = [source.places[row["row"]] for row in rows]
-            images = review_list.with_images(source.files, places, rows)
-            review_list.write(here, images)
-        target = page.folder_of(project, workload)
-        name = f"select-{sha256_of(here / review_list.FILE)[:8]}"  # of this list alone
-        review_list.write_for_people(
-            here,
-            target,
-            name,
-            project.root,
-            registered.version.title,
-            [*package.classes_of(registered.package)],
-        )
+            name = f"select-{digest_of(rows)[:8]}"  # of this list alone
+            review_list.write(
+                rows,
+                source.files,
+                target,
+                name,
+                project.root,
+                registered.version.title,
+                [*package.classes_of(registered.package)],
+            )
         document = run.document(
             workload=workload,
             input=input,
@@ -152,38 +149,35 @@ def _choose(
     known: "NDArray[np.float32]",
     count: int,
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The rows of the chosen images, but for their content; and how many images there are."""
-    rows: list[dict[str, Any]] = []
-    embeddings, probabilities = [], []
+    """The rows of the chosen images, the most useful first; and how many images there are."""
     folder, features = run.store.runs.temporary(run.id), [True] * len(source.places)
-    with console.counted("select", len(source.places)) as shown:
-        for some in ask(registered.package, source.files, source.places, folder, shown, features):
-            paths = source.paths[len(rows) :]
-            sha256, labels = some["sha256"].to_pylist(), some["label"].to_pylist()
-            rows += map(_row, paths, sha256, labels, count_from(len(rows)))
-            labelled = some.filter(some["label"].is_valid())
-            if len(labelled):
-                embeddings.append(rows_of(labelled, "features"))
-                probabilities.append(rows_of(labelled, "probabilities"))
-    answered_rows = [row for row in rows if row["proposed"] is not None]
-    if not answered_rows:
+    with console.counted("select", len(source.places)) as show:
+        tables = [*ask(registered.package, source.files, source.places, folder, show, features)]
+    if not any(table["label"].null_count < len(table) for table in tables):
         raise ValueError("None of the images can be classified.")
-    new, answers = directions(np.concatenate(embeddings)), np.concatenate(probabilities)
+    every = pa.concat_tables(tables)
+    answers = every.filter(every["label"].is_valid())
+    images = np.flatnonzero(every["label"].is_valid())
+    new, probabilities = directions(rows_of(answers, "features")), rows_of(answers, "probabilities")
     usual, distances = neighbours(known), nearest(new, known)
-    closest = float(np.quantile(usual, CLOSE))
-    chosen = []
-    for place in choose(answers, new, distances, count, closest).tolist():
-        distance = distances[place] / max(np.median(usual), 1e-12)
-        measured = {"confidence": answers[place].max(), "distance": distance}
-        chosen.append(answered_rows[place] | measured)
-    return chosen, {
-        "rows": len(rows),
-        "errors": len(rows) - len(answered_rows),
+    closest, middle = float(np.quantile(usual, CLOSE)), max(float(np.median(usual)), 1e-12)
+    rows = []
+    for chosen in choose(probabilities, new, distances, count, closest).tolist():
+        file, row = source.places[images[chosen]]
+        rows.append(
+            {
+                "why": review_list.TO_LABEL,
+                "path": source.paths[images[chosen]],
+                "file": file,
+                "row": row,
+                "sha256": answers["sha256"][chosen].as_py(),
+                "proposed": answers["label"][chosen].as_py(),
+                "confidence": float(probabilities[chosen].max()),
+                "distance": float(distances[chosen]) / middle,
+            }
+        )
+    return rows, {
+        "rows": len(every),
+        "errors": len(every) - len(answers),
         "near_duplicates": int((distances <= closest).sum()),
     }
-
-
-def _row(path: str, sha256: str | None, label: str | None, number: int) -> dict[str, Any]:
-    """What is known of an image; `row` is its number in the input."""
-    where = {"path": path, "file": path, "row": number, "sha256": sha256}
-    return where | {"why": review_list.TO_LABEL, "proposed": label}

@@ -25,27 +25,19 @@ def suspects(version: DataVersion) -> None:
     """Finds labels that are probably wrong, contradictions and outliers in a workload's data.
 
     Raises:
-        ValueError: There is no champion, or it does not tell the embeddings of images; or the data
-            cannot be read, or fails its checks.
-    """
-    champion = find_champion()  # before the work
-    data = pull(version)
-    checked = validate(data)
-    find_suspects(data, checked, embed_with_champion(champion, data, checked))
-
-
-def find_champion() -> Registered:
-    """The champion of the workload of the run.
-
-    Raises:
-        UsageError: There is none.
+        UsageError: There is no champion.
+        ValueError: It does not tell the embeddings of images; or the data cannot be read, or fails
+            its checks.
     """
     run = current_run()
-    champion = decisions.champion(run.project, run.workload.name)
+    name = run.workload.name
+    champion = decisions.champion(run.project, name)
     if champion is None:
-        name = run.workload.name
         raise UsageError(
             f"{name} has no champion yet, by whose embeddings images are compared: retrain train "
             f"{name}"
         )
-    return Registered(run.project, champion)
+    data = pull(version)
+    checked = validate(data)
+    embedded = embed_with_champion(Registered(run.project, champion), data, checked)
+    find_suspects(checked, embedded)

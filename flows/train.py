@@ -1,7 +1,6 @@
 """The flow `train`: pull > validate > preprocess > train > evaluate > gate > promote.
 
-For a head on embeddings, `embed` comes before `train`. For rules on slices of the test images,
-`slice` comes after `validate`, and `score_slices` after `evaluate`.
+For a head on embeddings, `embed` comes before `train`.
 
 retrain train vit
 prefect deployment run train/vit --watch
@@ -16,7 +15,6 @@ from retrain.runs import console, records
 from retrain.step import DataVersion, current_run
 from retrain.store import Artifact
 from tasks.data.champion import Start
-from tasks.data.slices import Slices
 from tasks.embed.step import embed
 from tasks.evaluate.champion import compare_classes, score_ahead, score_opponents
 from tasks.evaluate.step import evaluate
@@ -27,7 +25,6 @@ from tasks.gate.wording import too_few_images
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import Intent, promote
 from tasks.pull.step import data_version, pull
-from tasks.slice.step import score, slice_
 from tasks.train.start import find_start
 from tasks.train.step import train as train_network
 from tasks.validate.step import validate
@@ -44,18 +41,12 @@ def train(version: DataVersion) -> None:
     data = pull(version)
     checked = validate(data)
     compare_classes(checked)  # before hours of training, like the next one
-    divide(checked)
     images = prepare(data, checked)
     start = find_start(current_run().workload, current_run().project, images, data)
     score_before_training(data, checked, images, start)
     model = train_network(images, data, start)
-    scores = evaluate(model, images)
+    scores = evaluate(model, images, checked)
     decide(version, data, checked, model, scores)
-
-
-def divide(checked: Artifact) -> Artifact | None:
-    """Divides the test split by the columns that a workload asks for; None if it asks for none."""
-    return slice_(checked) if slice_.needed(current_run().workload) else None
 
 
 def prepare(data: Artifact, checked: Artifact) -> Artifact:
@@ -107,13 +98,11 @@ def decide(
     wanted, rows = run.workload.evaluate.min_precision, checked.facts["rows"]["val"]
     if sentence := shortfall(wanted, scores.facts["min_confidence"], rows):
         run.warn(sentence)
-    divided = divide(checked)
-    slices = Slices(divided, score(scores, divided)) if divided else Slices()
     intent = Intent(run.promote is not False, again=bool(run.promote))
     while True:
         champion, reference = score_opponents(data, checked, scores)
-        opponents = compare_with(scores, slices, champion, reference)
-        decision = gate(scores, opponents, slices)
+        opponents = compare_with(scores, champion, reference)
+        decision = gate(scores, opponents)
         try:
             promote(version, data, checked, model, scores, decision, intent)
             return

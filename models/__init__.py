@@ -37,7 +37,7 @@ them itself, and returns float32 logits (N, classes). Its `description` is a JSO
 import importlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,7 +171,9 @@ def load(folder: Path) -> Classifier:
     return Classifier(module.eval(), tuple(labels), images)
 
 
-def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> None:
+def take_weights(
+    network: "Network", folder: Path, labels: Sequence[str], make: Callable[[int], "Network"]
+) -> None:
     """Gives a new network the weights of a saved one.
 
     What there is for each class, such as a row of the last layer, is taken by the class's name; for
@@ -181,10 +183,13 @@ def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> Non
         network: The new network, which `build` made.
         folder: The folder of the saved network, which `save` wrote.
         labels: The class names of the new network.
+        make: Makes such a network for a number of classes, by which one learns what there is for
+            each class.
 
     Raises:
         ValueError: The saved network is another one.
     """
+    import torch
     from safetensors.torch import load_file
 
     saved = load_file(folder / WEIGHTS)
@@ -193,10 +198,14 @@ def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> Non
     rows, saved_rows = (
         [names.index(name) for name in shared] for names in (list(labels), saved_labels)
     )
-    for name, tensor in _weights_of(network).items():
+    weights, wider = _weights_of(network), {}
+    if list(labels) != saved_labels:
+        with torch.random.fork_rng(devices=[]):
+            wider = _weights_of(make(len(labels) + 1))
+    for name, tensor in weights.items():
         saved_tensor = saved.get(name)
         shape = None if saved_tensor is None else tuple(saved_tensor.shape)
-        per_class = tensor.shape[:1] == (len(labels),) and network.is_per_class(name)
+        per_class = name in wider and wider[name].shape != tensor.shape
         if per_class and shape == (len(saved_labels), *tensor.shape[1:]):
             tensor[rows] = saved_tensor[saved_rows]
         elif shape == tuple(tensor.shape):

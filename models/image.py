@@ -189,7 +189,7 @@ def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, i
     limit = Image.MAX_IMAGE_PIXELS or float("inf")
     try:
         is_heic = data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS
-        formats = (*FORMATS, "HEIF") if is_heic and _reads_heic() else FORMATS
+        formats = (*FORMATS, "HEIF") if is_heic and reads_heic() else FORMATS
         image: Image.Image = Image.open(io.BytesIO(data), formats=formats)
         width, height = image.size
         if width * height > limit:  # up to twice as many, Pillow only warns
@@ -204,7 +204,7 @@ def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, i
             width, height = height, width
         ImageOps.exif_transpose(image, in_place=True)
     except UnidentifiedImageError:
-        if is_heic and not _reads_heic():
+        if is_heic and not reads_heic():
             raise ValueError("HEIC, which needs a package: pip install pi-heif") from None
         raise ValueError(f"not an image ({', '.join(FORMATS)})" if data else "empty") from None
     except Exception as error:  # a decoder may raise anything for a broken file
@@ -213,7 +213,7 @@ def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, i
 
 
 @cache
-def _reads_heic() -> bool:
+def reads_heic() -> bool:
     """Whether Pillow reads HEIC, in this process from now on."""
     try:
         from pi_heif import register_heif_opener

@@ -116,11 +116,6 @@ class Network(nn.Module):
         )
         return list(next(lists, ()))
 
-    def is_per_class(self, name: str) -> bool:
-        """Whether a parameter may have an entry for each class: not one of the backbone."""
-        parts = [part for part, _ in self.classifier.named_children()]
-        return len(parts) < 2 or not name.startswith(f"classifier.{parts[0]}.")
-
     def depths(self) -> dict[str, int]:
         """Where in the network each parameter is, by its name.
 

@@ -219,15 +219,25 @@ def gpus() -> tuple[Gpu, ...]:
     if is_hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
         return ()
     answer = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader,nounits"],
+        ["nvidia-smi", "--query-gpu=uuid,name,compute_cap", "--format=csv,noheader,nounits"],
         capture_output=True,
         text=True,
     )
-    listed = []
+    listed: list[tuple[str, Gpu]] = []
     for line in answer.stdout.splitlines():
         # Without a driver or a GPU, a sentence; `[N/A]` for what a GPU does not tell.
         with suppress(ValueError):
-            name, capability = (field.strip() for field in line.rsplit(",", 1))
-            listed.append(Gpu(name, float(capability)))
-    # Only the driver resolves every form of a GPU's name, so they are counted, not selected.
-    return tuple(listed if visible is None else listed[: len(visible.split(","))])
+            uuid, name, capability = (field.strip() for field in line.split(", "))
+            listed.append((uuid, Gpu(name, float(capability))))
+    if os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":  # the fastest come first
+        listed.sort(key=lambda each: -each[1].capability)
+    if visible is None:
+        return tuple(gpu for _, gpu in listed)
+    chosen: list[Gpu] = []
+    for entry in visible.split(","):
+        by_number = entry.isdigit()
+        named = [gpu for uuid, gpu in listed if uuid.startswith(entry) and not by_number]
+        numbered = [gpu for _, gpu in listed[int(entry) :]] if by_number else []
+        # The part of a GPU has a name of its own.
+        chosen += (named or numbered or [gpu for _, gpu in listed[-1:] if not by_number])[:1]
+    return tuple(chosen)

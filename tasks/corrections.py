@@ -3,32 +3,30 @@
 People fill in what `tasks/data/review_list.py` writes: each image is known by its file, its row
 there, and its SHA-256. All is checked before anything changes. Images of the data stay as they are:
 `tasks/data/corrections.py` says where their labels go. Images that are not in the data yet are
-copied into the folder of their class.
+copied into the folder of their class, under the name of the copy beside the review list: their
+SHA-256.
 """
 
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from retrain import atomic
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.workload import Data
 from tasks.data import corrections
-from tasks.data.index import IMAGE_SUFFIXES, Index, build
-from tasks.data.reading import ImageFiles
+from tasks.data.index import Index, build
 from tasks.data.review_list import CORRECTED, IMAGES, TO_LABEL
 from tasks.data.splits import label_of
 
 NEEDED = ("why", "path", "file", "row", "sha256")
-CONTROLS = (CORRECTED, "label")  # the second is that of tasks of earlier versions
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,6 @@ class Correction:
     sha256: str
     label: str
     is_new: bool
-
-    @property
-    def place(self) -> tuple[str, int, str]:
-        """Where the image was, and what it is."""
-        return self.file, self.row, self.sha256
 
 
 @dataclass(frozen=True)
@@ -88,28 +81,23 @@ def read(file: Path) -> list[Correction]:
     """
     if not file.is_file():
         raise UsageError(f"{file}: there is no such file.")
-    found: dict[Correction, None] = {}
-    labels: dict[str, str] = {}
     try:
-        for row, value in (_tasks if file.suffix.lower() == ".json" else _rows)(file):
-            if (label := label_of(value)) is None:
-                continue
-            why, path, place, number, digest = (row[name] for name in NEEDED)
-            if not corrections.SHA256.fullmatch(digest):
-                raise ValueError(f"{digest!r} is no SHA-256")
-            if labels.setdefault(digest, label) != label:
-                raise UsageError(f"{path} is labelled {labels[digest]} and {label}: decide on one.")
-            found[Correction(path, place, int(number), digest, label, why == TO_LABEL)] = None
+        rows = [*(_tasks if file.suffix.lower() == ".json" else _rows)(file)]
+        found = [_correction(row, label) for row, value in rows if (label := label_of(value))]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise UsageError(
             f"{file} cannot be read: {reason}. It should be an export of Label Studio in its "
             "format JSON, JSON-MIN or CSV, or a CSV file with the columns "
             f"{', '.join((*NEEDED, CORRECTED))}."
         ) from None
-    return [*found]
+    labels: dict[str, str] = {}
+    for each in found:
+        if labels.setdefault(each.sha256, each.label) != each.label:
+            raise UsageError(
+                f"{each.path} is labelled {labels[each.sha256]} and {each.label}: decide on one."
+            )
+    return [*dict.fromkeys(found)]
 
 
 def _rows(file: Path) -> Iterator[tuple[Mapping[str, Any], Any]]:
@@ -118,24 +106,22 @@ def _rows(file: Path) -> Iterator[tuple[Mapping[str, Any], Any]]:
 
 
 def _tasks(file: Path) -> Iterator[tuple[Mapping[str, Any], Any]]:
-    """The data of the tasks of an export of Label Studio, and their labels, if there are any."""
+    """The data of the tasks of an export of Label Studio, and the labels that were submitted."""
     for task in json.loads(file.read_bytes()):
         if "sha256" in task:  # JSON-MIN has the label among the data
             yield task, task.get(CORRECTED)
-        else:
-            yield from ((task["data"], label) for label in _choices(task))
+            continue
+        submitted = (each for each in task["annotations"] if not each.get("was_cancelled"))
+        for result in (result for each in submitted for result in each["result"]):
+            if result["from_name"] == CORRECTED:
+                yield from ((task["data"], choice) for choice in result["value"]["choices"])
 
 
-def _choices(task: Mapping[str, Any]) -> list[str]:
-    """The labels of a task that were submitted; one that was skipped has none."""
-    return [
-        choice
-        for annotation in task["annotations"]
-        if not annotation.get("was_cancelled")
-        for result in annotation["result"]
-        if result["from_name"] in CONTROLS
-        for choice in result["value"]["choices"]
-    ]
+def _correction(row: Mapping[str, Any], label: str) -> Correction:
+    why, path, file, number, digest = (row[name] for name in NEEDED)
+    if not corrections.SHA256.fullmatch(digest):
+        raise ValueError(f"{digest!r} is no SHA-256")
+    return Correction(path, file, int(number), digest, label, why == TO_LABEL)
 
 
 def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) -> list[Change]:
@@ -151,113 +137,75 @@ def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) ->
         UsageError: An image has changed or is gone, or a label is no class of the data.
     """
     index = build(root, data)
-    images = _named(index.images, root, data)
-    classes = {*images["label"].drop_null().unique().to_pylist()}
-    for correction in labelled:
-        if correction.label not in classes:
+    rows = _rows_of(index, root, data)
+    classes = {row["class"] for row in rows} - {None}
+    for each in labelled:
+        if each.label not in classes:
             raise UsageError(
-                f"{correction.path} is labelled {correction.label!r}, which is no class of the "
-                f"data.{did_you_mean(correction.label, classes)}"
+                f"{each.path} is labelled {each.label!r}, which is no class of the "
+                f"data.{did_you_mean(each.label, classes)}"
             )
-    labels, copies = _find(index, images, labelled, lists)
-    recorded = corrections.read(root)
-    folders = _class_folders(images) if copies and index.format == "folders" else {}
-    targets: dict[str, Path] = {}  # of new images, by their SHA-256
+    known = _find(index, rows, labelled)
+    recorded, folders = corrections.read(root), _class_folders(rows)
     changes = []
-    for correction in labelled:
-        path, digest, after = correction.path, correction.sha256, correction.label
-        if correction in labels:
-            before = recorded.get(digest, labels[correction])
-            if before != after:
-                changes.append(Change(path, before, after, digest))
-        elif not (correction.is_new and digest in copies):
-            raise UsageError(f"{path} has changed or is gone since it was listed: list it again.")
-        elif not folders:
+    for each in labelled:
+        if each in known:
+            before = recorded.get(each.sha256, known[each])
+            if before != each.label:
+                changes.append(Change(each.path, before, each.label, each.sha256))
+            continue
+        copy = next(lists.glob(f"*{IMAGES}/{each.sha256}*"), None)
+        if not (each.is_new and copy):
+            raise UsageError(
+                f"{each.path} has changed or is gone since it was listed: list it again."
+            )
+        if index.format != "folders":
             raise UsageError(
                 f"The data is of the format {index.format}, to which no images are added here: "
                 "add them with their labels to its files."
             )
-        elif digest not in targets:
-            copy, folder = copies[digest], root / folders[after]
-            targets[digest] = _free(folder, correction, copy, targets.values())
-            changes.append(Change(path, None, after, digest, (copy, targets[digest])))
+        copied = (copy, root / folders[each.label] / copy.name)
+        changes.append(Change(each.path, None, each.label, each.sha256, copied))
     return changes
 
 
+def _rows_of(index: Index, root: Path, data: Data) -> list[dict[str, Any]]:
+    """The images of the data, each with its `class` as people see it."""
+    images = index.images.select(["file", "row", "path", "label", "split"])
+    names = images["label"]
+    if data.label_names is not None:
+        from tasks.validate.label_names import name_classes
+
+        named = name_classes(images.to_pandas(), root, data.label_names)
+        names = pa.array(named, pa.string(), from_pandas=True)
+    rows: list[dict[str, Any]] = images.append_column("class", names).to_pylist()
+    return rows
+
+
 def _find(
-    index: Index, images: pa.Table, labelled: Sequence[Correction], lists: Path
-) -> tuple[dict[Correction, str | None], dict[str, Path]]:
-    """Looks for images in the data: where they were listed, and then those of the same content.
-
-    Returns:
-        The class that the data gives to each image that is there; and of those that are not where
-        they were listed, the copies beside the review lists, by their SHA-256.
-    """
-    places = pa.array([f"{each.file}:{each.row}" for each in labelled], pa.string())
-    named = pc.binary_join_element_wise(images["file"], pc.cast(images["row"], "string"), ":")
-    in_place = _look(index.files, images.filter(pc.is_in(named, places)))
-    copies = {
-        correction.sha256: copy
-        for correction in labelled
-        if correction.place not in in_place
-        for copy in lists.glob(f"*{IMAGES}/{correction.sha256}*")
-    }
-    sizes = pa.array({copy.stat().st_size for copy in copies.values()}, pa.int64())
-    may_be = pc.is_in(images["bytes"], sizes)
-    if copies and index.format == "parquet":  # whose rows have no size of their own
-        may_be = pc.is_valid(images["file"])
-    found = _look(index.files, images.filter(may_be))
-    elsewhere = {digest: label for (_, _, digest), label in found.items()}
-    labels = {
-        each: in_place.get(each.place, elsewhere.get(each.sha256))
-        for each in labelled
-        if each.place in in_place or each.sha256 in elsewhere
-    }
-    return labels, copies
+    index: Index, rows: Iterable[Mapping[str, Any]], labelled: Sequence[Correction]
+) -> dict[Correction, str | None]:
+    """The class that the data gives to each image that is in it: where it was listed, or added."""
+    listed = {(row["file"], row["row"]): row["class"] for row in rows}
+    added = {PurePath(file).stem: label for (file, _), label in listed.items()}
+    found = {each: added[each.sha256] for each in labelled if each.sha256 in added}
+    places = sorted(listed.keys() & {(each.file, each.row) for each in labelled})
+    encoded = index.files.read(places)
+    digests = {place: sha256(data).hexdigest() for place, data in zip(places, encoded, strict=True)}
+    for each in labelled:
+        place = (each.file, each.row)
+        if digests.get(place) == each.sha256:
+            found[each] = listed[place]
+    return found
 
 
-def _named(images: pa.Table, root: Path, data: Data) -> pa.Table:
-    """The index with the names of the classes that people see."""
-    if data.label_names is None:
-        return images
-    from tasks.validate.label_names import name_classes
-
-    names = name_classes(images.select(["label", "path"]).to_pandas(), root, data.label_names)
-    place = images.column_names.index("label")
-    return images.set_column(place, "label", pa.array(names, pa.string(), from_pandas=True))
-
-
-def _look(files: ImageFiles, images: pa.Table) -> dict[tuple[str, int, str], str | None]:
-    """The classes of images of the data, by the file, the row and the SHA-256 of each."""
-    rows = images.select(["file", "row", "label"]).to_pylist()
-    encoded = files.read((row["file"], row["row"]) for row in rows)
-    return {
-        (row["file"], row["row"], sha256(data).hexdigest()): row["label"]
-        for row, data in zip(rows, encoded, strict=True)
-    }
-
-
-def _class_folders(images: pa.Table) -> dict[str, str]:
-    """The folder of each class; below that of the training split, where the data has splits."""
-    rows = images.select(["file", "label", "split"]).to_pylist()
-    files = (row["file"] for row in rows if row["split"] == "train")
-    top = next(files, "train").split("/")[0]
-    folders = {}
-    for row in rows:
-        first, *rest = row["file"].split("/")
-        folders[row["label"]] = f"{top}/{rest[0]}" if row["split"] else first
+def _class_folders(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The folder of each class; that of the training split, where the data has splits."""
+    folders: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row["split"] != "train"):
+        parts = row["file"].split("/")
+        folders.setdefault(row["class"], "/".join(parts[: 2 if row["split"] else 1]))
     return folders
-
-
-def _free(folder: Path, correction: Correction, copy: Path, taken: Collection[Path]) -> Path:
-    """Where a new image is put; nothing is there, and nothing else will be."""
-    named = Path(correction.path)
-    stem, suffix = named.stem, named.suffix
-    if suffix.lower() not in IMAGE_SUFFIXES:  # such as that of a row of a Parquet file
-        stem, suffix = named.name, copy.suffix
-    digest = correction.sha256
-    places = [folder / f"{stem}{more}{suffix}" for more in ("", f"-{digest[:8]}", f"-{digest}")]
-    return next(place for place in places if not place.exists() and place not in taken)
 
 
 def apply(root: Path, changes: Sequence[Change], by: str) -> None:
@@ -270,15 +218,16 @@ def apply(root: Path, changes: Sequence[Change], by: str) -> None:
         changes: As `plan` gives them.
         by: Who has labelled the images.
     """
-    recorded = corrections.read(root)
-    labels = {}
     for change in changes:
         if change.copied:
             source, target = change.copied
-            target.parent.mkdir(parents=True, exist_ok=True)
             with atomic.replacing(target) as aside:
                 shutil.copyfile(source, aside)
-        if not change.copied or change.sha256 in recorded:  # of an image that had been removed
-            labels[change.sha256] = change.after
+    recorded = corrections.read(root)  # a new image may be in it, if it was removed from the data
+    labels = {
+        change.sha256: change.after
+        for change in changes
+        if not change.copied or change.sha256 in recorded
+    }
     if labels:
         corrections.append(root, labels, by)

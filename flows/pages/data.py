@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +14,14 @@ from flows.pages import pictures
 from flows.pages.run import Files
 from retrain.messages import message_of
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import lineage, versions
+from retrain.registry.lineage import Lineage
 from retrain.runs.records import Document
 from retrain.step import REPORT
+from retrain.store import Store
 from tasks.data import image_table
 from tasks.data.image_table import NEAR_DUPLICATES, REJECTED, REJECTION, RESULTS
-from tasks.data.reading import ImageFiles
-from tasks.data.reference import evaluated_of
-from tasks.data.review_list import read_encoded
+from tasks.data.reading import ImageFiles, open_images
 from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Before:
 
     title: str
     images: "pd.DataFrame"
-    source: ImageFiles | None
+    source: ImageFiles
 
 
 def content(project: Project, document: Document, files: Files) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def _files(files: Files) -> ImageFiles | None:
     """Reads the images of the data; None if the store has lost them."""
     if not files.has("pull"):
         return None
-    column = files.manifest("pull")["facts"].get("image_column")
+    column = files.manifest("pull")["facts"]["image_column"]
     return ImageFiles(files.folders["pull"] / "data", column)
 
 
@@ -102,17 +103,29 @@ def _before(project: Project, document: Document, images: "pd.DataFrame") -> Bef
     if champion is None or len(images) > MAX_COMPARED:
         return None
     version = versions.get(project, document["workload"], champion["version"])
-    found = version and evaluated_of(project, version)
-    if not found:
+    with suppress(ValueError):  # the record is gone or was changed, as `verify` says
+        record = version and lineage.read(project, version)
+        if record:
+            return _recorded(Store.of(project), record, f"version {champion['version']}")
+    return None
+
+
+def _recorded(store: Store, record: Lineage, title: str) -> Before | None:
+    """The images that a record of a version names, from here or from the mirror."""
+    found = {}
+    for made in record.steps:
+        if made.step in ("pull", "validate") and made.key:
+            with store.lock(made.step, made.key):
+                found[made.step] = store.obtain(made.step, made.key)
+    pulled, validated = found.get("pull"), found.get("validate")
+    if not (pulled and validated):
         return None
-    return Before(f"version {champion['version']}", _read(found.validated), found.files)
+    return Before(title, _read(validated.folder), open_images(pulled))
 
 
 def _checks(folder: Path) -> dict[str, Any]:
-    """What Great Expectations found, from the folder with its results; none in an old output."""
+    """What Great Expectations found, from the folder with its results."""
     file = folder / RESULTS
-    if not file.is_file():
-        return {}
     tables = json.loads(file.read_text(encoding="utf-8"))
     results = [result for table in tables for result in table["results"]]
     return {"checks": sorted(results, key=lambda result: result["success"]), "record": file}
@@ -213,10 +226,11 @@ def _gallery(
 
 def _thumbnails(rows: "pd.DataFrame", source: ImageFiles) -> list[list[pictures.Thumbnail]]:
     """A list with one thumbnail for each row."""
-    encoded = read_encoded(source, zip(rows.file, rows.row, strict=True))
-    return [
-        [pictures.of_encoded(data, path)] for data, path in zip(encoded, rows.path, strict=True)
-    ]
+    ordered = rows.sort_values(["file", "row"])
+    encoded = source.read(zip(ordered.file, ordered.row, strict=True))
+    images = map(pictures.of_encoded, encoded, ordered.path)
+    found = dict(zip(ordered.index, images, strict=True))
+    return [[found[index]] for index in rows.index]
 
 
 def _near_duplicates(

@@ -1,12 +1,12 @@
 """The pages of the flows that train nothing or many: facts on top, and sections of parts.
 
-Each is made from the document of its run; the images that `suspects` and `select` list are in
-files. The template `run.html.j2` shows the parts: a text, a table, a picture or a gallery.
+Each is made from the document of its run; the images that `suspects` and `select` show are those
+of the list for people. The template `run.html.j2` shows the parts: a text, a table, a picture or a
+gallery.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,12 @@ from flows.pages.page import bar, point, ticks
 from flows.pages.run import title_of
 from retrain.project import Project
 from retrain.runs.records import Document
-from retrain.store import Store
 from tasks.data import review_list
 from tasks.data.metrics import SELECTIVE
 from tasks.data.review_list import CONTRADICTION, OUTLIER, TO_LABEL
 from tasks.suspects.step import COUNTS
 
 MAX_SHOWN = 200  # pictures of a gallery
-STEP = "find_suspects"
 KINDS = {  # why an image is listed: the title of the gallery, and what it shows
     "wrong_labels": (
         "Labels that are probably wrong",
@@ -49,8 +47,7 @@ def content(project: Project, document: Document) -> dict[str, Any]:
     files = run.files_of(project, document)
     found: dict[str, Any] = {"verdict": run.failed_verdict(document)}
     if "error" not in document:
-        folder = files.folders.get(STEP, Store.of(project).runs.temporary(document["run"]))
-        found = FLOWS[document["flow"]](document, folder)
+        found = FLOWS[document["flow"]](document, project.root)
     return found | run.content(project, document, files, found["verdict"])
 
 
@@ -206,10 +203,10 @@ def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _suspects(document: Document, folder: Path) -> dict[str, Any]:
+def _suspects(document: Document, root: Path) -> dict[str, Any]:
     facts, shown = document["suspects"], defaultdict[str, list[pictures.Picture]](list)
     pairs: dict[str, dict[str, Any]] = {}  # of near-duplicates, the first one that was listed
-    for row in review_list.read(folder) if folder.is_dir() else ():
+    for row in review_list.read(root, document["look"]["tasks"]):
         for kind in row["why"].split("; "):
             if kind == CONTRADICTION and row["look_alike"] not in pairs:
                 pairs[row["path"]] = row
@@ -219,7 +216,7 @@ def _suspects(document: Document, folder: Path) -> dict[str, Any]:
     parts = {
         title: [{"text": meaning}, pictures.gallery(shown[COUNTS[kind]], facts[kind])]
         for kind, (title, meaning) in KINDS.items()
-        if facts[kind] and folder.is_dir()
+        if facts[kind]
     }
     style = "wait" if any(facts[kind] for kind in KINDS) else "good"
     return _how_to_correct(document) | {
@@ -229,9 +226,9 @@ def _suspects(document: Document, folder: Path) -> dict[str, Any]:
     }
 
 
-def _selection(document: Document, folder: Path) -> dict[str, Any]:
-    rows = islice(review_list.read(folder), MAX_SHOWN)
-    shown = pictures.gallery(map(_picture, rows), document["chosen"])
+def _selection(document: Document, root: Path) -> dict[str, Any]:
+    rows = review_list.read(root, document["look"]["tasks"])
+    shown = pictures.gallery(map(_picture, rows[:MAX_SHOWN]), document["chosen"])
     return _how_to_correct(document) | {
         "verdict": run.verdict("Selected", document["outcome"], "●", "good"),
         "facts": {"Input": document["input"], "Model": title_of(document["model"])},
@@ -261,7 +258,9 @@ def _picture(*rows: Mapping[str, Any]) -> pictures.Picture:
         if row["why"] in (OUTLIER, TO_LABEL):
             lines.append((f"{row['distance']:.1f} times the usual distance", "muted"))
         lines.append((row["path"], "path"))
-    return [pictures.of_encoded(row["image"], row["path"]) for row in rows], lines
+    encoded = [row["image"].read_bytes() if row["image"].exists() else b"" for row in rows]
+    names = (row["path"] for row in rows)
+    return [*map(pictures.of_encoded, encoded, names)], lines
 
 
 FLOWS = {

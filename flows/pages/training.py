@@ -36,6 +36,7 @@ def content(project: Project, document: Document) -> dict[str, Any]:
     return run.content(project, document, files, _verdict(document)) | {
         "served": _served(document) if document["flow"] == "train" else None,
         "is_decided": is_decided,
+        "alone": _interval(document),
         "differences": rows,
         "margin": _margin(files) if rows else 0.0,
         "rules": outcome.rules(document) if is_decided else (),
@@ -46,6 +47,15 @@ def content(project: Project, document: Document) -> dict[str, Any]:
         "training": _training(files) if files.has("train") else None,
         "answers": answers.content(files) if files.has("evaluate", "preprocess") else None,
     }
+
+
+def _interval(document: Document) -> tuple[float, float] | None:
+    """The 95 % interval of the accuracy of a model without a champion beside it."""
+    metrics = document.get("metrics")
+    if not metrics or document.get("champion"):
+        return None
+    images = int(metrics["rows"])
+    return wilson(round(metrics["accuracy"] * images), images)
 
 
 def _verdict(document: Document) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What the flow `suspects` tells of a run: how much is suspect, and where it is listed."""
 
+import json
 from pathlib import Path
 
 from rich.markup import escape
@@ -11,7 +12,10 @@ from retrain.registry import versions
 from retrain.runs import console
 from retrain.runs.records import Document
 from retrain.runs.state import RunState
+from retrain.store import Store
 from tasks.data import review_list
+from tasks.data.reading import open_images
+from tasks.suspects.step import FILE
 
 STEP = "find_suspects"
 
@@ -47,7 +51,7 @@ class SuspectsReport(DataReport):
         console.say_places(document)
 
     def write_page(self, project: Project, document: Document) -> None:
-        """Writes the page, and beside it the lists for people who correct labels."""
+        """Writes the lists for people who correct labels, and the page, which shows them."""
         if document["suspects"] is not None:
             write_lists(project, document)
         super().write_page(project, document)
@@ -55,9 +59,13 @@ class SuspectsReport(DataReport):
 
 def write_lists(project: Project, document: Document) -> None:
     """Writes the CSV file and the tasks of Label Studio, with their images."""
-    [step] = [step for step in document["steps"] if step["step"] == STEP]
-    review_list.write_for_people(
-        project.root / step["path"],
+    store = Store.of(project)
+    steps = {step["step"]: store.find(step["step"], step["key"]) for step in document["steps"]}
+    pulled, listed = steps["pull"], steps[STEP]
+    assert pulled and listed
+    review_list.write(
+        json.loads((listed.folder / FILE).read_bytes()),
+        open_images(pulled),
         page.folder_of(project, document["workload"]),
         Path(document["look"]["csv"]).stem,
         project.root,

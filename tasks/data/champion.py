@@ -29,7 +29,7 @@ class Registered:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of what it serves."""
-        return self.version.package_digest or self.version.train_digest
+        return self.version.package_digest
 
     @cached_property
     def package(self) -> Path:
@@ -113,14 +113,14 @@ class Opponent:
 
     Attributes:
         version: The number of the version.
-        package_digest: The digest of its package; None if it was registered without one.
+        package_digest: The digest of its package.
         train_digest: The digest of its training.
         metrics: On the challenger's test split, by name, as `evaluate` gives them.
-        comparison: What the comparison found; None for a model of the same training.
+        comparison: What the comparison found; None for the same package.
     """
 
     version: int
-    package_digest: str | None
+    package_digest: str
     train_digest: str
     metrics: Mapping[str, float]
     comparison: Mapping[str, Any] | None

@@ -81,7 +81,8 @@ def read_csv(file: Path) -> tuple[list[str], list[tuple[int, dict[str, str | Non
     """
     try:
         text = file.read_bytes().decode().removeprefix(BOM)
-        lines = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
+        opened = io.StringIO(text, newline="")
+        lines = csv.DictReader(opened, delimiter=_delimiter(text), strict=True)
         rows = [(lines.line_num, row) for row in lines]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} is no CSV file in UTF-8: {error}") from None

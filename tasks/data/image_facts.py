@@ -16,6 +16,18 @@ from models.image import inspect
 FACTS = ("side", "aspect", "brightness", "contrast")
 SAMPLE = 1000  # images, about; a sample shows a shift of 0.1 between two distributions
 WITH_FEATURES = 500  # of the sample; each has thousands of bytes of features
+# A sample: the image, the label and the confidence of a model's answer, what the last layer of the
+# model takes (null but for `WITH_FEATURES` images, and for a model that does not tell it), and the
+# facts.
+SCHEMA = pa.schema(
+    {
+        "sha256": pa.string(),
+        "label": pa.string(),
+        "confidence": pa.float32(),
+        **dict.fromkeys(FACTS, pa.float64()),
+        "features": pa.list_(pa.float32()),
+    }
+)
 
 
 def lot(path: str, sha256: str | None) -> str:
@@ -82,16 +94,3 @@ def measure(data: bytes) -> dict[str, float] | None:
 def of_size(width: int, height: int) -> dict[str, float]:
     """The facts about the size of an image: `side` and `aspect`."""
     return {"side": float((width * height) ** 0.5), "aspect": width / height}
-
-
-def schema() -> pa.Schema:
-    """The columns of a sample: the label and the confidence of a model's answer, and the facts.
-
-    `sha256` is the digest of the image; it is null in an old reference. `features` is what the last
-    layer of the model takes; it is null except for `WITH_FEATURES` images, and for a model that
-    does not give its features.
-    """
-    facts = dict.fromkeys(FACTS, pa.float64())
-    features = {"features": pa.list_(pa.float32())}
-    answer = {"label": pa.string(), "confidence": pa.float32()}
-    return pa.schema({"sha256": pa.string(), **answer, **facts, **features})

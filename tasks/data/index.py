@@ -66,14 +66,14 @@ class Index:
     images: pa.Table
 
 
-def build(root: Path, data: Data, splits: Mapping[str, str] | None = None) -> Index:
+def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None) -> Index:
     """Lists the images of a folder, with their classes.
 
     Args:
         root: The folder.
         data: `format`, `image_column`, `label_column`, `label_names`, and `group`, which says that
             there are folders below those of the classes.
-        splits: The split of each file, where the source of the data says so; other files do not
+        splits: The split of each file, None for each if the source does not say; other files do not
             belong to the data then.
 
     Raises:
@@ -96,7 +96,7 @@ def build(root: Path, data: Data, splits: Mapping[str, str] | None = None) -> In
         column, images = parquet_images.list_images(root, tables, *columns)
     if images is None or not len(images):
         raise ValueError(f"There are no images in data.path, read as {form}.")
-    if splits:
+    if splits and any(splits.values()):
         of_files = pa.array([splits[name] for name in images["file"].to_pylist()])
         images = images.set_column(images.schema.get_field_index("split"), "split", of_files)
     _check_splits(images)

@@ -2,10 +2,9 @@
 
 A package is an MLflow model with the folder `artifacts/model` as `models.save` wrote it, the file
 `artifacts/serving.json` with the precision of its answers, the least confidence of those that it
-accepts (if it says so) and the SHA-256 of the model's files, and below `code/` the modules that it
-runs. Beside them, and without a part in its identity,
-`artifacts/classes.json` has the number of images of each class in the data that it was trained and
-evaluated on.
+accepts (null if it does not say) and the SHA-256 of the model's files, and below `code/` the
+modules that it runs. Beside them, and without a part in its identity, `artifacts/classes.json` has
+the number of images of each class in the data that it was trained and evaluated on.
 """
 
 import json
@@ -55,9 +54,8 @@ def package_digest(
 
 def serving_of(model: Path, precision: str, min_confidence: float | None) -> dict[str, Any]:
     """What the file `SERVING` of a package says; the arguments are those of `package_digest`."""
-    serving = {"files": checksums(model), "precision": precision}
-    # Without the key, packages are those of versions of this project that did not know it.
-    return serving if min_confidence is None else serving | {"min_confidence": min_confidence}
+    files = checksums(model)
+    return {"files": files, "precision": precision, "min_confidence": min_confidence}
 
 
 def checksums(model: Path) -> dict[str, str]:
@@ -87,13 +85,11 @@ def classes_digest(names: Iterable[str]) -> str:
     return digest_of(sorted(names))
 
 
-def classes_of(package: Path) -> dict[str, int | None]:
-    """The classes of a package, with the images that each had; None if that was not recorded."""
+def classes_of(package: Path) -> dict[str, int]:
+    """The classes of a package in the order of its answers, with the images that each had."""
     labels = json.loads((package / MODEL / models.LABELS).read_text(encoding="utf-8"))
-    counts: dict[str, int] = {}
-    if (package / CLASSES).exists():  # not in those of older versions of this project
-        counts = json.loads((package / CLASSES).read_text(encoding="utf-8"))
-    return {name: counts.get(name) for name in labels}
+    counts = json.loads((package / CLASSES).read_text(encoding="utf-8"))
+    return {name: counts[name] for name in labels}
 
 
 def images_of(model: Path) -> dict[str, Any]:
@@ -111,23 +107,20 @@ def images_of(model: Path) -> dict[str, Any]:
     return images | {"resampling": RESAMPLING, "mean": network["mean"], "std": network["std"]}
 
 
-def fault(package: Path, digest: str | None) -> str | None:
+def fault(package: Path, digest: str) -> str | None:
     """What is wrong with a package; None if nothing is.
 
     Args:
         package: The folder of the package.
-        digest: The registered identity; None for a package that was registered without one.
+        digest: The registered identity.
     """
     try:
         current = digest_of_folder(package)
         serving = json.loads((package / SERVING).read_text(encoding="utf-8"))
-        files = checksums(package / MODEL)
+        is_whole = current == digest and serving["files"] == checksums(package / MODEL)
     except (OSError, ValueError, KeyError, AssertionError) as error:
         return f"is damaged: {error!r}, in {package}"
-    # Packages of older versions of this project have no checksums.
-    if digest not in (None, current) or serving.get("files", files) != files:
-        return f"is not what was registered: its files in {package} have changed"
-    return None
+    return None if is_whole else f"is not what was registered: its files in {package} have changed"
 
 
 def digest_of_folder(package: Path) -> str:
@@ -135,4 +128,4 @@ def digest_of_folder(package: Path) -> str:
     model = package / MODEL
     serving = json.loads((package / SERVING).read_text(encoding="utf-8"))
     code = code_of(model, package / CODE)
-    return package_digest(model, serving["precision"], code, serving.get("min_confidence"))
+    return package_digest(model, serving["precision"], code, serving["min_confidence"])

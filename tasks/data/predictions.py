@@ -88,7 +88,7 @@ def read(folder: Path) -> NamedPredictions:
     """Reads the predictions in a folder."""
     parts = []
     with pq.ParquetFile(folder / FILE) as file:
-        classes = _known_classes(file)
+        classes = tuple(json.loads(file.schema_arrow.metadata[b"labels"]))
         for batch, probabilities in _batches(file):
             images = [image_id(pixels) for pixels in batch["pixels"].to_pylist()]
             place = pc.index_in(batch["label"], pa.array(classes)).fill_null(-1).to_numpy()
@@ -120,11 +120,6 @@ def calibration_before(folder: Path, temperature: float) -> CalibrationBins:
     return calibration(np.concatenate(confidences), is_correct)
 
 
-def _known_classes(file: pq.ParquetFile) -> tuple[str, ...]:
-    """The classes of the model whose answers are in a file."""
-    return tuple(json.loads(file.schema_arrow.metadata[b"labels"]))
-
-
 def _batches(file: pq.ParquetFile) -> Iterator[tuple[pa.RecordBatch, NDArray[np.float32]]]:
     """Reads some rows at a time, and the probabilities of the classes, float32 (rows, classes)."""
     for batch in file.iter_batches(ROWS):
@@ -134,14 +129,15 @@ def _batches(file: pq.ParquetFile) -> Iterator[tuple[pa.RecordBatch, NDArray[np.
 def learnt_images(project: Project, version: ModelVersion) -> Path | None:
     """The file with the images that a version was trained or validated on; kept on this machine.
 
-    It includes the images of the versions that the training started from. None if the images were
-    not recorded; the version may have learnt any image then.
+    It includes the images of the versions that the training started from. None if the run of its
+    training has lost them; the version may have learnt any image then.
     """
     file = project.state / "learnt_pixels" / f"{version.run_id}.npy"
     if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
         content = tracking.read_artifact(project, version.run_id, f"evaluate/{LEARNT}")
+        if content is None:
+            return None
+        file.parent.mkdir(parents=True, exist_ok=True)
         with atomic.replacing(file) as partial:
-            # Nothing was recorded by an older version of this project; an empty file says so.
-            partial.write_bytes(content or b"")
-    return file if file.stat().st_size else None
+            partial.write_bytes(content)
+    return file

@@ -1,109 +1,39 @@
 """The review list: images that a person should look at, with what is proposed for each.
 
-A step writes it as one file with the encoded images: `write`. `write_for_people` makes of it what
-people fill in: a CSV file, and tasks of Label Studio (its JSON format for import), each with the
-image, what the data says of it, and the model's answer as a prediction. The images are copied
-beside the tasks, so that they can be shown whatever the data's format is, and are named by their
-content. Label Studio reads them from its local files storage: `/data/local-files/?d=` and the path
-from the project's folder on, which is its `LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT`. Its control is
-named as the column of the CSV file, so that its exports have this column too, beside the label that
-the data has.
+It is a CSV file, and tasks of Label Studio (its JSON format for import), each with the image, what
+the data says of it, and the model's answer as a prediction. The images are copied beside the tasks,
+so that they can be shown whatever the data's format is, and are named by their content. Label
+Studio reads them from its local files storage: `/data/local-files/?d=` and the path from the
+project's folder on, which is its `LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT`. Its control is named as
+the column of the CSV file, so that its exports have this column too, beside the label that the data
+has.
 """
 
 import csv
-import io
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from xml.sax.saxutils import quoteattr
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from retrain import atomic
-from tasks.data.reading import ImageFiles, Place
+from tasks.data.reading import ImageFiles
 
-FILE = "review_list.parquet"
 WRONG_LABEL, CONTRADICTION, OUTLIER = "wrong label", "contradictory near-duplicate", "outlier"
 TO_LABEL = "to label"
-BATCH = 256  # images that are in memory at a time
+# Why an image is listed; its class, if it has one; a class that is proposed, and its probability;
+# the distance from the other images, in units of what is usual; the path of an image that looks the
+# same and has another label; and by what the image is found again.
+COLUMNS = (
+    *("why", "path", "split", "label", "proposed", "confidence", "distance", "look_alike"),
+    *("file", "row", "sha256"),
+)
 CORRECTED = "corrected"  # the column of the CSV file, and the control, that a person fills
 TO_NAME = "image"  # in the labelling interface
 IMAGES = "-images"  # how the name of the folder with a list's images ends
-# The suffix of an image by its first bytes, from which a browser is told its type.
-SIGNATURES = {
-    rb"\xff\xd8\xff": ".jpg",
-    rb"\x89PNG": ".png",
-    rb"GIF8": ".gif",
-    rb"BM": ".bmp",
-    rb"RIFF.{4}WEBP": ".webp",
-    rb"II[*+]\0|MM\0[*+]": ".tif",
-    rb".{4}ftyp.{0,40}avi[fs]": ".avif",
-    rb".{4}ftyp": ".heic",
-    rb".{4}jP  |\xff\x4f\xff\x51": ".jp2",
-    rb"P[25]\s": ".pgm",
-    rb"P[36]\s": ".ppm",
-}
-
-
-def schema() -> pa.Schema:
-    """The columns of the file, which has a row for each image, the first one first.
-
-    `why` it is listed; `path`, `split` and `label` (null where it has none); `proposed`, a class,
-    and `confidence`, its probability; `distance` from the other images, in units of what is usual;
-    `look_alike`, the path of an image that looks the same and has another label; `file`, `row` and
-    `sha256`, by which it is found again; and `image`, the encoded image.
-    """
-    texts = ("why", "path", "split", "label", "proposed")
-    numbers = ("confidence", "distance")
-    return pa.schema(
-        {
-            **dict.fromkeys(texts, pa.string()),
-            **dict.fromkeys(numbers, pa.float32()),
-            "look_alike": pa.string(),
-            "file": pa.string(),
-            "row": pa.int64(),
-            "sha256": pa.string(),
-            "image": pa.binary(),
-        }
-    )
-
-
-def write(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes the file into a folder; a few rows are in memory at a time."""
-    left = iter(rows)
-    with pq.ParquetWriter(folder / FILE, schema()) as writer:
-        while some := list(islice(left, BATCH)):
-            writer.write_table(pa.Table.from_pylist(some, schema()))
-
-
-def read(folder: Path) -> Iterator[dict[str, Any]]:
-    """The rows of the file, a few of them in memory at a time."""
-    with pq.ParquetFile(folder / FILE) as file:
-        for batch in file.iter_batches(BATCH):
-            yield from batch.to_pylist()
-
-
-def with_images(
-    files: ImageFiles, places: Sequence[Place], rows: Sequence[dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """Rows with the encoded images at their places; a few of these are in memory at a time."""
-    for first in range(0, len(rows), BATCH):
-        some = slice(first, first + BATCH)
-        encoded = read_encoded(files, places[some])
-        yield from (row | {"image": image} for row, image in zip(rows[some], encoded, strict=True))
-
-
-def read_encoded(files: ImageFiles, places: Iterable[Place]) -> list[bytes]:
-    """The encoded images at some places, in that order."""
-    wanted = list(places)
-    ordered = sorted(set(wanted))
-    images = dict(zip(ordered, files.read(ordered), strict=True))
-    return [images[place] for place in wanted]
+SERVED = "/data/local-files/?d="
 
 
 def look(name: str, target: Path, root: Path) -> dict[str, str]:
@@ -118,8 +48,14 @@ def look(name: str, target: Path, root: Path) -> dict[str, str]:
     return {"csv": f"{below}/{name}.csv", "tasks": f"{below}/{name}.json"}
 
 
-def write_for_people(
-    folder: Path, target: Path, name: str, root: Path, model: str, classes: Sequence[str]
+def write(
+    rows: Sequence[Mapping[str, Any]],
+    files: ImageFiles,
+    target: Path,
+    name: str,
+    root: Path,
+    model: str,
+    classes: Sequence[str],
 ) -> None:
     """Writes the CSV file, the tasks, and the labelling interface for them.
 
@@ -127,7 +63,8 @@ def write_for_people(
     be that of this list alone.
 
     Args:
-        folder: The folder with the review list.
+        rows: The images, with some of the `COLUMNS`, the first one first.
+        files: Reads them.
         target: The folder of the files.
         name: The name of the list, with which their names begin.
         root: The folder that Label Studio serves files from; the target is in it.
@@ -135,34 +72,56 @@ def write_for_people(
         classes: The labels to choose from.
     """
     target.mkdir(parents=True, exist_ok=True)
-    images = target / f"{name}{IMAGES}"
-    rows, tasks = [], []
-    with atomic.replacing(images) as aside:
+    folder = target / f"{name}{IMAGES}"
+    ordered = sorted(rows, key=lambda row: (row["file"], row["row"]))
+    encoded = files.read((row["file"], row["row"]) for row in ordered)
+    images: dict[str, str] = {}  # by their SHA-256
+    with atomic.replacing(folder) as aside:
         aside.mkdir()
-        for row in read(folder):
-            encoded = row.pop("image")
-            image = f"{row['sha256']}{_suffix(encoded)}"
-            (aside / image).write_bytes(encoded)
-            rows.append(row)
-            tasks.append(_task(row, images.relative_to(root) / image, model))
-    table = io.StringIO(newline="")
-    columns = [column for column in schema().names if column != "image"]
-    writer = csv.DictWriter(table, [*columns, CORRECTED])
+        for row, image in zip(ordered, encoded, strict=True):
+            images[row["sha256"]] = f"{row['sha256']}{_suffix(image)}"
+            (aside / images[row["sha256"]]).write_bytes(image)
+    tasks = [_task(row, folder.relative_to(root) / images[row["sha256"]], model) for row in rows]
+    table = StringIO(newline="")
+    writer = csv.DictWriter(table, [*COLUMNS, CORRECTED])
     writer.writeheader()
     writer.writerows(rows)
     texts = {
         ".csv": table.getvalue(),
-        ".json": json.dumps(tasks, indent=1),
+        ".json": json.dumps(tasks, indent=1, ensure_ascii=False),
         "-label-studio.xml": _interface(classes),
     }
     for suffix, text in texts.items():
         if not (file := target / f"{name}{suffix}").exists():
-            atomic.write_text(file, text)
+            atomic.write_text(file, text.encode("utf-8", "replace").decode())  # of names of files
 
 
-def _task(row: dict[str, Any], image: Path, model: str) -> dict[str, Any]:
+def read(root: Path, tasks: str) -> list[dict[str, Any]]:
+    """The rows of a list, each with the file of its `image`; none if a person has removed it.
+
+    Args:
+        root: The folder that Label Studio serves files from.
+        tasks: The file with the tasks, relative to the root, as `look` gives it.
+    """
+    file = root / tasks
+    listed = json.loads(file.read_bytes()) if file.exists() else []
+    rows = [task["data"] for task in listed]
+    return [row | {TO_NAME: root / unquote(row[TO_NAME].removeprefix(SERVED))} for row in rows]
+
+
+def _suffix(encoded: bytes) -> str:
+    """The suffix of an image by its format, from which a browser is told its type."""
+    from PIL import Image
+
+    from models.image import reads_heic
+
+    reads_heic()
+    with Image.open(BytesIO(encoded)) as image:
+        return ".jp2" if image.format == "JPEG2000" else f".{str(image.format).lower()}"
+
+
+def _task(row: Mapping[str, Any], image: Path, model: str) -> dict[str, Any]:
     """A task of Label Studio for a listed image."""
-    place = f"/data/local-files/?d={quote(image.as_posix())}"
     answer = {
         "from_name": CORRECTED,
         "to_name": TO_NAME,
@@ -170,7 +129,9 @@ def _task(row: dict[str, Any], image: Path, model: str) -> dict[str, Any]:
         "value": {"choices": [row["proposed"]]},
     }
     prediction = {"model_version": model, "score": row["confidence"], "result": [answer]}
-    return {"data": row | {TO_NAME: place}, "predictions": [prediction]}
+    data = {column: row.get(column) for column in COLUMNS}
+    place = f"{SERVED}{quote(image.as_posix())}"
+    return {"data": data | {TO_NAME: place}, "predictions": [prediction]}
 
 
 def _interface(classes: Sequence[str]) -> str:
@@ -181,8 +142,3 @@ def _interface(classes: Sequence[str]) -> str:
         f'  <Choices name="{CORRECTED}" toName="{TO_NAME}" choice="single-radio" '
         f'showInline="true">\n{choices}  </Choices>\n  <Text name="why" value="$why"/>\n</View>\n'
     )
-
-
-def _suffix(encoded: bytes) -> str:
-    found = (s for start, s in SIGNATURES.items() if re.match(start, encoded, re.DOTALL))
-    return next(found, "")

@@ -9,8 +9,7 @@
 - or, of the training split, only `source.json`: its images are decoded from the raw data
   (`tasks/data/source_images.py`)
 - `<split>/labels.npy`: int64 (rows,), the index of each row's class
-- `<split>/rows.parquet`: path, label, sha256, pixels, file, row: where each row comes from; and
-  width, height, brightness and contrast of the image
+- `<split>/rows.parquet`: path, label, sha256, pixels, file, row: where each row comes from
 
 The splits are train, val and test, and none is empty.
 

@@ -1,75 +1,147 @@
-"""Reads the slices of the test split. A slice is the images that share a value, such as the camera.
+"""Slices of the test split: the images that share a value, such as the camera.
+
+`evaluate` divides the test images by the columns of `gate.slices`: what is known of each image, and
+the user's own columns. Numbers of which there are many are cut into thirds: `lowest`, `middle`,
+`highest`. A slice with few images is shown, but not judged by the gate.
 
 A rule of the gate names the slice of a value, `accuracy[camera=Canon EOS R5]`, or all slices of a
 column, `accuracy[camera]`.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from retrain.store import Artifact
+from tasks.data import image_facts
+from tasks.data.metrics import wilson
 
-FILE = "slices.parquet"  # a row per test image: `sha256`, and a text for each column
+# In the output of `evaluate`: the name of each test image's value in each column.
+FILE = "slices.parquet"
+UNKNOWN = "unknown"  # the name where there is no value
+OTHERS = "others"  # that of all values after the most frequent ones
+MAX_VALUES = 100
+MAX_NUMBERS = 10  # more different numbers in a column are cut into thirds
+THIRDS = ("lowest", "middle", "highest")
+SIDES = ("side", "aspect")  # that follow from the width and the height of an image
+LEFT_OUT = {"split", "path", "label", "row", "sha256", "pixels"}  # of the columns to choose from
 
-Slice = dict[str, Any]  # as the step `slice` gives it
+# Its `column` and `value`; its `images`, how many of them are `correct`, and the `accuracy`, with
+# `low` and `high`, the 95 % interval of Wilson (1927); and of a third of numbers `from` and `to`.
+Slice = dict[str, Any]
 
 _NAME = re.compile(r"accuracy\[([^=\]]+)(?:=(.*))?\]", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Slices:
-    """The slices of the test split, with the challenger's accuracy in each.
+def check(wanted: Iterable[str], columns: Iterable[str]) -> None:
+    """Checks that the data has the columns by which it is to be divided.
 
-    Attributes:
-        divided: The output of `slice`.
-        scores: The output of `score_slices`. Both are None if there are no slices.
+    Raises:
+        ValueError: It lacks one.
     """
-
-    step = "slices"  # its name as an input
-    divided: Artifact | None = None
-    scores: Artifact | None = None
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of the outputs; empty without slices."""
-        return self.divided.digest + self.scores.digest if self.divided and self.scores else ""
-
-    @property
-    def all(self) -> Sequence[Slice]:
-        """All slices, by column."""
-        return self.scores.facts["slices"] if self.scores else ()
-
-    def named(self, column: str, value: str | None) -> list[Slice]:
-        """The slices of a column, or the one of a value.
-
-        Raises:
-            ValueError: No test image has the value.
-        """
-        of_column = [part for part in self.all if part["column"] == column]
-        named = [part for part in of_column if value in (None, part["value"])]
-        if not named:
-            values = ", ".join(part["value"] for part in of_column)
-            raise ValueError(
-                f"gate: no test image has {column}={value}; there are the values {values}."
-            )
-        return named
-
-    def contains(self, part: Slice) -> NDArray[np.bool_]:
-        """Bool (images of the test split,): whether each is in a slice."""
-        assert self.divided
-        column = pq.read_table(self.divided.folder / FILE, columns=[part["column"]]).column(0)
-        mask: NDArray[np.bool_] = pc.equal(column, part["value"]).to_numpy()
-        return mask
+    known = {*columns, *SIDES}
+    for name in wanted:
+        if name not in known:
+            there = ", ".join(sorted(known - LEFT_OUT))
+            raise ValueError(f"gate.slices: the data has no column {name}, but {there}.")
 
 
-NO_SLICES = Slices()
+def divide(
+    images: pa.Table, columns: Sequence[str], correct: NDArray[np.bool_]
+) -> tuple[pa.Table, list[Slice]]:
+    """Divides images, and counts how often a model is right in each slice.
+
+    Args:
+        images: A row for each, with the columns of `image_table`.
+        columns: Those by whose values they are divided.
+        correct: Bool (images,): whether the model is right.
+
+    Returns:
+        The name of each image's value in each column, as `FILE` has it; and the slices, by column.
+    """
+    sizes = zip(images["width"].to_pylist(), images["height"].to_pylist(), strict=True)
+    sides = pa.Table.from_pylist([image_facts.of_size(*size) for size in sizes])
+    names: dict[str, NDArray[np.str_]] = {}
+    slices: list[Slice] = []
+    for column in columns:
+        table = images if column in images.column_names else sides
+        values: list[Any] = table[column].to_pylist()
+        values = [None if value != value else value for value in values]  # NaN
+        thirds = _thirds(values)
+        names[column] = _frequent(values) if thirds is None else thirds
+        for part in _slices(column, names[column], correct):
+            if thirds is not None and part["value"] != UNKNOWN:
+                inside = [values[row] for row in np.flatnonzero(thirds == part["value"])]
+                part |= {"from": min(inside), "to": max(inside)}
+            slices.append(part)
+    return pa.table(names), slices
+
+
+def _slices(column: str, names: NDArray[np.str_], correct: NDArray[np.bool_]) -> Iterator[Slice]:
+    for value in sorted({*names.tolist()}, key=lambda name: ((*THIRDS, name).index(name), name)):
+        inside = correct[names == value]
+        images, hits = len(inside), int(inside.sum())
+        low, high = wilson(hits, images)
+        yield {
+            "column": column,
+            "value": value,
+            "images": images,
+            "correct": hits,
+            "accuracy": hits / images,
+            "low": low,
+            "high": high,
+        }
+
+
+def _thirds(values: Sequence[Any]) -> NDArray[np.str_] | None:
+    """The name of each number's third; None if they are few, or no numbers."""
+    present = [value for value in values if value is not None]
+    are_numbers = all(isinstance(value, int | float) for value in present)
+    if not are_numbers or len({*present}) <= MAX_NUMBERS:
+        return None
+    ends = np.quantile(present, [1 / 3, 2 / 3])
+    thirds = (UNKNOWN if v is None else THIRDS[np.searchsorted(ends, v)] for v in values)
+    return np.array([*thirds])
+
+
+def _frequent(values: Sequence[Any]) -> NDArray[np.str_]:
+    """Each value as text, or `OTHERS` if it is a rare one."""
+    texts = [UNKNOWN if value is None else str(value) for value in values]
+    counts = Counter(texts)
+    frequent = {*sorted(counts, key=lambda text: (-counts[text], text))[:MAX_VALUES]}
+    return np.array([text if text in frequent else OTHERS for text in texts])
+
+
+def named(slices: Sequence[Slice], column: str, value: str | None) -> list[Slice]:
+    """Those of a column, or the one of a value.
+
+    Raises:
+        ValueError: No test image has the value.
+    """
+    of_column = [part for part in slices if part["column"] == column]
+    if found := [part for part in of_column if value in (None, part["value"])]:
+        return found
+    values = ", ".join(part["value"] for part in of_column)
+    raise ValueError(f"gate: no test image has {column}={value}; there are the values {values}.")
+
+
+def contains(scores: Artifact, part: Slice) -> NDArray[np.bool_]:
+    """Which images of the test split are in a slice: bool (images,).
+
+    Args:
+        scores: The output of `evaluate`.
+        part: One of its slices.
+    """
+    names = pq.read_table(scores.folder / FILE, columns=[part["column"]]).column(0)
+    inside: NDArray[np.bool_] = pc.equal(names, part["value"]).to_numpy()
+    return inside
 
 
 def parse(metric: str) -> tuple[str, str | None] | None:

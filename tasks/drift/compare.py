@@ -37,7 +37,7 @@ COLUMNS = ("feature", "reference", "incoming", "distance", "usual", "yardstick",
 
 
 def compare(reference: pa.Table, incoming: pa.Table, seed: int = 0) -> list[Facts]:
-    """Compares two samples with the columns of `tasks.data.image_facts.schema`.
+    """Compares two samples with the columns of `tasks.data.image_facts.SCHEMA`.
 
     Args:
         reference: At least one image.

@@ -35,7 +35,7 @@ def report(
     Args:
         project: The clone.
         version: The version that classified both.
-        reference: A sample with the columns of `tasks.data.image_facts.schema`.
+        reference: A sample with the columns of `tasks.data.image_facts.SCHEMA`.
         incoming: A sample of the incoming images, with the same columns.
         place: The name of the input.
         against: The name of the reference.

@@ -17,10 +17,10 @@ from retrain.registry import packages, versions
 from retrain.runs import console
 from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
-from retrain.workload import Evaluate, Workload
+from retrain.workload import Evaluate, Gate, Workload
 from tasks.compute.asked import start_ahead
 from tasks.compute.inference import PredictionJob, probabilities
-from tasks.data import package
+from tasks.data import image_table, package, slices
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
 from tasks.data.metrics import LOWER_IS_BETTER, outcomes, per_class, summarise
@@ -44,35 +44,43 @@ MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 
 
 @step(
-    inputs=lambda workload: ("train", prepared_by(workload)),
-    reads=("evaluate",),
+    inputs=lambda workload: ("train", prepared_by(workload), "validate"),
+    reads=("evaluate", "gate.slices"),
     libraries=("numpy", "pyarrow", "torch", "transformers"),
     reports_with=("tasks.compute.asked", "tasks.evaluate.plots"),
     imports=("matplotlib.figure",),
 )
 def evaluate(
-    evaluation: Evaluate, trained: Artifact, images: Artifact, workspace: Workspace
+    evaluation: Evaluate,
+    rules: Gate,
+    trained: Artifact,
+    images: Artifact,
+    validated: Artifact,
+    workspace: Workspace,
 ) -> Facts:
     """Predicts the test split and measures how good the predictions are.
 
     Writes `metrics.json`, `per_class.json`, `predictions.parquet`, `confusion.csv` (actual and
-    predicted class of each row); of a sample of the rows `features.parquet` and
-    `reference.parquet`, which drift is measured against; and `report/classes.json`, as
-    `metrics.outcomes` gives it, and the images that the model has learnt
+    predicted class of each row) and `slices.parquet` (`tasks/data/slices.py`); of a sample of the
+    rows `features.parquet` and `reference.parquet`, which drift is measured against; and
+    `report/classes.json`, as `metrics.outcomes` gives it, and the images that the model has learnt
     (`tasks/data/predictions.py`), for later comparisons with it.
 
     Returns:
-        `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
-        the SHA-256 (hex) of the weights that were evaluated; `train`, the digest of the training;
-        `precision`; `test_images`, SHA-256 (hex) over the set of the test images; `package`, the
-        identity of the package that will give the same answers, and `package_bytes`, its size
-        without code; `min_confidence`, the least confidence of an answer that it accepts, None if
-        it does not say; and `images`, what images it takes.
+        `metrics`, by name; `lower_is_better`, the names of those where lower is better; `slices`,
+        those of `gate.slices`, with the accuracy in each; `weights`, the SHA-256 (hex) of the
+        weights that were evaluated; `train`, the digest of the training; `precision`;
+        `test_images`, SHA-256 (hex) over the set of the test images; `package`, the identity of the
+        package that will give the same answers, and `package_bytes`, its size without code;
+        `min_confidence`, the least confidence of an answer that it accepts, None if it does not
+        say; and `images`, what images it takes.
     """
     start_ahead()  # for the champion, or for the check before a promotion
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
     _predict(evaluation, model, images, workspace.folder)
+    described = image_table.read_split(validated.folder, SPLIT)
+    write_reference(described, workspace.folder)
     named = read(workspace.folder)
     tally = named.tally(prepared.labels)
     min_confidence = threshold.chosen(evaluation, model, images)
@@ -80,6 +88,8 @@ def evaluate(
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / "per_class.json", per_class(tally))
     write_json(workspace.report / "classes.json", outcomes(tally))
+    names, parts = slices.divide(described, rules.slices, tally.correct)
+    pq.write_table(names, workspace.folder / slices.FILE)
     _write_pairs(named, workspace.folder)
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
@@ -87,6 +97,7 @@ def evaluate(
     _track(trained.folder / REPORT, metrics, workspace)
     return {
         "metrics": metrics,
+        "slices": parts,
         "lower_is_better": LOWER_IS_BETTER,
         "weights": packages.digest_of_weights(model),
         "train": trained.digest,
@@ -127,7 +138,6 @@ def _predict(evaluation: Evaluate, model: Path, images: Artifact, folder: Path) 
         outputs = probabilities(job, chunk, features, show)
         predictions.write(_answers(outputs, chunk, split), labels, folder / FILE)
     predictions.write_features(list(sampled.values()), features, folder)
-    write_reference(split.folder / ROWS, folder)
 
 
 def _answers(
@@ -181,7 +191,7 @@ def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> Non
 
 
 @evaluate.chooses
-def _dependencies(workload: Workload, trained: Input, images: Input) -> Chosen:
+def _dependencies(workload: Workload, *inputs: Input) -> Chosen:
     # The code that serves is part of the package's identity.
     settings = workload.model.model_dump(exclude={"family"})
     family_module, *user_modules = models.modules_of(workload.model.family, settings)

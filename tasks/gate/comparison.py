@@ -13,7 +13,7 @@ from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Scored
 from tasks.data.metrics import split_name
 from tasks.data.predictions import LEARNT, learnt_images
-from tasks.data.slices import NO_SLICES, Slice, Slices, metric_of, parse
+from tasks.data.slices import Slice, contains, metric_of, named, parse
 from tasks.gate import paired
 from tasks.gate.pairs import Comparable, Pairs, pair
 
@@ -26,39 +26,29 @@ class Terms:
         learnt: The file with the images that the opponent was trained or validated on; None if
             they are not known.
         training: The digest of that training; None if the images are not known.
-        slices: The slices of the test split; none if `gate.no_worse` names none.
     """
 
     step = "terms"  # its name as an input
     learnt: Path | None
     training: str | None
-    slices: Slices = NO_SLICES
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the training and of the slices."""
-        return digest_of([self.training, self.slices.digest])
+        """SHA-256 (hex) of the training."""
+        return digest_of(self.training)
 
 
-def compare_with(
-    scores: Artifact,
-    slices: Slices,
-    champion: Scored | None,
-    reference: Scored | None,
-) -> Opponents:
+def compare_with(scores: Artifact, champion: Scored | None, reference: Scored | None) -> Opponents:
     """Compares a challenger with the models that it has to be no worse than.
 
     Args:
         scores: The challenger's evaluation.
-        slices: The slices of the test split.
         champion: The model in production; None when there is none.
         reference: The best model so far; None when there is none, or it is the champion.
     """
-    if not any(parse(name) for name in current_run().workload.gate.no_worse):
-        slices = NO_SLICES
     return Opponents(
-        _opponent(compare, scores, champion, slices) if champion else None,
-        _opponent(compare_reference, scores, reference, slices) if reference else None,
+        _opponent(compare, scores, champion) if champion else None,
+        _opponent(compare_reference, scores, reference) if reference else None,
     )
 
 
@@ -93,7 +83,7 @@ def compare(
     comparable = pair(challenger, opponent, np.concatenate(learnt) if learnt else None)
     enough = comparable.pairs.rows >= rules.min_compared
     names = dict.fromkeys((rules.metric, *rules.no_worse)) if enough else ()
-    by_name = {name: _by_name(rules, name, terms.slices, comparable) for name in names}
+    by_name = {name: _by_name(rules, name, scores, comparable) for name in names}
     return {
         "images": comparable.pairs.rows,
         "learnt": comparable.learnt,
@@ -107,26 +97,26 @@ def compare(
     }
 
 
-def _by_name(rules: Gate, name: str, slices: Slices, comparable: Comparable) -> dict[str, Facts]:
+def _by_name(rules: Gate, name: str, scores: Artifact, comparable: Comparable) -> dict[str, Facts]:
     """Compares by one metric, or in each of several slices; empty if there are too few images."""
     pairs = comparable.pairs
     if parsed := parse(name):
-        return _by_slice(rules, slices.named(*parsed), slices, comparable)
+        return _by_slice(rules, named(scores.facts["slices"], *parsed), scores, comparable)
     _, label = split_name(name)
     images = pairs.rows if label is None else pairs.of_class(label).rows
     return {name: _by(pairs, name, rules)} if images >= rules.min_compared else {}
 
 
 def _by_slice(
-    rules: Gate, named: Sequence[Slice], slices: Slices, comparable: Comparable
+    rules: Gate, parts: Sequence[Slice], scores: Artifact, comparable: Comparable
 ) -> dict[str, Facts]:
     """The accuracies in the slices of one rule of `gate.no_worse`.
 
     That one of them is called worse by mistake has the probability of the level.
     """
     compared = {}
-    for part in named:
-        inside = np.flatnonzero(slices.contains(part)[comparable.used])
+    for part in parts:
+        inside = np.flatnonzero(contains(scores, part)[comparable.used])
         if len(inside) >= rules.min_compared:
             compared[metric_of(part)] = _by(comparable.pairs.take(inside), "accuracy", rules)
     worse = paired.holm({name: facts["p_worse"] for name, facts in compared.items()}, rules.level)
@@ -147,13 +137,12 @@ def _by(pairs: Pairs, metric: str, rules: Gate) -> Facts:
     }
 
 
-def _opponent(comparison_step: Step, scores: Artifact, scored: Scored, slices: Slices) -> Opponent:
+def _opponent(comparison_step: Step, scores: Artifact, scored: Scored) -> Opponent:
     version = scored.registered.version
-    is_same_package = version.package_digest == scores.facts["package"]
     comparison = None
-    if not is_same_package and version.train_digest != scores.facts["train"]:
+    if version.package_digest != scores.facts["package"]:
         learnt = learnt_images(current_run().project, version)
-        terms = Terms(learnt, version.train_digest if learnt else None, slices)
+        terms = Terms(learnt, version.train_digest if learnt else None)
         comparison = dict(comparison_step(scores, scored.evaluation, terms).facts)
     return Opponent(
         version.version,

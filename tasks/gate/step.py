@@ -16,7 +16,7 @@ from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.metrics import METRICS, SELECTIVE, split_name
-from tasks.data.slices import Slice, Slices, metric_of, parse
+from tasks.data.slices import Slice, metric_of, named, parse
 from tasks.gate.paired import COMPARABLE
 from tasks.gate.wording import about_classes, new_classes, sentences
 
@@ -34,18 +34,16 @@ PASSES = ("first", "repackaged", ALREADY)  # within the bounds, beside what `pro
 
 
 @step(
-    inputs=("evaluate", "opponents", "slices"),
+    inputs=("evaluate", "opponents"),
     reads=("gate",),
     cached=False,
     hours=1,
 )
-def gate(
-    rules: Gate, scores: Artifact, opponents: Opponents, slices: Slices, workspace: Workspace
-) -> Facts:
+def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspace) -> Facts:
     """Decides whether a model may go to production.
 
     A challenger from the same training as the champion, whose package differs (its code was fixed,
-    or its precision changed), is the same model: it need not be compared image by image.
+    or its precision changed), is the same model: it has to be no worse than the margin allows.
 
     Returns:
         `passed`; `verdict`: `first`, `better`, `not worse`, `worse`, `cannot tell`, `not
@@ -53,14 +51,15 @@ def gate(
         already` (the same package), or `below bounds`;
         `rules`: for each, the rule in words, the value, the bound and whether it passed;
         `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
-        `slices`, as the step `slice` gives them, and whether each was `judged`;
+        `slices`, as `evaluate` gives them, and whether each was `judged`;
         `says`, the same for a person; `new_classes`, those that the champion does not know;
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
     table = json.loads((scores.folder / PER_CLASS).read_text(encoding="utf-8"))
-    bounded = bounds(rules, scores, table, slices)
-    within, champion = _all_passed(bounded), opponents.champion
+    champion = opponents.champion
+    bounded = bounds(rules, scores, table, is_first=champion is None)
+    within = _all_passed(bounded)
     against = _compared_opponents(opponents)
     verdict, compared, becomes = _verdict(rules, scores, opponents)
     passed = within and verdict in (*PASSES, *rules.promotes)
@@ -82,7 +81,7 @@ def gate(
         "test_images": scores.facts["test_images"],
         "reference": becomes,
         "new_classes": new_classes(table, opponents),
-        "slices": [part | {"judged": is_judged(rules, part)} for part in slices.all],
+        "slices": [part | {"judged": is_judged(rules, part)} for part in scores.facts["slices"]],
     }
 
 
@@ -93,24 +92,32 @@ def _verdict(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, 
         return "first", [], True
     if champion.package_digest == scores.facts["package"]:
         return ALREADY, [], False
-    if champion.comparison is None:
-        rule = same_training(rules, scores, champion)
-        return "repackaged" if rule["passed"] else "worse", [rule], reference is None
-    verdict, comparison_rules = _compared(rules, scores, opponents)
-    return verdict, comparison_rules, _outcome(rules, reference or champion) == "better"
-
-
-def _compared(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, list[Rule]]:
-    """The verdict of the comparisons, and their rules.
-
-    The reference need not be surpassed, whatever is configured: else nothing could be promoted
-    after a rollback.
-    """
+    if champion.train_digest == scores.facts["train"]:
+        # It takes the champion's place whatever the reference is, and need not be better.
+        allowed = {"champion": ("not worse", *rules.promotes)}
+        verdict, comparison_rules = _compared(rules, scores, {"champion": champion}, allowed)
+        verdict = "repackaged" if verdict == "not worse" else verdict
+        return verdict, comparison_rules, reference is None
+    # The reference need not be surpassed, whatever is configured: else nothing could be promoted
+    # after a rollback.
     allowed = {"champion": rules.promotes, "reference": ("not worse", "better", *rules.promotes)}
+    against = _compared_opponents(opponents)
+    verdict, comparison_rules = _compared(rules, scores, against, allowed)
+    becomes = _outcome(rules, scores, reference or champion) == "better"
+    return verdict, comparison_rules, becomes
+
+
+def _compared(
+    rules: Gate,
+    scores: Artifact,
+    against: Mapping[str, Opponent],
+    allowed: Mapping[str, tuple[str, ...]],
+) -> tuple[str, list[Rule]]:
+    """The verdict of comparisons with some models, by their role, and the rules."""
     comparison_rules: list[Rule] = []
     outcomes = []
-    for role, opponent in _compared_opponents(opponents).items():
-        outcomes.append(_outcome(rules, opponent))
+    for role, opponent in against.items():
+        outcomes.append(_outcome(rules, scores, opponent))
         comparison_rules += comparisons(rules, scores, role, opponent, allowed[role])
         if outcomes[-1] not in allowed[role]:
             return outcomes[-1], comparison_rules
@@ -119,13 +126,20 @@ def _compared(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str,
     return outcomes[0], comparison_rules
 
 
-def _outcome(rules: Gate, opponent: Opponent) -> str:
-    if opponent.comparison is None:  # the same training
+def _outcome(rules: Gate, scores: Artifact, opponent: Opponent) -> str:
+    """The outcome of a comparison; of the same training, which is the same model, the plain one."""
+    if opponent.comparison is None:  # the same package
         return "not worse"
-    metrics = opponent.comparison["metrics"]
-    if rules.metric not in metrics:  # of a class with too few images
-        return "cannot tell" if metrics else "not comparable"
-    return str(metrics[rules.metric]["outcome"])
+    if opponent.comparison["images"] < rules.min_compared:
+        return "not comparable"
+    facts = opponent.comparison["metrics"].get(rules.metric)
+    if facts is None:  # of a class with too few images
+        return "cannot tell"
+    if opponent.train_digest == scores.facts["train"]:
+        change = facts["challenger"] - facts["opponent"]
+        gain = -change if rules.metric in scores.facts["lower_is_better"] else change
+        return "not worse" if gain >= -rules.margin - ROUNDING else "worse"
+    return str(facts["outcome"])
 
 
 def _compared_opponents(opponents: Opponents) -> Mapping[str, Opponent]:
@@ -169,17 +183,18 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
 
 
 def bounds(
-    rules: Gate, scores: Artifact, table: Sequence[Mapping[str, Any]], slices: Slices
+    rules: Gate, scores: Artifact, table: Sequence[Mapping[str, Any]], is_first: bool
 ) -> list[Rule]:
     """The bounds that every model has to reach or must not exceed.
 
     A bound is judged on at least `gate.min_compared` images: of its class, of its slice, or all.
+    The first model, which is compared with no other, has to meet it on any number of images.
 
     Args:
         rules: The bounds.
         scores: The challenger's evaluation.
         table: The classes of the test split, as `tasks.data.metrics.per_class` gives them.
-        slices: The slices of the test split.
+        is_first: Whether there is no champion yet.
 
     Raises:
         ValueError: A bound is on a class or a slice that the test split lacks.
@@ -189,11 +204,11 @@ def bounds(
     bound_rules = []
     for name, relation, bound in bounded:
         judged, value, images = (
-            _of_slices(rules, slices.named(*column))
+            _of_slices(rules, named(scores.facts["slices"], *column))
             if (column := parse(name))
             else _of_metric(rules, scores, table, name)
         )
-        if images >= rules.min_compared:
+        if is_first or images >= rules.min_compared:
             bound_rules.append(_rule(judged, relation, value, bound))
         else:
             words = f"{bound:g}, not judged with {images} image{'' if images == 1 else 's'}"
@@ -256,15 +271,6 @@ def _of_package(rules: Gate, scores: Artifact) -> list[Rule]:
     return [rule]
 
 
-def same_training(rules: Gate, scores: Artifact, champion: Opponent) -> Rule:
-    """The rule for the champion's own weights: as good as the champion, except for rounding."""
-    value, champion_value = scores.facts["metrics"][rules.metric], champion.metrics[rules.metric]
-    words = f"champion {champion.version} ({champion_value:.4f})"
-    if rules.metric in scores.facts["lower_is_better"]:
-        return _rule(rules.metric, "<=", value, champion_value + ROUNDING, words)
-    return _rule(rules.metric, ">=", value, champion_value - ROUNDING, words)
-
-
 def comparisons(
     rules: Gate, scores: Artifact, role: str, opponent: Opponent, allowed: tuple[str, ...]
 ) -> list[Rule]:
@@ -285,7 +291,7 @@ def comparisons(
         relation = "not surely worse than"
         if name == rules.metric:
             margin = rules.margin if "not worse" in allowed else 0.0
-            passed = facts["outcome"] in allowed
+            passed = _outcome(rules, scores, opponent) in allowed
             relation = f"surely {'<' if lower else '>'}"
         words = f"{name} {relation} {role} {opponent.version} ({facts['opponent']:.4f})"
         if margin:

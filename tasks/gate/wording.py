@@ -38,7 +38,7 @@ def sentences(rules: Gate, role: str, opponent: Opponent) -> list[str]:
         comparison["other_classes"],
         f"{both} does not know their classes. The comparison is of the classes that both know",
     )
-    if not comparison["metrics"]:
+    if comparison["images"] < rules.min_compared:
         return [
             *lines,
             f"Not comparable with {name}: {comparison['images']} test images are left, and "

@@ -50,7 +50,7 @@ def predict(
         What was written, JSON-able: `rows`, how many images; `errors`, how many of them have no
         label; `labels`, how many have each label that any has; `accepted`, how many the package
         accepts, None if it does not say; and `images`, SHA-256 (hex) over the paths and the
-        contents of the images. And a sample, as `tasks.data.image_facts.schema` has it.
+        contents of the images. And a sample, as `tasks.data.image_facts.SCHEMA` has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -87,7 +87,7 @@ def predict(
         "accepted": None if registered.version.min_confidence is None else accepted,
         "images": digest.hexdigest(),
     }
-    return written, pa.concat_tables([image_facts.schema().empty_table(), *samples])
+    return written, pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
 
 
 def sample(registered: Registered, source: Source, scratch: Path) -> pa.Table:
@@ -99,7 +99,7 @@ def sample(registered: Registered, source: Source, scratch: Path) -> pa.Table:
         scratch: An empty folder.
 
     Returns:
-        The sample, as `tasks.data.image_facts.schema` has it.
+        The sample, as `tasks.data.image_facts.SCHEMA` has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -107,7 +107,7 @@ def sample(registered: Registered, source: Source, scratch: Path) -> pa.Table:
     images = [image for image in range(len(source.places)) if _is_sampled(source, image)]
     answered = _answered(registered, source, images, scratch)
     samples = [_sample(source, some, answers) for some, answers in answered]
-    return pa.concat_tables([image_facts.schema().empty_table(), *samples])
+    return pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
 
 
 def schema() -> pa.Schema:
@@ -175,14 +175,14 @@ def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Tabl
         if label is not None and _is_sampled(source, images[row])
     ]
     if not rows:
-        return image_facts.schema().empty_table()
+        return image_facts.SCHEMA.empty_table()
     answers = answers.take(pa.array(rows))
     confidence = rows_of(answers, "probabilities").max(axis=1)
     answers = answers.append_column("confidence", pa.array(confidence))
     encoded = source.files.read([source.places[images[row]] for row in rows])
     sampled = zip(answers.to_pylist(), map(image_facts.measure, encoded), strict=True)
     return pa.Table.from_pylist(
-        [answer | facts for answer, facts in sampled if facts], image_facts.schema()
+        [answer | facts for answer, facts in sampled if facts], image_facts.SCHEMA
     )
 
 

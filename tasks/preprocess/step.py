@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from retrain.workload import Images
 
 COLUMNS = ["path", "label", "sha256", "pixels", "file", "row"]  # of the list of a split's images
-FACTS = ["width", "height", "brightness", "contrast"]  # that follow, for the reference of drift
 ROW_GROUP = 4096  # rows, of that list
 
 
@@ -75,15 +74,14 @@ def preprocess(
         `storage` of the training split: `pixels` or `source`.
     """
     files, folder = open_images(pulled), workspace.folder
-    listed = [*COLUMNS, *FACTS]
-    accepted = image_table.read_split(validated.folder, columns=[*listed, "split", "bytes"])
+    accepted = image_table.read_split(validated.folder, columns=[*COLUMNS, "split", "bytes"])
     labels = image_table.class_names(validated.folder)
     rows, shards = {}, list[Shard]()
     for split in SPLITS:
         (folder / split).mkdir()
         part = accepted.filter(pc.equal(accepted["split"], split))
         rows[split] = len(part)
-        pq.write_table(part.select(listed), folder / split / ROWS, row_group_size=ROW_GROUP)
+        pq.write_table(part.select(COLUMNS), folder / split / ROWS, row_group_size=ROW_GROUP)
         numbers = pc.index_in(part["label"], pa.array(labels, pa.string())).to_numpy()
         np.save(folder / split / "labels.npy", numbers.astype(np.int64))
         # Evaluation always uses the pixels that serving does.

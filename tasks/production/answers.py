@@ -6,18 +6,21 @@ that it is given (`models/prediction_log.py`).
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from retrain import atomic
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = pa.schema(
     {
@@ -64,52 +67,37 @@ def keep(project: Project, model: ModelVersion, predictions: Path, run: str) -> 
             writer.write_batch(pa.RecordBatch.from_arrays(rows, schema=COLUMNS))
 
 
-def by(model: ModelVersion) -> pc.Expression:
-    """Which answers are those of a version."""
-    return pc.field("weights") == model.weights
-
-
-def read(project: Project, name: str, logs: Sequence[Path], wanted: pc.Expression) -> pa.Table:
-    """What the versions of a model have answered, the earliest first.
+def read(project: Project, name: str, logs: Sequence[Path]) -> "pd.DataFrame":
+    """What the versions of a model have answered, in `COLUMNS`, the earliest first.
 
     Args:
         project: The clone.
         name: The name of the model.
-        logs: The folders to which servers log, beside the project's own.
-        wanted: Which rows count, by the columns of a prediction log.
-
-    Returns:
-        The rows, with the columns of a prediction log.
+        logs: The folders to which servers log.
 
     Raises:
         UsageError: A folder does not exist, or a file in it is no log.
     """
-    tables = [COLUMNS.empty_table()]
-    for folder in (folder_of(project, name) / "answers", *logs):
-        if folder in logs and not folder.is_dir():
+    own = sorted((folder_of(project, name) / "answers").glob("*.parquet"))
+    tables = [COLUMNS.empty_table(), *(pq.read_table(file, schema=COLUMNS) for file in own)]
+    for folder in logs:
+        if not folder.is_dir():
             raise UsageError(f"--answers {folder}: there is no such folder.")
-        try:
-            tables += (table.filter(wanted) for table in read_log(folder))
-        except (ValueError, KeyError, OSError) as error:
-            raise UsageError(
-                f"{folder} has a file that is no log of predictions: {error}"
-            ) from error
-    return pa.concat_tables(tables).sort_by("time")
+        tables += map(_read_log, sorted(folder.glob("*.jsonl*")))
+    frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
+    return frame.sort_values("time", kind="stable")
 
 
-def read_log(folder: Path) -> Iterator[pa.Table]:
-    """The files of a folder, in `COLUMNS`; also those of servers of an earlier version.
+def _read_log(file: Path) -> pa.Table:
+    """The rows of a log of a server; a last line without an end is not whole yet.
 
     Raises:
-        ValueError: A file has something else.
-        KeyError: A row of JSON lacks a column.
-        OSError: A file cannot be read.
+        UsageError: It is another file.
     """
-    for file in sorted(folder.glob("*.parquet")):
-        yield pq.read_table(file, columns=COLUMNS.names).cast(COLUMNS)
-    for file in sorted(folder.glob("*.jsonl*")):
-        if not file.with_suffix(".parquet").exists():  # written from it, by an earlier version
-            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            whole = [json.loads(line) for line in lines if line.endswith("\n")]
-            rows = [row | {"time": datetime.fromisoformat(row["time"])} for row in whole]
-            yield pa.Table.from_pylist(rows, COLUMNS)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        rows = [json.loads(line) for line in lines if line.endswith("\n")]
+        timed = [row | {"time": datetime.fromisoformat(row["time"])} for row in rows]
+        return pa.Table.from_pylist(timed, COLUMNS)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{file} is no log of predictions: {error}") from error

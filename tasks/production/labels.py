@@ -1,13 +1,12 @@
 """Keeps the labels that people give to images which a model has classified in production.
 
 They are below the project's state, in `production/<model>/labels.parquet`: `sha256` (hex, of the
-encoded image), `label`, and `added`, when it came. An image has one label, the last that came.
+encoded image) and `label`. An image has one label, the last that came.
 """
 
-import csv
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,12 +16,15 @@ from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
+from tasks.data.corrections import read_csv
+from tasks.data.splits import label_of
 from tasks.production.answers import folder_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 FILE = "labels.parquet"
-COLUMNS = pa.schema(
-    {"sha256": pa.string(), "label": pa.string(), "added": pa.timestamp("ms", "UTC")}
-)
+COLUMNS = pa.schema({"sha256": pa.string(), "label": pa.string()})
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,12 @@ class Added:
     changed: int
 
 
-def read(project: Project, name: str) -> pa.Table:
-    """The labels of the images of a model, one each; they may be none."""
+def read(project: Project, name: str) -> "pd.Series[str]":
+    """The labels of the images of a model, by the SHA-256 of each; they may be none."""
     file = folder_of(project, name) / FILE
-    return pq.read_table(file, schema=COLUMNS) if file.exists() else COLUMNS.empty_table()
+    table = pq.read_table(file, schema=COLUMNS) if file.exists() else COLUMNS.empty_table()
+    frame: pd.DataFrame = table.to_pandas()
+    return frame.set_index("sha256")["label"]
 
 
 def add(project: Project, name: str, file: Path) -> Added:
@@ -59,55 +63,37 @@ def add(project: Project, name: str, file: Path) -> Added:
         UsageError: The file cannot be read, lacks a column or a value, or gives an image two
             labels.
     """
-    given = _read_given(file)
-    folder, now = folder_of(project, name), datetime.now(UTC)
+    given, folder = _read_given(file), folder_of(project, name)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f"{FILE}.lock"):
-        known = {row["sha256"]: row for row in read(project, name).to_pylist()}
-        fresh = {
-            image: {"sha256": image, "label": label, "added": now}
-            for image, label in given.items()
-            if image not in known or known[image]["label"] != label
-        }
-        if fresh:
-            with atomic.replacing(folder / FILE) as aside:
-                rows = [*(known | fresh).values()]
-                pq.write_table(pa.Table.from_pylist(rows, COLUMNS), aside)
-    new = len(fresh.keys() - known.keys())
-    return Added(len(given), new, len(fresh) - new)
+        known = read(project, name).to_dict()
+        changed = [image for image in given.keys() & known if known[image] != given[image]]
+        rows = [{"sha256": image, "label": label} for image, label in (known | given).items()]
+        with atomic.replacing(folder / FILE) as aside:
+            pq.write_table(pa.Table.from_pylist(rows, COLUMNS), aside)
+    return Added(len(given), len(given.keys() - known), len(changed))
 
 
 def _read_given(file: Path) -> dict[str, str]:
     """The label of each image in a file of the user's, by the SHA-256 of the image."""
     try:
-        rows = pq.read_table(file).to_pylist() if file.suffix == ".parquet" else _read_csv(file)
-    except (ValueError, csv.Error, OSError) as error:
+        if file.suffix == ".parquet":
+            rows = pq.read_table(file).to_pylist()
+        else:
+            rows = [row for _, row in read_csv(file)[1]]
+    except (ValueError, OSError) as error:
         raise UsageError(f"{file} cannot be read as CSV or Parquet: {error}") from error
-    names = rows[0].keys() if rows else ()
-    key = next((name for name in ("sha256", "path") if name in names), None)
-    if key is None or "label" not in names:
-        raise UsageError(f"{file} needs the columns label, and sha256 or path, and rows.")
     given: dict[str, str] = {}
-    for row in rows:
-        place, label = row[key], row["label"]
-        if not place or not label:
-            raise UsageError(f"{file}: a row lacks its {key if label else 'label'}.")
-        image = place if key == "sha256" else _digest(file, place)
+    for row in rows or [{}]:
+        image, place, label = row.get("sha256"), row.get("path"), label_of(row.get("label"))
+        if not ((image or place) and label):
+            raise UsageError(f"{file} needs rows with a label, and a sha256 or a path, in each.")
+        try:
+            image = image or sha256_of(file.parent / place)
+        except OSError as error:
+            raise UsageError(f"{file}: the image {place} cannot be read: {error}") from error
         if given.setdefault(image, label) != label:
-            raise UsageError(f"{file} gives {place} two labels: {given[image]} and {label}.")
+            raise UsageError(
+                f"{file} gives {place or image} two labels: {given[image]} and {label}."
+            )
     return given
-
-
-def _read_csv(file: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file; also as Excel writes it, with semicolons and a byte-order mark."""
-    with file.open(encoding="utf-8-sig", newline="") as opened:
-        separator = max(",;\t", key=opened.readline().count)
-        opened.seek(0)
-        return list(csv.DictReader(opened, delimiter=separator, strict=True))
-
-
-def _digest(file: Path, place: str) -> str:
-    try:
-        return sha256_of(file.parent / place)
-    except OSError as error:
-        raise UsageError(f"{file}: the image {place} cannot be read: {error}") from error

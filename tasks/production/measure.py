@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from retrain.workload import Production
 from tasks.data.metrics import calibration, is_accepted, wilson
 
@@ -16,8 +14,8 @@ MIN_IMAGES = 30  # with labels, below which there is no verdict
 
 
 def measure(
-    answers: pa.Table,
-    labels: pa.Table,
+    answers: "pd.DataFrame",
+    labels: "pd.Series[str]",
     test: Mapping[str, float],
     classes: Sequence[Mapping[str, Any]],
     limits: Production,
@@ -48,7 +46,10 @@ def measure(
         version does not know. `worse`: whether the accuracy is lower than in the test by more than
         `limits.max_drop`; None if too few images have labels.
     """
-    frame = _joined(answers, labels)
+    frame = answers.drop_duplicates("sha256")
+    frame = frame.assign(
+        week=frame["time"].dt.strftime("%G-W%V"), true=frame["sha256"].map(labels.to_dict())
+    )
     weeks = [{"week": name} | _counts(part, min_confidence) for name, part in frame.groupby("week")]
     recent = frame[frame["week"].isin([row["week"] for row in weeks[-limits.weeks :]])]
     known = recent.dropna(subset=["true"])
@@ -62,37 +63,33 @@ def measure(
         found |= _difference(found, test)
     if len(known) >= MIN_IMAGES:
         found["worse"] = found["difference_high"] < -limits.max_drop
-    found["classes"] = _classes(known, in_test)
+    lost = [
+        {"label": label, "test_recall": in_test.get(label), **_right(part, "recall")}
+        for label, part in known.groupby("true", sort=False)
+    ]
+    found["classes"] = sorted(lost, key=lambda row: row["recall"] - (row["test_recall"] or 0.0))
     found["unknown"] = sorted(set(known["true"]) - in_test.keys())
     return found
 
 
-def _joined(answers: pa.Table, labels: pa.Table) -> "pd.DataFrame":
-    """The first answer for each image, with its `week` and its `true` label, if that is known."""
-    frame: pd.DataFrame = answers.to_pandas().drop_duplicates("sha256")
-    frame["week"] = frame["time"].dt.strftime("%G-W%V")
-    frame["true"] = frame["sha256"].map(labels.to_pandas().set_index("sha256")["label"])
-    return frame
-
-
 def _counts(frame: "pd.DataFrame", min_confidence: float | None) -> dict[str, Any]:
-    """The images, those with labels, and the accuracy of these with Wilson's interval (1927)."""
+    """The images, those with labels, how many of these are right, and what is accepted."""
     known = frame.dropna(subset=["true"])
-    correct = int((known["label"] == known["true"]).sum())
-    counts: dict[str, Any] = {"images": len(frame), "labelled": len(known), "correct": correct}
-    counts |= _share(correct, len(known), "accuracy")
+    counts = {"images": len(frame), **_right(known, "accuracy")}
     if min_confidence is not None:
-        accepted = frame[is_accepted(frame["confidence"].to_numpy(), min_confidence)]
-        known = accepted.dropna(subset=["true"])
-        right = known["label"] == known["true"]
-        counts["coverage"] = len(accepted) / len(frame) if len(frame) else None
-        counts["accepted_precision"] = float(right.mean()) if len(known) else None
+        accepted = is_accepted(frame["confidence"].to_numpy(), min_confidence)
+        precision = _right(frame[accepted].dropna(subset=["true"]), "precision")["precision"]
+        counts["coverage"] = float(accepted.mean()) if len(frame) else None
+        counts["accepted_precision"] = precision
     return counts
 
 
-def _share(part: int, whole: int, name: str) -> dict[str, float | None]:
-    low, high = wilson(part, whole) if whole else (None, None)
-    return {name: part / whole if whole else None, "low": low, "high": high}
+def _right(known: "pd.DataFrame", name: str) -> dict[str, Any]:
+    """How many of the images with labels are right, and the share with Wilson's interval (1927)."""
+    correct, labelled = int((known["label"] == known["true"]).sum()), len(known)
+    low, high = wilson(correct, labelled) if labelled else (None, None)
+    share = correct / labelled if labelled else None
+    return {"labelled": labelled, "correct": correct, name: share, "low": low, "high": high}
 
 
 def _difference(found: Mapping[str, Any], test: Mapping[str, float]) -> dict[str, float]:
@@ -108,16 +105,6 @@ def _difference(found: Mapping[str, Any], test: Mapping[str, float]) -> dict[str
         "difference_low": ours - theirs - hypot(ours - found["low"], high - theirs),
         "difference_high": ours - theirs + hypot(found["high"] - ours, theirs - low),
     }
-
-
-def _classes(known: "pd.DataFrame", in_test: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The classes of labelled images; those that lost most against the test come first."""
-    rows = []
-    for label, part in known.groupby("true", sort=False):
-        share = _share(int((part["label"] == label).sum()), len(part), "recall")
-        row = {"label": label, "labelled": len(part), "test_recall": in_test.get(str(label))}
-        rows.append(row | share)
-    return sorted(rows, key=lambda row: row["recall"] - (row["test_recall"] or 0.0))
 
 
 def sentence(name: str, found: Mapping[str, Any]) -> str:

@@ -16,13 +16,14 @@ from retrain.registry import model_card, packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
 from tasks.data.metrics import acceptance
-from tasks.promote.check import Example, check_files, difference, example_for
+from tasks.promote.check import TOLERANCE, Example, check_files, difference, example_for
 
 FORMATS = {"huggingface": "tasks.promote.huggingface", "onnx": "tasks.promote.onnx_file"}
 README = "README.md"
-# The largest difference of a probability from the package's, and the share of the images that has
-# to keep to it. Where other libraries decode and scale images, it was 0.03 at most; of bf16, 0.003.
-TOLERANCE, AGREEING = 0.1, 0.95
+# An ONNX file takes the same pixels, so that its probabilities are those of the package, but for
+# rounding. Other libraries decode and scale images otherwise: a probability differed by 0.03 at
+# most. So this is the largest difference, and the share of the images that has to keep to it.
+RESIZED = (0.1, 0.95)
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,10 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         model = fetched / package.MODEL
         with _importing_from(fetched / package.CODE):
             module.write(model, target, version.min_confidence)
-        exported = _compared(module, version, target, example, form, folder)
-        images = package.images_of(model)
         serving = json.loads((fetched / package.SERVING).read_text(encoding="utf-8"))
+        tolerance = (TOLERANCE[serving["precision"]], 1.0) if form == "onnx" else RESIZED
+        exported = _compared(module, version, target, example, form, folder, *tolerance)
+        images = package.images_of(model)
         card = model_card.read(project, version)
         text = readme(version, card, module, images, serving["precision"], exported.comparison)
         (target / README).write_text(text, encoding="utf-8")
@@ -121,6 +123,8 @@ def _compared(
     example: Example | None,
     form: str,
     folder: Path,
+    tolerance: float,
+    share: float,
 ) -> Exported:
     """Compares the answers for the images that are kept with the version's run.
 
@@ -136,15 +140,15 @@ def _compared(
             answer = dict(zip(expected, row, strict=True))  # both in the order of the labels
             label = max(answer, key=answer.__getitem__)
             same += label == max(expected, key=expected.__getitem__)
-            agreeing += difference(expected, answer, label, TOLERANCE) is None
+            agreeing += difference(expected, answer, label, tolerance) is None
             largest = max(largest, *(abs(expected[name] - answer[name]) for name in answer))
     compared = len(images) if largest is not None else 0
     exported = Exported(version.name, version.version, form, str(folder), compared, same, largest)
-    if agreeing < AGREEING * compared:
+    if agreeing < share * compared:
         raise ValueError(
             f"{version.name} version {version.version} is not exported: what was written gives "
-            f"other answers. {exported.comparison} For {agreeing:,} they differ by {TOLERANCE:g} "
-            f"at most, which {AGREEING:.0%} of the images have to."
+            f"other answers. {exported.comparison} For {agreeing:,} they differ by {tolerance:g} "
+            f"at most, which {share:.0%} of the images have to."
         )
     return exported
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pyarrow.parquet as pq
-
 import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
@@ -29,7 +27,7 @@ from tasks.compute.asked import start_ahead
 from tasks.data import package
 from tasks.data.champion import Registered
 from tasks.data.reading import open_images
-from tasks.data.reference import REFERENCE, keep_reference
+from tasks.data.reference import keep_reference
 from tasks.promote import card, latency
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
 from tasks.promote.lineage import lineage_of
@@ -123,7 +121,7 @@ def _check(
     """Checks that a version can be served, and how fast; keeps what drift is found against."""
     project, bound = workspace.project, rules.max_latency_ms
     latency = check_before_promotion(project, version, workspace.folder, bound)
-    keep_reference(project, version, pq.read_table(scores.folder / REFERENCE))
+    keep_reference(project, version, scores.folder)
     return versions.note_latency(project, version, latency)
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrain.errors import UsageError
+from retrain.runs import console
 from tasks.data.listing import link_file
-from tasks.pull.configurations import CARD, files_of, splits_of_card
-from tasks.pull.transfer import arriving, map_in_threads, reaching
+from tasks.pull.configurations import CARD, splits_of_files
+from tasks.pull.transfer import map_in_threads, reaching
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class HubSource:
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Downloads the card and the configuration's files, except those that a killed run has."""
-        from huggingface_hub import HfApi, RepoFile, hf_hub_download
+        from huggingface_hub import HfApi, hf_hub_download
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
@@ -51,24 +52,17 @@ class HubSource:
             )
 
         with self._reached():
-            listed = HfApi().list_repo_tree(
-                self.name, recursive=True, revision=digest, repo_type="dataset"
-            )
-            sizes = {entry.path: entry.size for entry in listed if isinstance(entry, RepoFile)}
-            card = [CARD] if CARD in sizes else []
+            listed = HfApi().list_repo_files(self.name, revision=digest, repo_type="dataset")
+            card = [name for name in listed if name == CARD]
             map_in_threads(download, card)
-            base = f"hf://datasets/{self.name}@{digest}"
-            belong = splits_of_card(downloaded / CARD, base, self.configuration) or files_of(
-                sizes, self.configuration
-            )
+            belong = splits_of_files(listed, downloaded / CARD, self.configuration)
             names = [name for name in belong if name.endswith(".parquet")]
             if not names:
                 raise UsageError(
                     f"data.path: {self.name} on the Hugging Face hub has no Parquet files. Try "
                     f"{self.name}@refs/convert/parquet, where the hub keeps a copy of many."
                 )
-            missing = sum(sizes[name] for name in names if not (downloaded / name).exists())
-            with arriving(downloaded, missing):
+            with console.progress(f"downloading {len(names):,} files"):
                 map_in_threads(download, names)
         for name in [*card, *names]:
             link_file(downloaded / name, folder / name)

@@ -1,6 +1,6 @@
 """Copies data on this machine that is not under DVC."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,6 @@ from retrain.runs import console
 from retrain.step import digest_of
 from tasks.data.listing import check_names, list_files
 from tasks.pull.transfer import map_in_threads
-
-Show = Callable[[int], object]
-
-# The digests of what this process has read, by the state of the files: a run asks for the version
-# of its data more than once.
-_digests: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -45,32 +39,23 @@ class LocalSource:
                     "set data.format to hub.)"
                 )
             check_names(files)
-            stats = {name: path.stat() for name, path in files.items()}
-            state = digest_of(
-                [
-                    [name, stat.st_ino, stat.st_size, stat.st_mtime_ns]
-                    for name, stat in stats.items()
-                ]
-            )
-            if state not in _digests:
-                _digests[state] = _digest_of_all(
-                    "reading", files, lambda name, show: sha256_of(files[name], show)
-                )
-            return _digests[state]
+            size = sum(path.stat().st_size for path in files.values())
+            with console.counted("reading", size, "bytes") as show:
+                digests = map_in_threads(lambda path: sha256_of(path, show), files.values())
+        return digest_of(dict(zip(files, digests, strict=True)))
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Copies the files, and measures the copies."""
+        """Copies the files, and reads the copies."""
 
-        def copied(name: str, show: Show) -> str:
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            copyfile(files[name], target)
-            return sha256_of(target, show)
+        def copy(name: str) -> None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            copyfile(files[name], folder / name)
 
-        with self._unchanged():
+        with self._unchanged(), console.progress("copying"):
             files = self._files()
-            if _digest_of_all("copying", files, copied) != digest:
-                raise ValueError(f"{self.path} has changed since the run started: run it again.")
+            map_in_threads(copy, files)
+        if LocalSource(folder).digest() != digest:
+            raise ValueError(f"{self.path} has changed since the run started: run it again.")
 
     def _files(self) -> dict[str, Path]:
         """The regular files, by their names in the folder; or the one file."""
@@ -87,11 +72,3 @@ class LocalSource:
                 f"{self.path} has changed while it was read ({error.filename} is gone): run it "
                 "again."
             ) from error
-
-
-def _digest_of_all(what: str, files: Mapping[str, Path], read: Callable[[str, Show], str]) -> str:
-    """SHA-256 (hex) over the names of files and what a function has read, which shows how far."""
-    size = sum(path.stat().st_size for path in files.values())
-    with console.counted(what, size, "bytes") as show:
-        digests = map_in_threads(lambda name: read(name, show), files)
-        return digest_of(dict(zip(files, digests, strict=True)))

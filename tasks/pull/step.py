@@ -1,19 +1,19 @@
 """Fetches one version of the data, completely or not at all."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
-from tasks.data.listing import list_files
+from tasks.data.listing import check_names, list_files
 from tasks.pull.archives import unpack
-from tasks.pull.configurations import declared_splits
+from tasks.pull.configurations import CARD, splits_of_files
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.hub_source import HubSource
 from tasks.pull.local_source import LocalSource
@@ -102,7 +102,9 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     try:
         source.fetch(version.digest, folder, workspace.scratch)
         unpack(folder, workspace.scratch)
-        splits = declared_splits(folder, data.configuration)
+        names = [name for name, _ in list_files(folder)]
+        check_names(names)
+        splits = splits_of_files(names, folder / CARD, data.configuration)
         found = index.build(folder, data, splits)
         if isinstance(source, LocalSource) and found.format == "folders":
             _check_classes(source.path, found.images)
@@ -140,29 +142,29 @@ def find_source(data: Data, project: Project, revision: str | None) -> DataSourc
     Raises:
         UsageError: A revision is asked of data that is not under DVC.
     """
-    if revision is not None and not _is_under_dvc(data, project):
+    place, under_dvc = _place(data, project), project.root / "data"
+    is_under_dvc = place is not None and place.is_relative_to(under_dvc)
+    if revision is not None and not is_under_dvc:
         raise UsageError(
             f"data.path {data.path} is not under DVC, so git knows no version {revision!r} of it."
         )
     if data.format == "hub":
         name, _, commit = data.path.partition("@")
         return HubSource(name, commit or "main", data.configuration)
-    if "://" in data.path:
+    if place is None:
         return UrlSource(data.path)
-    place = _place(data, project)
-    if _is_under_dvc(data, project):
-        return DvcSource(project, place.relative_to(project.root / "data"), revision)
+    if is_under_dvc:
+        return DvcSource(project, place.relative_to(under_dvc), revision)
     return LocalSource(place)
 
 
-def _is_under_dvc(data: Data, project: Project) -> bool:
-    is_path = data.format != "hub" and "://" not in data.path
-    return is_path and _place(data, project).is_relative_to(project.root / "data")
-
-
-def _place(data: Data, project: Project) -> Path:
+def _place(data: Data, project: Project) -> Path | None:
+    """Where the data is on this machine; None for data elsewhere."""
+    path = re.sub("^(file|local)://", "", data.path)
+    if data.format == "hub" or "://" in path:
+        return None
     # Leaves the name of an unknown user as it is.
-    path = os.path.expanduser(data.path)  # noqa: PTH111
+    path = os.path.expanduser(path)  # noqa: PTH111
     return Path(os.path.normpath(project.root / path))
 
 
@@ -176,14 +178,11 @@ def _warnings(workload: Workload, project: Project, version: DataVersion) -> Ite
 @pull.checks
 def check(workload: Workload, project: Project) -> Iterator[str]:
     """Finds a `data.path` that contains the project itself."""
-    data = workload.data
-    url = urlsplit(data.path)
-    if data.format == "hub" or url.scheme not in ("", "file", "local"):
-        return
-    path = Path(url.path) if url.scheme else _place(data, project)
-    root = project.root
-    if any(
-        clone.is_relative_to(place) for clone in (root, root.resolve())
-        for place in (path, path.resolve())
-    ):  # fmt: skip
-        yield f"data.path: {data.path} holds this project itself; name the folder of the data."
+    place, clone = _place(workload.data, project), project.root
+    if place is not None and (
+        clone.is_relative_to(place) or clone.resolve().is_relative_to(place.resolve())
+    ):
+        yield (
+            f"data.path: {workload.data.path} holds this project itself; name the folder of the "
+            "data."
+        )

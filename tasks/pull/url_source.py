@@ -10,14 +10,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
+from retrain.runs import console
 from retrain.step import digest_of
 from tasks.data.listing import link_file
-from tasks.pull.transfer import arriving, inside, reaching
+from tasks.pull.transfer import inside, reaching
 
-# The names that file systems use for a mark of a file's content, and for the time of its last
+# The names that file systems use for a mark of a file's content, else for the time of its last
 # change, in lower case without `-` and `_`.
-_CONTENT_MARKS = {"etag", "contentmd5", "md5hash", "digest", "generation", "versionid", "blobid"}
-_TIME_MARKS = {"lastmodified", "mtime", "modificationtime", "updated", "created"}
+_MARKS = (
+    *("etag", "contentmd5", "md5hash", "digest", "generation", "versionid", "blobid"),
+    *("lastmodified", "mtime", "modificationtime", "updated", "created"),
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class UrlSource:
     """A file, or a folder where the protocol knows folders, at a URL of any fsspec protocol.
 
     Attributes:
-        url: `https://…`, `s3://…`, `gs://…`, `file://…`, without a login.
+        url: `https://…`, `s3://…`, `gs://…`, without a login.
     """
 
     url: str
@@ -36,8 +39,7 @@ class UrlSource:
         A file without any of these is read.
         """
         with self._open() as (file_system, files):
-            marks = {name: _mark(file_system, info) for name, info in sorted(files.items())}
-        return digest_of(marks)
+            return digest_of({name: _mark(file_system, files[name]) for name in sorted(files)})
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Downloads the files, except those that a killed run has.
@@ -51,15 +53,14 @@ class UrlSource:
             targets = {name: inside(folder, name) for name in files}
             places = {name: downloads / digest_of(name) for name in files}
             missing = [name for name in files if _size(places[name]) != files[name]["size"]]
-            sizes = [files[name]["size"] for name in missing]
-            with arriving(downloads, None if None in sizes else sum(sizes)):
+            with console.progress(f"downloading {len(missing):,} files"):
                 file_system.get(
                     [files[name]["name"] for name in missing],
                     [str(places[name]) for name in missing],
                 )
-            for name, size in zip(missing, sizes, strict=True):
-                if size not in (None, received := _size(places[name])):
-                    raise OSError(f"{received:,} bytes of {name} came instead of {size:,}")
+            for name in missing:
+                if files[name]["size"] not in (None, received := _size(places[name])):
+                    raise OSError(f"{received:,} bytes of {name} came, and not all")
         for name, target in targets.items():
             link_file(places[name], target)
         if self.digest() != digest:
@@ -106,7 +107,7 @@ def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, A
     for path, info in file_system.find(root, detail=True).items():
         name = path.removeprefix(root.rstrip("/") + "/")
         hidden = any(part[:1] in ("", ".") and part != ".." for part in name.split("/"))
-        # Of this machine's file systems, links are listed as `other`, as pipes and devices are.
+        # Links on this machine are listed as `other`, as pipes and devices are.
         if not hidden and (info["type"] == "file" or file_system.isfile(info["name"])):
             files[name] = info
     return files  # `..` is refused later, and not left out
@@ -119,9 +120,7 @@ def _size(path: Path) -> int:
 def _mark(file_system: Any, info: Mapping[str, Any]) -> list[str]:
     """A mark that differs between versions of a remote file."""
     fields = {re.sub("[-_]", "", key.lower()): str(value) for key, value in info.items() if value}
-    for marks in (_CONTENT_MARKS, _TIME_MARKS):
-        values = [f"{key} {fields[key]}" for key in sorted(marks & fields.keys())]
-        if values:
-            return [*values, f"size {info.get('size')}"]
+    if known := [f"{mark} {fields[mark]}" for mark in _MARKS if mark in fields]:
+        return [known[0], f"size {info.get('size')}"]
     with file_system.open(info["name"], "rb") as file:
         return [f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"]

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 RIDGE = 0.01  # of the mean variance, which keeps directions in which nothing varies from counting
 FENCE = 3.0  # interquartile ranges above the upper quartile: Tukey's "far out"
-_ROWS = 16_384  # that are compared at a time
+ROWS = 16_384  # that are compared at a time
 
 
 def distances(embeddings: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -21,22 +21,18 @@ def distances(embeddings: NDArray[np.float32], labels: NDArray[np.int64]) -> NDA
     Returns:
         float64 (N,).
     """
+    from scipy.cluster.vq import vq
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):
-        means = np.stack([embeddings[labels == label].mean(axis=0) for label in np.unique(labels)])
-        inside = embeddings - means[np.unique(labels, return_inverse=True)[1]]
+        classes, places = np.unique(labels, return_inverse=True)
+        means = np.stack([embeddings[labels == label].mean(axis=0) for label in classes])
+        inside = embeddings - means[places]
         covariance = inside.T.astype(np.float64) @ inside / len(inside)
         ridge = RIDGE * max(float(np.trace(covariance)) / len(covariance), 1e-12)
         whitening = np.linalg.inv(np.linalg.cholesky(covariance + ridge * np.eye(len(covariance))))
-        centres = means @ whitening.T
-        found = np.empty(len(embeddings))
-        for first in range(0, len(embeddings), _ROWS):
-            white = embeddings[first : first + _ROWS] @ whitening.T
-            squares = (white**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
-            nearest = (squares - 2 * white @ centres.T).min(axis=1)
-            found[first : first + _ROWS] = np.sqrt(nearest.clip(0))
-    return found
+        parts = np.array_split(embeddings, 1 + len(embeddings) // ROWS)
+        return np.concatenate([vq(part @ whitening.T, means @ whitening.T)[1] for part in parts])
 
 
 def far_out(distances: NDArray[np.float64]) -> NDArray[np.int64]:

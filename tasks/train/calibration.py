@@ -24,12 +24,21 @@ def save(job: TrainingJob, network: Network, data: Prepared) -> None:
         network: The network with the weights of the best epoch.
         data: The images that it was trained on.
     """
-    settings = job.hyperparameters
-    at_once = settings.micro_batch or job.batch_size // max(job.scale.workers, 1)
-    found = 1.0
+    settings, found = job.hyperparameters, 1.0
     if settings.calibrate:
-        found = temperature(network, data.split("val"), at_once, settings.precision)
+        found = temperature(network, data.split("val"), _at_once(job), settings.precision)
     job.save(network, data, found)
+
+
+def accuracy(job: TrainingJob, network: Network, split: PreparedSplit) -> float:
+    """The share of a split's images that a trained network has right."""
+    logits = _logits(network, split, _at_once(job), job.hyperparameters.precision)
+    return float((logits.argmax(axis=1) == split.labels).mean())
+
+
+def _at_once(job: TrainingJob) -> int:
+    """The images of a forward pass."""
+    return job.hyperparameters.micro_batch or job.batch_size // max(job.scale.workers, 1)
 
 
 def temperature(network: Network, split: PreparedSplit, batch_size: int, precision: str) -> float:

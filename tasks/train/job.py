@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,10 +108,11 @@ class TrainingJob:
         Raises:
             ValueError: The network does not fit the images, or the weights that it starts from.
         """
+        make = partial(models.build, self.model.family, self.settings, data.shape)
         with chdir(self.root):
-            network = models.build(self.model.family, self.settings, data.shape, len(data.labels))
-        if self.start:
-            models.take_weights(network, self.start, data.labels)
+            network = make(len(data.labels))
+            if self.start:
+                models.take_weights(network, self.start.absolute(), data.labels, make)
         return network
 
     def save(self, network: "Network", data: "Prepared", temperature: float) -> None:

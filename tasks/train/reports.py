@@ -3,27 +3,25 @@
 With workers, Ray Train copies each reported checkpoint to its storage, records it there, calls
 `Reports` in its controller, which is on the machine of the step, and gives the last checkpoint back
 when the function runs again after a kill. Without workers, Ray Train runs the function in this
-process and keeps nothing; `reporting_in_process` then keeps the checkpoints and calls `Reports`
-instead.
+process and keeps nothing; `keep_in_process` then keeps the checkpoints and calls `Reports` instead.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from numbers import Real
 from time import monotonic
-from types import ModuleType
 from typing import Any
 
-import ray.train
 from pyarrow.fs import FileSelector, FileSystem, copy_files
 from ray.train import Checkpoint, Result, UserCallback
+from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
 
 from retrain.runs.console import Progress
 from tasks.data.shards import open_prepared
 from tasks.train import progress
 from tasks.train.job import RAY, TrainingJob
+from tasks.train.reported_weights import network_of
 from tasks.train.selection import is_better
 
 HISTORY = "reports.json"
@@ -75,7 +73,7 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         """Takes a report of all workers; Ray Train's controller calls it.
 
         Raises:
-            ValueError: A metric is not a finite number.
+            ValueError: A metric is not a finite number; or the first checkpoint has no weights.
             PrunedError: The training is a trial of a search, which ends it.
         """
         number, before, self._last_report = len(self.history) + 1, self._last_report, monotonic()
@@ -89,6 +87,8 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
                     "training diverged. Lower its learning rate."
                 )
         seconds = self._last_report - before
+        if checkpoint and not any(before["checkpoint"] for before in self.history):
+            network_of(self._job, checkpoint)  # else it would be found out after the training
         entry |= {"epoch": number, "seconds": seconds, "checkpoint": checkpoint is not None}
         self.history.append(entry)
         choice = self._job.hyperparameters.best
@@ -125,14 +125,15 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         progress.write(self._job.tell, current, self.history)
 
 
-@contextmanager
-def reporting_in_process(job: TrainingJob, reports: Reports, users: ModuleType) -> Iterator[None]:
-    """Lets `ray.train.report` and `get_checkpoint` keep checkpoints in a training without workers.
+def keep_in_process(job: TrainingJob, reports: Reports) -> None:
+    """Has Ray Train keep the checkpoints of a training without workers.
+
+    Whatever module asks `ray.train` for `report` and `get_checkpoint`, Ray Train passes it on to
+    one object, which is made for each training.
 
     Args:
-        job: The training.
+        job: The training, whose function runs in this process.
         reports: Gets what is reported.
-        users: The module of the function, which may have imported them by name.
     """
     above = f"{job.storage}/{NEWEST}"
 
@@ -151,20 +152,8 @@ def reporting_in_process(job: TrainingJob, reports: Reports, users: ModuleType) 
     def get_checkpoint() -> Checkpoint | None:
         return newest()[-1] if newest() else None
 
-    replacements = {ray.train.report: report, ray.train.get_checkpoint: get_checkpoint}
-    replaced = [
-        (module, name, value)
-        for module in (ray.train, users)
-        for name, value in vars(module).items()
-        if any(value is original for original in replacements)
-    ]
-    for module, name, original in replaced:
-        setattr(module, name, replacements[original])
-    try:
-        yield
-    finally:
-        for module, name, original in replaced:
-            setattr(module, name, original)
+    ray_train = get_train_fn_utils()
+    ray_train.report, ray_train.get_checkpoint = report, get_checkpoint
 
 
 def _name(checkpoint: Checkpoint) -> str:

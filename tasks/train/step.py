@@ -101,6 +101,11 @@ def train(
         ray.train.TrainingFailedError: Ray Train has given the training up.
     """
     job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
+    if (rows := images.facts["rows"]["train"]) < scale.workers:
+        raise ValueError(
+            f"There are {rows} training images for {scale.workers} workers: make scale.workers "
+            "smaller."
+        )
     for line in notices(job, start):
         console.say(line)
     if model.family == "custom":
@@ -116,7 +121,7 @@ def train(
             log(pruned.history)
             raise
         _write_report(workspace, run, result)
-    return _facts(job, start, result)
+    return _facts(job, rows, start, result)
 
 
 def _job(
@@ -161,8 +166,8 @@ def _parameters(job: TrainingJob) -> dict[str, Any]:
     return named | {f"scale.{name}": getattr(job.scale, name) for name in SCALE}
 
 
-def _facts(job: TrainingJob, start: "Start", result: dict[str, Any]) -> Facts:
-    """The facts about a training that is over.
+def _facts(job: TrainingJob, rows: int, start: "Start", result: dict[str, Any]) -> Facts:
+    """The facts about a training on a number of images that is over.
 
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `temperature`, `numerics`
@@ -172,11 +177,17 @@ def _facts(job: TrainingJob, start: "Start", result: dict[str, Any]) -> Facts:
         loop has them.
     """
     history, best = result["history"], result["best"]
+    workers = max(job.scale.workers, 1)
     metric, rule = job.hyperparameters.best.metric, job.hyperparameters.early_stopping
     if rule and len(history) < job.hyperparameters.epochs:
         console.say(
             f"train ended early: {metric} was no better in the last {rule.patience} of "
             f"{len(history)} evaluations."
+        )
+    elif best["epoch"] < len(history) // 2:
+        console.say(
+            f"train kept epoch {best['epoch']} of {len(history)}: by {metric}, those after it "
+            "brought nothing. Fewer epochs, or a lower train.lr, may do better."
         )
     weights = (job.output / models.WEIGHTS).read_bytes()
     described = json.loads((job.output / models.MODEL).read_text(encoding="utf-8"))
@@ -185,7 +196,7 @@ def _facts(job: TrainingJob, start: "Start", result: dict[str, Any]) -> Facts:
         "parameters": result["parameters"],
         "temperature": described["temperature"],
         "numerics": result["numerics"],
-        "batch_size": job.batch_size,
+        "batch_size": min(job.batch_size, rows // workers * workers),
         "best_epoch": best["epoch"],
         **({"start": start.weights} if start.registered else {}),
         **{name: best[name] for name in sorted({metric, *VALIDATION} & best.keys())},

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -45,29 +44,32 @@ def judge(
         images[f"{name}_html"] = images[name].map(html.escape, na_action="ignore")
     suites = suite.SuiteRunner(workspace.report / "data_docs")
     bad = suites.check("images", images, suite.image_rules(checks))
-    is_bad = np.zeros(len(images), bool)
-    for finding in bad:
-        is_bad[finding.failed] = True
-    accepted = images[~is_bad]
+    faults = pd.concat([pd.Series(dtype=str), *(finding.reasons for finding in bad)])
+    reasons = faults.groupby(level=0).agg("; ".join)
+    accepted = images.drop(reasons.index)
     classes, splits = _counts(accepted, checks)
     few = suites.check("classes", classes, suite.class_rules(checks))
     empty = suites.check("splits", splits, suite.split_rules())
     suites.write_docs()
     write_json(workspace.report / RESULTS, suites.results)
+    kept = own.take(accepted.index.to_numpy()) if own.num_columns else own
+    image_table.write(accepted, kept, workspace.folder / image_table.FILE_NAME)
+    told = pa.table({"reason": pa.array(reasons, pa.string())})
+    image_table.write(images.loc[reasons.index], told, workspace.folder / SET_ASIDE)
 
-    lines = _write(images, own, bad, workspace.folder)
-    lines += [_lacking(finding, classes) for finding in few]
-    lines += [_lacking(finding, splits) for finding in empty]
-    if len(classes) == 1:
-        lines.append(
-            f"- a single class, {classes['label'][0]!r}, and a classifier needs at least two: "
-            "data.path is the folder that holds those of the classes (below train, val and test "
-            "or not)"
-        )
-    quarantined, total = int(is_bad.sum()), len(images)
-    if few:
-        lines.append(suite.REMEDY)
+    quarantined, total = len(reasons), len(images)
     if quarantined / total > checks.max_bad_fraction or few or empty or len(classes) == 1:
+        names = images["split"] + " " + images["path"]
+        lines = [_line(finding, names) for finding in bad]
+        lines += [_line(finding) for finding in (*few, *empty)]
+        if len(classes) == 1:
+            lines.append(
+                f"- a single class, {classes['label'][0]!r}, and a classifier needs at least two: "
+                "data.path is the folder that holds those of the classes (below train, val and "
+                "test or not)"
+            )
+        if few:
+            lines.append(suite.REMEDY)
         if bad:
             lines.append(
                 f"In all {quarantined:,} of {total:,} images are bad, {quarantined / total:.3%}; "
@@ -110,42 +112,15 @@ def _list_near_duplicates(images: pd.DataFrame, accepted: pd.DataFrame, report: 
     return len(found)
 
 
-def _write(images: pd.DataFrame, own: pa.Table, bad: Sequence[Finding], folder: Path) -> list[str]:
-    """Writes the accepted and the bad images.
-
-    Returns:
-        A line for each finding, with the first of its images.
-    """
-    lines, reasons = [], dict[int, list[str]]()
-    for finding in bad:
-        rows = images.iloc[[*finding.failed]].to_dict("records")
-        faults = [finding.rule.reason(row) for row in rows]
-        for number, fault in zip(finding.failed, faults, strict=True):
-            reasons.setdefault(number, []).append(fault)
-        examples = [
-            f"{row['split']} {row['path']} ({fault})"
-            for row, fault in zip(rows[:EXAMPLES], faults, strict=False)
-        ]
-        lines.append(_line(finding, examples))
-    good = images.index.difference([*reasons])
-    kept = own.take(good.to_numpy()) if own.num_columns else own
-    image_table.write(images.loc[good], kept, folder / image_table.FILE_NAME)
-    refused = images.index.difference(good)
-    texts = pa.array(["; ".join(reasons[number]) for number in refused], pa.string())
-    image_table.write(images.loc[refused], pa.table({"reason": texts}), folder / SET_ASIDE)
-    return lines
-
-
-def _lacking(finding: Finding, rows: pd.DataFrame) -> str:
-    first = rows.iloc[[*finding.failed[:EXAMPLES]]].to_dict("records")
-    return _line(finding, [finding.rule.reason(row) for row in first])
-
-
-def _line(finding: Finding, examples: Sequence[str]) -> str:
-    hidden = len(finding.failed) - len(examples)
+def _line(finding: Finding, names: "pd.Series[str] | None" = None) -> str:
+    """A line about a rule that failed, with some of the rows, by their names if they have any."""
+    first = finding.reasons.iloc[:EXAMPLES]
+    if names is not None:
+        first = names[first.index] + " (" + first + ")"
+    hidden = len(finding.reasons) - len(first)
     return (
-        f"- {finding.rule.fault}: {len(finding.failed):,} of {finding.rows:,}: "
-        f"{', '.join(examples)}{f', and {hidden:,} more' if hidden else ''}"
+        f"- {finding.fault}: {len(finding.reasons):,} of {finding.rows:,}: "
+        f"{', '.join(first)}{f', and {hidden:,} more' if hidden else ''}"
     )
 
 

@@ -11,20 +11,22 @@ from typing import Any
 from retrain.runs import console
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from retrain.workload import Checks, Data
-from tasks.data import image_table, index
+from retrain.workload import Checks, Data, Gate
+from tasks.data import image_table, index, slices
 from tasks.data.reading import open_images
 from tasks.validate.scan import keep, scan
 
 
 @step(
     inputs=("pull",),
-    reads=("data.label_names", "data.split", "data.group", "data.time", "checks"),
+    reads=("data.label_names", "data.split", "data.group", "data.time", "checks", "gate.slices"),
     libraries=("great-expectations", "pillow", "pyarrow"),
     by_difference=True,
     imports=("great_expectations",),
 )
-def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace) -> Facts:
+def validate(
+    data: Data, checks: Checks, rules: Gate, pulled: Artifact, workspace: Workspace
+) -> Facts:
     """Checks every image, every class and every split.
 
     Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` defines it;
@@ -42,18 +44,19 @@ def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace)
     Raises:
         RejectedDataError: More than `checks.max_bad_fraction` of the images are bad, or the others
             are too few. A report of all faults goes to the project's state folder.
-        ValueError: The data cannot be read.
+        ValueError: The data cannot be read, or lacks a column of `gate.slices`.
     """
     from tasks.validate import faults, judge  # with pandas and Great Expectations
 
     files, listed = open_images(pulled), index.read(pulled)
+    own = index.own_columns(listed, image_table.SCHEMA.names)
+    slices.check(rules.slices, (*image_table.SCHEMA.names, *own.column_names))
     try:
         inspected = workspace.scratch / "inspected"
         found = scan(files, listed.select(["file", "row", "bytes"]), inspected, workspace.earlier)
         keep(found, workspace.folder)
         with console.progress("dividing the images"):
             images = faults.join(listed, found)
-            own = index.own_columns(listed, image_table.SCHEMA.names)
             corrected = faults.correct(images, data, files.root)
             faults.divide(images, own, faults.thumbnails_of(found), data, checks)
         with console.progress("checking the rules"):

@@ -46,14 +46,14 @@ class Finding:
     """A rule that failed.
 
     Attributes:
-        rule: The rule.
+        fault: What the rows are that failed it.
         rows: How many rows the table has.
-        failed: The numbers of those that failed, in order.
+        reasons: What is wrong with each row that failed, by its number, in order.
     """
 
-    rule: Rule
+    fault: str
     rows: int
-    failed: Sequence[int]
+    reasons: "pd.Series[str]"
 
 
 def image_rules(checks: Checks) -> list[Rule]:
@@ -223,9 +223,10 @@ class SuiteRunner:
             found = results[rule.fault]
             # Absent if the expectation itself raised; the result then has its traceback.
             assert "element_count" in found.result, found.exception_info
-            failed = [int(row[NUMBER]) for row in found.result.get("unexpected_index_list") or ()]
             if not found.success:
-                findings.append(Finding(rule, len(rows), sorted(failed)))
+                failed = sorted(row[NUMBER] for row in found.result["unexpected_index_list"])
+                reasons = map(rule.reason, rows.iloc[failed].to_dict("records"))
+                findings.append(Finding(rule.fault, len(rows), pd.Series([*reasons], failed)))
             for name in LONG:
                 found.result.pop(name, None)
         self.results.append(outcome.to_json_dict())

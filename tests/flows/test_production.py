@@ -1,14 +1,13 @@
 """The answers of `predict` and of a server, and labels that come later, give a verdict."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.runs.notify import EVENTS
-from tasks.production.answers import COLUMNS
 
 
 def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, tmp_path):
@@ -33,11 +32,12 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     model = versions.champion(Project(clone.root), "vit")
     rows = [
         {"sha256": f"{number:064}", "label": "1", "confidence": 0.9,
-         "weights": model.weights, "time": minute(number)}
+         "weights": model.weights, "time": minute(number).isoformat()}
         for number in range(600)
     ]  # fmt: skip
     (tmp_path / "log").mkdir()
-    pq.write_table(pa.Table.from_pylist(rows, COLUMNS), tmp_path / "log" / "1.parquet")
+    log = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "log" / "1.jsonl").write_text(log)
     (tmp_path / "late.csv").write_text(
         "sha256,label\n" + "".join(f"{row['sha256']},0\n" for row in rows)
     )

@@ -12,9 +12,9 @@ from models.image import (
     FORMATS,
     ImageProperties,
     Part,
-    _reads_heic,
     cut_array,
     inspect,
+    reads_heic,
     to_array,
     to_arrays,
 )
@@ -277,12 +277,12 @@ def test_a_photo_of_a_phone_is_read():
 
 def test_a_photo_of_a_phone_names_the_package_that_reads_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pi_heif", None)
-    _reads_heic.cache_clear()
+    reads_heic.cache_clear()
     try:
         with pytest.raises(ValueError, match=r"^HEIC, which needs a package: pip install pi-heif$"):
             inspect(HEIC)
     finally:
-        _reads_heic.cache_clear()
+        reads_heic.cache_clear()
 
 
 def test_an_avif_file_whose_kind_is_general_is_read():

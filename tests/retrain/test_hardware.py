@@ -67,7 +67,10 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(tmp_path))
         if capabilities is not None:
             driver = tmp_path / "nvidia-smi"
-            says = "".join(f"echo 'H, L40, {each}'\n" for each in capabilities)
+            says = "".join(
+                f"echo 'GPU-{number}a, L{number}, {each}'\n"
+                for number, each in enumerate(capabilities)
+            )
             driver.write_text(f"#!/bin/sh\n{says}")
             driver.chmod(0o755)
         forget()
@@ -126,12 +129,25 @@ def test_a_workers_part_of_a_batch_decides_whether_its_step_is_small(machine):
     assert hardware.threads(1.9e9, 2, "auto") == 1
 
 
-@pytest.mark.parametrize(("visible", "expected"), [(None, 3), ("0,2", 2), ("1", 1), ("-1", 0)])
-def test_the_gpus_that_are_visible_are_counted(machine, monkeypatch, visible, expected):
-    machine(capabilities=["9.0", "9.0", "8.0"])
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert len(hardware.gpu_capabilities()) == expected
+@pytest.mark.parametrize(
+    ("visible", "order", "expected"),
+    [
+        (None, None, ["L1", "L2", "L0"]),
+        ("0,2", None, ["L1", "L0"]),  # the fastest come first, unless they are to be as they are
+        ("0,2", "PCI_BUS_ID", ["L0", "L2"]),
+        ("1", "PCI_BUS_ID", ["L1"]),
+        ("1,7", "PCI_BUS_ID", ["L1"]),
+        ("GPU-2", None, ["L2"]),
+        ("MIG-5", None, ["L0"]),  # a part of one of them
+        ("-1", None, []),
+    ],
+)
+def test_the_gpus_that_are_visible_are_judged(machine, monkeypatch, visible, order, expected):
+    machine(capabilities=["8.0", "9.0", "9.0"])
+    for name, value in {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": order}.items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert [gpu.name for gpu in hardware.gpus()] == expected
 
 
 def test_a_machine_is_described_for_the_record(machine):
@@ -140,7 +156,7 @@ def test_a_machine_is_described_for_the_record(machine):
     told = hardware.machine()
     hardware.machine.cache_clear()
     assert told["instructions"] == ["avx2", "avx512f"]
-    assert told["accelerators"] == ["H, L40", "H, L40"]
+    assert told["accelerators"] == ["L0", "L1"]
     assert told["cores"] >= 1
     assert json.loads(json.dumps(told)) == told
 

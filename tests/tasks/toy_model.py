@@ -74,8 +74,6 @@ def write_prepared(folder: Path, rows: int, labels=LABELS, shard: int = 17) -> A
         "pixels": [digest(image) for image in images],
         "file": "images.parquet",
         "row": range(rows),
-        **dict.fromkeys(("width", "height"), SIZE),
-        **dict.fromkeys(("brightness", "contrast"), 0.5),
     }
     pd.DataFrame(table).to_parquet(test / "rows.parquet")
     for split, seed in (("train", 1), ("val", 2)):  # an image in each
@@ -85,6 +83,16 @@ def write_prepared(folder: Path, rows: int, labels=LABELS, shard: int = 17) -> A
     (folder / "labels.json").write_text(json.dumps(list(labels)))
     (folder / "images.json").write_text(json.dumps(IMAGES))
     return Artifact("preprocess", "k", "prepared", folder, {"storage": "pixels"})
+
+
+def described(prepared: Artifact) -> Artifact:
+    """What `validate` had said of prepared test images; its table lies beside them."""
+    rows = pd.read_parquet(prepared.folder / "test" / "rows.parquet")
+    rows = rows.assign(split="test", width=SIZE, height=SIZE, brightness=0.5, contrast=0.5)
+    rows = rows.reindex(columns=image_table.SCHEMA.names)
+    none = pa.table({})
+    image_table.write(rows, none, prepared.folder / image_table.FILE_NAME)
+    return Artifact("validate", "k", "validated", prepared.folder, {})
 
 
 def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact]:
@@ -154,8 +162,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     predictions.write_features([], [], folder)
     sizes = dict.fromkeys(("width", "height"), [SIZE] * rows)
     light = dict.fromkeys(("brightness", "contrast"), [0.5] * rows)
-    pd.DataFrame(sizes | light).to_parquet(folder / "rows.parquet")
-    write_reference(folder / "rows.parquet", folder)
+    write_reference(pa.table(sizes | light), folder)
     (folder / "per_class.json").write_text(json.dumps(per_class(read(folder).tally(LABELS))))
     facts = {
         "metrics": {"accuracy": 0.95, "log_loss": 0.2, "rows": rows},
@@ -166,6 +173,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
         "test_images": f"images-{rows}",
         "package": package.package_digest(model, precision, package.code_of(model)),
         "min_confidence": None,
+        "slices": [],
         "package_bytes": package.size_of(model),
     }
     return Artifact("evaluate", "k", f"scores-{facts['package']}", folder, facts)

@@ -4,21 +4,16 @@
 """
 
 import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import chdir
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from ray.train import Checkpoint
 from ray.train.torch import get_device
-from safetensors.torch import load_file
 
 from models import user_code
-from models.network import normalise
+from models.network import Network, normalise
 from retrain.errors import PrunedError
 from retrain.workload import PASSED_ON
 from tasks.data.shards import Prepared, open_prepared
@@ -26,7 +21,8 @@ from tasks.train import calibration
 from tasks.train.datasets import SplitDataset
 from tasks.train.device import set_threads
 from tasks.train.job import TrainingJob
-from tasks.train.reports import Reports, reporting_in_process
+from tasks.train.reported_weights import network_of
+from tasks.train.reports import Reports, keep_in_process
 
 KEY = "train.function"
 NO_METRICS = {"checkpoint", "epoch", "seconds"}  # of an entry of the history
@@ -36,11 +32,8 @@ NO_METRICS = {"checkpoint", "epoch", "seconds"}  # of an entry of the history
 ACCELERATE_ON_CPU = "ACCELERATE_USE_CPU"
 # What Ray says when a worker waited too long in `ray.train.report`.
 NOT_ALL_REPORTED = "collective operation timed out"
-# Of files that may hold weights.
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-# What is in the names of a network that was saved inside DDP, `torch.compile` or a wrapper for
-# activation checkpointing.
-WRAPPED = re.compile(r"^((module|_orig_mod)\.)+|\b(_orig_mod|_checkpoint_wrapped_module)\.")
+# The accuracy that was reported, and how far from it the network's own may be.
+ACCURACY, FAR = "val_accuracy", 0.1
 
 
 def callbacks(job: TrainingJob) -> list[Reports]:
@@ -65,13 +58,12 @@ def work(job: TrainingJob) -> dict[str, Any]:
     if get_device().type == "cpu":
         os.environ[ACCELERATE_ON_CPU] = "true"
     function = user_code.find(named, KEY, job.root)
-    keeping: Any = nullcontext()
     if not torch.distributed.is_initialized():  # Ray Train keeps nothing of what is reported
         reports = Reports(job)
         job.check_pruned(reports.history)
-        keeping = reporting_in_process(job, reports, sys.modules[function.__module__])
+        keep_in_process(job, reports)
     torch.manual_seed(job.hyperparameters.seed)
-    with chdir(job.root), keeping:
+    with chdir(job.root):
         _call(function, _config(job, data), named)
     return {"threads": threads}
 
@@ -132,10 +124,13 @@ def finish(job: TrainingJob, result: Mapping[str, Any]) -> dict[str, Any]:
     job.check_pruned(reports.history)  # of a function that was over
     best = _best(job, reports)
     reports.show_progress()
+    data, network = open_prepared(job.images), network_of(job, reports.best_checkpoint)
+    _check_accuracy(job, network, data, best)
+    calibration.save(job, network, data)
     return {
         "history": reports.history,
         "best": best,
-        "parameters": _save(job, reports.best_checkpoint),
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "numerics": {"told_precision": job.hyperparameters.precision, **result},
     }
 
@@ -158,55 +153,21 @@ def _best(job: TrainingJob, reports: Reports) -> dict[str, Any]:
     )
 
 
-def _save(job: TrainingJob, checkpoint: Checkpoint) -> int:
-    """Saves the network with the weights of a checkpoint, as `models.save` does.
-
-    Returns:
-        The number of its parameters.
+def _check_accuracy(
+    job: TrainingJob, network: Network, data: Prepared, best: Mapping[str, Any]
+) -> None:
+    """Compares the accuracy that a function has reported with that of its network as it is served.
 
     Raises:
-        ValueError: No file of the checkpoint has the weights of the network.
+        ValueError: They are far from each other.
     """
-    data = open_prepared(job.images)
-    network = job.build(data)
-    state = {_plain(name): value for name, value in network.classifier.state_dict().items()}
-    with checkpoint.as_directory() as folder:
-        for path in sorted(path for path in Path(folder).rglob("*") if path.suffix in SUFFIXES):
-            for weights in _state_dicts(path):
-                if _fit(weights, state):
-                    for name, value in weights.items():
-                        state[name].copy_(value)
-                    calibration.save(job, network, data)
-                    return sum(parameter.numel() for parameter in network.parameters())
-    raise ValueError(
-        f"{KEY}: no file of the best report's checkpoint has the state_dict of the network that "
-        f"the section model describes. Files are read that end in {', '.join(SUFFIXES)}."
-    )
-
-
-def _plain(name: str) -> str:
-    return WRAPPED.sub("", name)
-
-
-def _fit(weights: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Whether weights are all of a network's; of tied ones, one is enough."""
-    shapes = {name: value.shape for name, value in state.items()}
-    pointers = {state[name].data_ptr() for name in weights.keys() & state.keys()}
-    return all(value.shape == shapes.get(name) for name, value in weights.items()) and all(
-        name in weights or value.data_ptr() in pointers for name, value in state.items()
-    )
-
-
-def _state_dicts(path: Path) -> Iterator[dict[str, Any]]:
-    """The mappings of names to tensors in a file: all of it, or one that it holds."""
-    if path.suffix == ".safetensors":
-        content = load_file(path)
-    else:
-        try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception:  # a file of another kind, or with objects that are not read
-            return
-    candidates = [content, *content.values()] if isinstance(content, Mapping) else []
-    for state in candidates:
-        if isinstance(state, Mapping) and all(torch.is_tensor(value) for value in state.values()):
-            yield {_plain(str(name)): value for name, value in state.items()}
+    if ACCURACY not in best:
+        return
+    accuracy = calibration.accuracy(job, network, data.split("val"))
+    if abs(accuracy - best[ACCURACY]) > FAR:
+        raise ValueError(
+            f"{KEY}: {job.hyperparameters.function} reported {ACCURACY} {best[ACCURACY]:.3f}, and "
+            f"the network with the weights of that report has {accuracy:.3f} of the validation "
+            "images right. It has to report these weights, the share of all images, from 0 to 1, "
+            "and to take the images as the config has them, which is how they are served."
+        )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, nullcontext
 from copy import deepcopy
+from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -266,11 +267,14 @@ class Training:
             The mean loss of the worker's part of the batch.
         """
         total = torch.zeros((), device=images.device)
-        for first in range(0, len(images), self.at_once):
-            part = slice(first, first + self.at_once)
+        # As equal as they can be: batch norm cannot learn from a last part of a single image.
+        parts = -(-len(images) // self.at_once)
+        bounds = [len(images) * number // parts for number in range(parts + 1)]
+        for first, end in pairwise(bounds):
+            part = slice(first, end)
             x, targets = self.augmentation(images[part], labels[part], self.step, first)
             # Workers exchange their gradients once, with the last part.
-            before_last = first + self.at_once < len(images)
+            before_last = end < len(images)
             changes.exchange_gradients(self.network, not before_last)
             alone = getattr(self.module, "no_sync", nullcontext) if before_last else nullcontext
             with alone():

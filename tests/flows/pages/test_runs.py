@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flows.pages import training
 from retrain.project import Project
+from tasks.data.metrics import wilson
 from tests.flows.pages.test_page import assert_stays_text
 
 LIMIT = 2_000_000  # bytes of a page
@@ -25,6 +26,8 @@ def test_a_training_shows_why_and_what_it_is_made_of(clone, first):
     for section in ("Comparison", "Data", "Checks", "Training", "Model", "Run"):
         assert f'<h2 id="{section.lower()}">{section}</h2>' in html
     assert f"version {first['model']['version']}, this model" in html
+    low, high = wilson(round(first["metrics"]["accuracy"] * 360), 360)
+    assert f"{low:.4f} to {high:.4f}" in html
     assert 'src="data:image/png;base64,' in html
     assert "confused-0" in html
     assert f"retrain reproduce vit@{first['model']['version']}" in html

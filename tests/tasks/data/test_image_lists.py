@@ -7,7 +7,7 @@ import pytest
 
 from retrain.project import Project
 from retrain.store import Artifact
-from retrain.workload import Checks, Data
+from retrain.workload import Checks, Data, Gate
 from tasks.pull.step import data_version, pull
 from tasks.validate.step import validate
 from tests.tasks.pull.pulling import make_workspace
@@ -47,7 +47,7 @@ def validated(tmp_path, files, checks=CHECKS, **data):
     """The accepted images, as validation finds them."""
     config, artifact = pulled(tmp_path, files, **data)
     space = workspace(tmp_path, "validate")
-    validate(config, checks, artifact, space)
+    validate(config, checks, Gate(), artifact, space)
     return artifact.facts["format"], pd.read_parquet(space.folder / "images.parquet")
 
 

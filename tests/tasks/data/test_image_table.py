@@ -1,5 +1,5 @@
 from retrain.store import Artifact
-from retrain.workload import Checks, Data
+from retrain.workload import Checks, Data, Gate
 from tasks.data import image_table
 from tasks.data.champion import TestSplit
 from tasks.data.splits import SPLITS
@@ -23,7 +23,11 @@ def test_a_corrected_label_makes_another_test_split_of_the_same_images(tmp_path)
             write_parquet(root / "data" / f"{split}.parquet", images, of_split)
         space = workspace(root, "validate")
         facts = validate(
-            Data(path="data"), Checks(min_images_per_class=1), pulled(root, "parquet"), space
+            Data(path="data"),
+            Checks(min_images_per_class=1),
+            Gate(),
+            pulled(root, "parquet"),
+            space,
         )
         artifact = Artifact("validate", "key", "digest", space.folder, facts)
         return TestSplit(artifact).digest, image_table.digest_of_split(space.folder, "train")

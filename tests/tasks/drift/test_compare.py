@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from retrain.project import Project
-from tasks.data.image_facts import measure, schema
+from tasks.data.image_facts import SCHEMA, measure
 from tasks.drift.compare import compare
 from tasks.drift.report import TEST_SPLIT, report, sentence
 from tests.tasks.data.test_reference import VERSION
@@ -32,7 +32,7 @@ def draw(seed: int, rows: int = 400, **changed) -> pa.Table:
         "contrast": rng.normal(0.2, 0.05, rows),
         "features": list(embeddings(rng, rows)),
     }
-    return pa.table(columns | changed, schema())
+    return pa.table(columns | changed, SCHEMA)
 
 
 def scores(reference: pa.Table, incoming: pa.Table) -> dict[str, float]:

@@ -55,8 +55,6 @@ def write_images(folder: Path, rows: int = 96) -> Path:
             "file": f"{name}.parquet",
             "row": list(count),
         }
-        table |= dict.fromkeys(("width", "height"), 8)
-        table |= dict.fromkeys(("brightness", "contrast"), 0.5)
         pd.DataFrame(table).to_parquet(folder / name / "rows.parquet")
     write_manifest(folder / MANIFEST, {"files": list_files(folder)})
     return folder

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 
 import models
 from retrain.store import Artifact
-from retrain.workload import Best, Evaluate, Plateau, Scale, Train
+from retrain.workload import Best, Evaluate, Gate, Plateau, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.evaluate.step import evaluate
 from tasks.train import checkpoint
 from tests.tasks.embed.conftest import head_on
-from tests.tasks.toy_model import workspace
+from tests.tasks.toy_model import described, workspace
 from tests.tasks.train.helpers import LABELS, Trained, run, run_interrupted
 
 RECIPE = Train(
@@ -41,7 +41,8 @@ def evaluated(tmp_path_factory, trained, embedded):
     facts = {"weights": trained.facts["weights"]}
     artifact = Artifact("train", "k", "d", trained.folder, facts)
     place = workspace(tmp_path_factory.mktemp("evaluated") / "output", trained.project.root)
-    evaluate(FP32, artifact, embedded.artifact, place)
+    checked = described(embedded.artifact)
+    evaluate(FP32, Gate(), artifact, embedded.artifact, checked, place)
     return place.folder
 
 
@@ -59,6 +60,13 @@ def test_the_head_learns_and_the_epoch_with_the_lowest_loss_is_kept(trained, emb
         logits = network_of(trained)(torch.from_numpy(val.images[np.arange(len(val))]))
     loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(val.labels))
     assert float(loss) == pytest.approx(min(losses), rel=1e-5)
+
+
+def test_no_part_of_a_batch_is_too_small_for_batch_norm(embedded, backbone, tmp_path):
+    shutil.copytree(backbone, tmp_path / "vit")
+    recipe = RECIPE.model_copy(update={"epochs": 1, "batch_size": 17, "micro_batch": 16})
+    trained = run(tmp_path, embedded.folder, recipe, model=head_on(Path("vit")))
+    assert len(trained.history) == 1
 
 
 def test_what_is_trained_and_kept_in_checkpoints_is_the_head(trained):

@@ -23,7 +23,7 @@ from retrain.runs.state import DryRun, RunState, StepHasToRunError
 from retrain.step import DataVersion, following
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
-from retrain.workload import Data, Evaluate, Model, Workload
+from retrain.workload import Data, Evaluate, Gate, Model, Workload
 from tasks.data import image_table, package
 from tasks.evaluate.champion import score_ahead, score_opponents
 from tasks.evaluate.step import evaluate
@@ -31,6 +31,7 @@ from tasks.promote.package import write_package
 from tests import templates
 from tests.tasks.toy_model import (
     LABELS,
+    described,
     pixels,
     plain_probabilities,
     workspace,
@@ -101,7 +102,8 @@ def scores(project, trained):
     """The challenger's evaluation: of the same network, so that the figures must agree."""
     images = write_prepared(project.root / "prepared", ROWS)
     place = workspace(project.root / "evaluate", project.root)
-    facts = evaluate(Evaluate(precision="fp32"), trained, images, place)
+    asked = Evaluate(precision="fp32")
+    facts = evaluate(asked, Gate(), trained, images, described(images), place)
     return Artifact("evaluate", "k", "d", place.folder, facts)
 
 
@@ -144,7 +146,7 @@ def older(project, trained, written, data, scores):
     description.write_text(
         description.read_text().replace('"family": "vit"', '"family": "transformer_of_old"')
     )
-    serving = {"precision": "fp32", "files": package.checksums(folder / package.MODEL)}
+    serving = package.serving_of(folder / package.MODEL, "fp32", None)
     (folder / package.SERVING).write_text(json.dumps(serving))
     decoder = (code / "image.py").read_text()
     last_line = "return np.asarray(image).reshape(size, size, channels)"

@@ -21,7 +21,7 @@ from retrain.project import Project
 from retrain.registry import versions
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.store import Artifact
-from retrain.workload import Evaluate
+from retrain.workload import Evaluate, Gate
 from tasks.data.package import digest_of_folder
 from tasks.data.pixels import digest
 from tasks.data.predictions import LEARNT, image_id, learnt_images
@@ -31,6 +31,7 @@ from tasks.promote.package import write_package
 from tests import templates
 from tests.tasks.toy_model import (
     LABELS,
+    described,
     pixels,
     plain_probabilities,
     workspace,
@@ -60,7 +61,8 @@ def scored(tmp_path_factory, ray_session):
 
 def run(folder: Path, trained: Artifact, images: Artifact, project: Project):
     place = workspace(folder, project.root)
-    return place.folder, evaluate(FP32, trained, images, place)
+    rules = Gate(slices=("width",))
+    return place.folder, evaluate(FP32, rules, trained, images, described(images), place)
 
 
 def test_predictions_and_metrics_are_those_of_the_network(scored):
@@ -86,6 +88,8 @@ def test_predictions_and_metrics_are_those_of_the_network(scored):
     accuracy = accuracy_score(np.arange(ROWS) % 4, expected.argmax(1))
     assert metrics["accuracy"] == pytest.approx(accuracy)
     assert metrics["rows"] == ROWS
+    [part] = scored.facts["slices"]
+    assert (part["value"], part["images"], part["accuracy"]) == ("8", ROWS, metrics["accuracy"])
     assert len(json.loads((scored.folder / "per_class.json").read_text())) == len(LABELS)
     lines = (scored.folder / "confusion.csv").read_text().splitlines()
     assert lines[0] == '"actual","predicted"'
@@ -101,7 +105,7 @@ def test_what_will_be_served_is_named_by_all_that_it_answers_with(scored, tmp_pa
     assert scored.facts["package_bytes"] > 4 * 1000  # the weights alone
     place = workspace(tmp_path / "bf16", scored.project.root)
     coarse = Evaluate(batch_size=16, precision="bf16")
-    facts = evaluate(coarse, scored.trained, scored.images, place)
+    facts = evaluate(coarse, Gate(), scored.trained, scored.images, described(scored.images), place)
     assert facts["weights"] == scored.facts["weights"]
     assert facts["package"] != scored.facts["package"]
 
@@ -118,7 +122,7 @@ def test_the_threshold_is_of_the_validation_split_and_measured_on_the_test_split
 
     place = workspace(tmp_path / "evaluate", scored.project.root)
     asked = FP32.model_copy(update={"min_precision": 0.8})
-    facts = evaluate(asked, scored.trained, images, place)
+    facts = evaluate(asked, Gate(), scored.trained, images, described(images), place)
     least = threshold(found.max(1), right, 0.8)
     assert facts["min_confidence"] == pytest.approx(least, abs=1e-4)
     assert 0.9 < least < 1

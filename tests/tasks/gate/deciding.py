@@ -9,7 +9,6 @@ from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data.champion import Opponent, Opponents
-from tasks.data.slices import NO_SLICES
 from tasks.gate.step import gate
 
 NONE = Opponents(None, None)
@@ -21,7 +20,7 @@ NEW = {"label": "new", "recall": 0.0, "precision": 0.0, "f1": 0.0, "rows": 2, "p
 FOLDERS = tempfile.TemporaryDirectory()
 
 
-def scores(table=TABLE, **metrics: float) -> Artifact:
+def scores(table=TABLE, slices=(), **metrics: float) -> Artifact:
     """An evaluation in a folder of its own."""
     rows = sum(row["rows"] for row in table)
     given = {"accuracy": 0.95, "log_loss": 0.2, "worst_class_recall": 0.9, "rows": rows} | metrics
@@ -29,6 +28,7 @@ def scores(table=TABLE, **metrics: float) -> Artifact:
     (folder / "per_class.json").write_text(json.dumps(table))
     facts = {
         "metrics": given,
+        "slices": [*slices],
         "lower_is_better": ["log_loss"],
         "package": "my package",
         "train": "my training",
@@ -62,7 +62,7 @@ def against(champion=None, reference=None) -> Opponents:
 METRICS = {"accuracy": 0.94, "log_loss": 0.2}
 
 
-def decide(rules: Gate, challenger: Artifact, opponents: Opponents, slices=NO_SLICES) -> dict:
+def decide(rules: Gate, challenger: Artifact, opponents: Opponents) -> dict:
     place = Path(tempfile.gettempdir())
     workspace = Workspace(place, place, "key", "toy", Project(place / "nowhere"))
-    return gate(rules, challenger, opponents, slices, workspace)
+    return gate(rules, challenger, opponents, workspace)

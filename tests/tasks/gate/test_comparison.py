@@ -1,6 +1,7 @@
 """The comparison as a step: which images it is of, and which number it has."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions as stored
 from tasks.data.predictions import LEARNT, image_id
-from tasks.data.slices import FILE, NO_SLICES, Slices
+from tasks.data.slices import FILE
 from tasks.evaluate import predictions
 from tasks.gate import comparison
 from tasks.gate.comparison import Terms, compare, compare_with
@@ -52,8 +53,10 @@ def write(folder, wrong, known=CLASSES, labels=LABELS) -> Artifact:
     return Artifact("evaluate", "k", "d", folder, {})
 
 
-def compared(tmp_path, ours: int, theirs: int, rules=RULES, terms=NOTHING_KNOWN):
+def compared(tmp_path, ours: int, theirs: int, rules=RULES, terms=NOTHING_KNOWN, sites=()):
     mine, other = write(tmp_path / "ours", ours), write(tmp_path / "theirs", theirs)
+    if sites:
+        mine = divided(mine, sites)
     return compare(rules, mine, other, terms, None)
 
 
@@ -131,37 +134,33 @@ def test_a_class_is_compared_if_it_has_enough_images(tmp_path, images, compared_
     assert found["not_compared"] == ([] if compared_ones else ["recall[bee]"])
 
 
-def divided(tmp_path, sites) -> Slices:
-    """Slices of the column `site`, by the site of each image."""
-    (tmp_path / "slice").mkdir(parents=True)
-    pq.write_table(pa.table({"site": sites}), tmp_path / "slice" / FILE)
-    counts = [{"column": "site", "value": value} for value in sorted({*sites})]
-    scores = Artifact("score_slices", "k", "s", tmp_path, {"slices": counts})
-    divided = Artifact("slice", "k", "d", tmp_path / "slice", {})
-    return Slices(divided, scores)
+def divided(scores: Artifact, sites) -> Artifact:
+    """An evaluation with slices of the column `site`, by the site of each image."""
+    pq.write_table(pa.table({"site": sites}), scores.folder / FILE)
+    slices = [{"column": "site", "value": value} for value in sorted({*sites})]
+    return replace(scores, facts={"slices": slices})
 
 
 def test_slices_are_compared_by_their_images(tmp_path):
     sites = ["Lyon"] * 60 + ["Oslo"] * 111 + ["Bath"] * 29
-    terms = Terms(None, None, divided(tmp_path, sites))
     rules = Gate(slices=("site",), no_worse=("accuracy[site]",))
-    metrics = compared(tmp_path, 20, 3, rules, terms)["metrics"]
+    metrics = compared(tmp_path, 20, 3, rules, sites=sites)["metrics"]
     assert list(metrics) == ["accuracy", "accuracy[site=Lyon]", "accuracy[site=Oslo]"]
     lyon, oslo = metrics["accuracy[site=Lyon]"], metrics["accuracy[site=Oslo]"]
     assert (lyon["lost"], lyon["outcome"]) == (17, "worse")
     assert (oslo["lost"], oslo["challenger"]) == (0, 1.0)
     one = Gate(slices=("site",), no_worse=("accuracy[site=Lyon]", "accuracy[site=Bath]"))
-    found = compared(tmp_path / "alone", 20, 3, one, terms)
+    found = compared(tmp_path / "alone", 20, 3, one, sites=sites)
     assert list(found["metrics"]) == ["accuracy", "accuracy[site=Lyon]"]
     assert found["not_compared"] == ["accuracy[site=Bath]"]
 
 
 def test_of_many_slices_one_has_to_be_surer_to_be_worse(tmp_path):
     """Five lost images and none gained are worse alone (1/32), and not among five slices."""
-    terms = Terms(None, None, divided(tmp_path, [str(row // 40) for row in range(200)]))
+    sites = [str(row // 40) for row in range(200)]
     for name, outcome in (("accuracy[site=0]", "worse"), ("accuracy[site]", "cannot tell")):
         rules = Gate(slices=("site",), no_worse=(name,))
-        metrics = compared(tmp_path / name, 5, 0, rules, terms)["metrics"]
+        metrics = compared(tmp_path / name, 5, 0, rules, sites=sites)["metrics"]
         assert metrics["accuracy[site=0]"]["outcome"] == outcome
 
 
@@ -173,7 +172,7 @@ def scored(number: int) -> SimpleNamespace:
     return SimpleNamespace(registered=SimpleNamespace(version=version), evaluation=evaluation)
 
 
-def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None, no_worse=()):
+def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None):
     """What a challenger is compared with, and the terms of each comparison."""
     given = {}
 
@@ -182,11 +181,10 @@ def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None, no
         return Artifact(step.name, "k", "d", Path(), {"of": step.name})
 
     monkeypatch.setattr(comparison, "learnt_images", lambda project, version: learnt)
-    rules = Gate(slices=("site",), no_worse=no_worse)
-    run.workload, run.project = SimpleNamespace(gate=rules), Project(Path("nowhere"))
+    run.workload, run.project = SimpleNamespace(gate=RULES), Project(Path("nowhere"))
     scores = Artifact("evaluate", "k", "d", tmp_path, challenger)
     with following(run):
-        made = compare_with(scores, divided(tmp_path, ["Lyon"]), scored(3), reference)
+        made = compare_with(scores, scored(3), reference)
     return made, given
 
 
@@ -195,7 +193,7 @@ def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None, no
     [
         ({"package": "other", "train": "other"}, True),
         ({"package": "p3", "train": "other"}, False),
-        ({"package": "other", "train": "t3"}, False),
+        ({"package": "other", "train": "t3"}, True),
     ],
 )
 def test_a_model_is_compared_unless_it_is_the_opponent(
@@ -210,19 +208,13 @@ def test_a_model_is_compared_unless_it_is_the_opponent(
     assert list(terms) == ["compare_champion"] * is_compared
 
 
-@pytest.mark.parametrize(
-    ("no_worse", "has_slices"),
-    [((), False), (("recall[a]",), False), (("recall[a]", "accuracy[site]"), True)],
-)
-def test_slices_are_part_of_a_comparison_only_if_a_rule_is_about_them(
-    tmp_path, monkeypatch, no_worse, has_slices
+def test_a_comparison_is_made_again_when_the_opponent_has_learnt_other_images(
+    tmp_path, monkeypatch
 ):
     other = {"package": "other", "train": "other"}
-    made, terms = opponents(tmp_path, monkeypatch, other, scored(2), None, no_worse)
+    made, terms = opponents(tmp_path, monkeypatch, other, scored(2), None)
     assert made.reference.comparison == {"of": "compare_reference"}
     for given in terms.values():
-        assert (given.slices != NO_SLICES) is has_slices
-        assert (given.digest == NOTHING_KNOWN.digest) is not has_slices
         assert given.training is None  # it is not known what the opponent has learnt
     _, terms = opponents(tmp_path / "known", monkeypatch, other, scored(2), Path("learnt.npy"))
     assert [given.training for given in terms.values()] == ["t3", "t2"]

@@ -1,13 +1,11 @@
 """The bounds that every model has to reach, and rules that cannot be."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from retrain.store import Artifact
 from retrain.workload import Data, Evaluate, Gate, Model, Workload
-from tasks.data.slices import Slices
 from tasks.gate.step import gate
 from tests.tasks.gate.deciding import NEW, NONE, TABLE, against, decide, found, scores
 
@@ -54,7 +52,7 @@ def test_a_bound_may_be_on_one_class(bound, passed):
 )
 def test_a_bound_is_judged_on_the_classes_with_enough_images(name, images, value, passed):
     table = [*TABLE, NEW | {"rows": images}]
-    [rule] = decide(Gate(min={name: 0.85}), scores(table), NONE)["rules"]
+    [rule, _] = decide(Gate(min={name: 0.85}), scores(table), against(found("better")))["rules"]
     assert (rule["value"], rule["passed"]) == (value, passed)
 
 
@@ -71,11 +69,19 @@ def test_a_bound_is_judged_on_the_classes_with_enough_images(name, images, value
     ],
 )
 def test_a_bound_on_few_images_is_shown_and_decides_nothing(rules, table, words):
-    decision = decide(rules, scores(table), NONE)
-    [rule] = decision["rules"]
+    decision = decide(rules, scores(table), against(found("better")))
+    rule = decision["rules"][0]
     assert rule["rule"].startswith(words)
     assert rule["passed"] is None
-    assert (decision["passed"], decision["verdict"]) == (True, "first")
+    assert (decision["passed"], decision["verdict"]) == (True, "better")
+
+
+def test_the_first_model_has_to_meet_its_bounds_on_any_number_of_images():
+    table = [row | {"rows": 9} for row in TABLE] + [NEW]
+    for bound in ({"accuracy": 0.96}, {"recall[new]": 0.1}, {"worst_class_recall": 0.1}):
+        decision = decide(Gate(min=bound), scores(table), NONE)
+        assert (decision["passed"], decision["verdict"]) == (False, "below bounds")
+    assert decide(Gate(min={"accuracy": 0.9}), scores(table), NONE)["passed"]
 
 
 @pytest.mark.parametrize(("size", "passed"), [(50_000_000, True), (83_240_000, False)])
@@ -105,14 +111,13 @@ def test_a_bound_may_be_on_what_a_model_accepts_and_it_has_to_accept_something(c
     assert ("says" in any_at_all) is (coverage == 0)
 
 
-def slices(*parts: tuple[str, int, float]) -> Slices:
-    """Slices of the column `site`: the value, the images and the accuracy of each."""
-    facts = [
+def sliced(*parts: tuple[str, int, float]) -> Artifact:
+    """An evaluation with slices of the column `site`: the value, images and accuracy of each."""
+    slices = [
         {"column": "site", "value": value, "images": images, "accuracy": accuracy}
         for value, images, accuracy in parts
     ]
-    output = Artifact("slice", "k", "d", Path(), {})
-    return Slices(output, replace(output, facts={"slices": facts}))
+    return scores(slices=slices)
 
 
 @pytest.mark.parametrize(
@@ -129,16 +134,18 @@ def slices(*parts: tuple[str, int, float]) -> Slices:
     ],
 )
 def test_a_bound_may_be_on_slices(bound, rule, passed):
-    parts = slices(("Lyon", 100, 0.9), ("Oslo", 30, 0.75), ("Bath", 29, 0.1))
-    decision = decide(Gate(slices=("site",), min=bound), scores(), NONE, parts)
-    assert [each["rule"] for each in decision["rules"]] == [rule]
+    challenger = sliced(("Lyon", 100, 0.9), ("Oslo", 30, 0.75), ("Bath", 29, 0.1))
+    decision = decide(Gate(slices=("site",), min=bound), challenger, against(found("better")))
+    assert decision["rules"][0]["rule"] == rule
     assert decision["passed"] is passed
     assert [each["judged"] for each in decision["slices"]] == [True, True, False]
 
 
 def test_a_bound_on_slices_that_are_all_small_judges_nothing():
-    decision = decide(Gate(min={"accuracy[site]": 0.9}), scores(), NONE, slices(("Lyon", 8, 0.5)))
-    [rule] = decision["rules"]
+    decision = decide(
+        Gate(min={"accuracy[site]": 0.9}), sliced(("Lyon", 8, 0.5)), against(found("better"))
+    )
+    rule = decision["rules"][0]
     assert rule["rule"] == "accuracy[site] >= 0.9, not judged with 8 images"
     assert (rule["value"], rule["passed"]) == (0.5, None)
     assert decision["passed"]

@@ -1,7 +1,5 @@
 """The verdicts, by what the comparisons found."""
 
-from dataclasses import replace
-
 import pytest
 
 from retrain.workload import Gate
@@ -109,25 +107,51 @@ def test_the_champion_itself_is_not_compared_with_itself(bound, passed):
 
 
 @pytest.mark.parametrize(
-    ("rules", "challenger_value", "champion_value", "verdict"),
+    ("metric", "mine", "theirs", "verdict"),
     [
-        (Gate(), 0.95, 0.95, "repackaged"),
-        (Gate(), 0.96, 0.95, "repackaged"),
-        (Gate(), 0.94, 0.95, "worse"),
-        (Gate(metric="log_loss"), 0.2 + 1e-9, 0.2, "repackaged"),
-        (Gate(metric="log_loss"), 0.21, 0.2, "worse"),
-        (Gate(min={"worst_class_recall": 0.91}), 0.95, 0.95, "below bounds"),
+        ("accuracy", 0.95, 0.95, "repackaged"),
+        ("accuracy", 0.96, 0.95, "repackaged"),
+        ("accuracy", 0.931, 0.95, "repackaged"),
+        ("accuracy", 0.929, 0.95, "worse"),
+        ("recall[3]", 0.95, 0.95, "repackaged"),
+        ("recall[3]", 0.9, 0.95, "worse"),
+        ("log_loss", 0.219, 0.2, "repackaged"),
+        ("log_loss", 0.221, 0.2, "worse"),
     ],
 )
-def test_the_champions_own_training_in_another_package_must_not_be_worse(
-    rules, challenger_value, champion_value, verdict
+def test_the_champions_own_training_in_another_package_is_judged_by_the_margin(
+    metric, mine, theirs, verdict
 ):
-    same = Opponent(3, "older package", "my training", {rules.metric: champion_value}, None)
-    opponents = Opponents(same, None)
-    decision = decide(rules, scores(**{rules.metric: challenger_value}), opponents)
+    comparison = found("cannot tell", metric)
+    comparison["metrics"][metric] |= {"challenger": mine, "opponent": theirs}
+    same = Opponent(3, "older package", "my training", {}, comparison)
+    decision = decide(Gate(metric=metric), scores(), Opponents(same, None))
     assert decision["verdict"] == verdict
     assert decision["passed"] is (verdict == "repackaged")
+    [rule] = decision["rules"]
+    assert rule["passed"] is decision["passed"]
     assert decision["reference"]  # it takes the place of the other package
-    compared = found("not worse", rules.metric)
-    other = Opponents(same, replace(same, version=2, comparison=compared))
-    assert not decide(rules, scores(**{rules.metric: challenger_value}), other)["reference"]
+    better = Opponent(2, "another package", "another training", {}, found("worse"))
+    decision = decide(Gate(metric=metric), scores(), Opponents(same, better))
+    assert (decision["verdict"], decision["reference"]) == (verdict, False)
+
+
+def test_the_champions_own_training_is_guarded_like_another_one():
+    comparison = found("not worse")
+    comparison["metrics"]["recall[3]"] = found("worse")["metrics"]["accuracy"]
+    same = Opponents(Opponent(3, "older package", "my training", {}, comparison), None)
+    decision = decide(Gate(no_worse=("recall[3]",)), scores(), same)
+    assert (decision["verdict"], decision["passed"]) == ("worse", False)
+    below = decide(Gate(min={"worst_class_recall": 0.91}), scores(), same)
+    assert below["verdict"] == "below bounds"
+
+
+@pytest.mark.parametrize("no_worse", [(), ("recall[dog]",)])
+def test_a_metric_of_a_class_without_images_is_cannot_tell_whatever_else_is_compared(no_worse):
+    comparison = found("better", "recall[dog]", not_compared=["recall[cat]"])
+    if not no_worse:
+        comparison["metrics"] = {}
+    rules = Gate(metric="recall[cat]", no_worse=no_worse)
+    decision = decide(rules, scores(), against(comparison))
+    assert (decision["verdict"], decision["passed"]) == ("cannot tell", False)
+    assert not any("images are left" in sentence for sentence in decision["says"])

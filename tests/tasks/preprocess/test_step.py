@@ -8,7 +8,7 @@ import pytest
 from models.image import to_array
 from retrain.outputs import list_files
 from retrain.store import Artifact
-from retrain.workload import Checks, Data, Images
+from retrain.workload import Checks, Data, Gate, Images
 from tasks.compute import ray_data
 from tasks.data import units
 from tasks.data.shards import open_prepared
@@ -26,7 +26,7 @@ def run(tmp_path, format="folders", images=IMAGES):
     """Validates and preprocesses what lies below `tmp_path / "data"`."""
     raw = pulled(tmp_path, format)
     checked = workspace(tmp_path, "validate")
-    facts = validate(DATA, CHECKS, raw, checked)
+    facts = validate(DATA, CHECKS, Gate(), raw, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     space = workspace(tmp_path, "preprocess")
     return preprocess(images, raw, validated, space), space.folder
@@ -86,7 +86,6 @@ def test_the_files_are_those_of_the_layout(tmp_path):
         ),
     ]
     columns = ["path", "label", "sha256", "pixels", "file", "row"]
-    columns += ["width", "height", "brightness", "contrast"]
     assert list(pd.read_parquet(folder / "train/rows.parquet")) == columns
 
 

@@ -19,8 +19,7 @@ def project(tmp_path):
 
 
 def known(project) -> dict[str, str]:
-    table = read(project, "vit")
-    return dict(zip(table["sha256"].to_pylist(), table["label"].to_pylist(), strict=True))
+    return read(project, "vit").to_dict()
 
 
 def test_labels_are_added_and_the_last_one_counts(project, tmp_path):
@@ -45,11 +44,11 @@ def test_a_file_as_excel_writes_it_is_read(project, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,label\nx,cat\n", "needs the columns label, and sha256 or path"),
-        (f"sha256,label\n{A},\n", "a row lacks its label"),
+        ("name,label\nx,cat\n", "needs rows with a label, and a sha256 or a path"),
+        (f"sha256,label\n{A},\n", "needs rows with a label"),
         (f"sha256,label\n{A},cat\n{A},dog\n", "two labels: cat and dog"),
         ("path,label\ngone.png,cat\n", "the image gone.png cannot be read"),
-        ("", "needs the columns label, and sha256 or path"),
+        ("", "needs rows with a label, and a sha256 or a path"),
         (f'sha256,label\n{A},"cat', "cannot be read as CSV or Parquet"),
     ],
 )

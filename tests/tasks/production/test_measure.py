@@ -2,11 +2,12 @@
 
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from retrain.workload import Production
-from tasks.production import labels
 from tasks.production.answers import COLUMNS
 from tasks.production.measure import measure, sentence
 
@@ -19,7 +20,7 @@ CLASSES = [
 LIMITS = Production(weeks=2, max_drop=0.02)
 
 
-def answered(rows) -> pa.Table:
+def answered(rows) -> pd.DataFrame:
     """Answers (image, label, weeks after the first Monday)."""
     return pa.Table.from_pylist(
         [
@@ -28,12 +29,11 @@ def answered(rows) -> pa.Table:
             for image, label, week in rows
         ],
         COLUMNS,
-    )  # fmt: skip
+    ).to_pandas()  # fmt: skip
 
 
-def labelled(rows: dict[str, str]) -> pa.Table:
-    listed = [{"sha256": image, "label": label, "added": MONDAY} for image, label in rows.items()]
-    return pa.Table.from_pylist(listed, labels.COLUMNS)
+def labelled(rows: dict[str, str]) -> pd.Series:
+    return pd.Series(rows, dtype=str)
 
 
 def test_each_week_has_its_accuracy_and_an_image_counts_once():
@@ -86,8 +86,8 @@ def test_the_verdict_is_about_the_last_weeks_and_tells_unknown_labels():
 
 def test_what_the_version_accepts_is_measured_by_week():
     rows = [("a", "cat", 0), ("b", "dog", 0), ("c", "cat", 0), ("d", "cat", 1)]
-    confidence = pa.array([0.9, 0.5, 0.8, 0.4], pa.float32())
-    answers = answered(rows).set_column(2, COLUMNS.field(2), confidence)
+    confidence = np.array([0.9, 0.5, 0.8, 0.4], np.float32)
+    answers = answered(rows).assign(confidence=confidence)
     truth = labelled({"a": "cat", "b": "cat", "c": "dog"})
     found = measure(answers, truth, TEST, CLASSES, LIMITS, 0.8)  # float32 has a little more
     first, second = found["weeks"]

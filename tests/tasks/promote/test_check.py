@@ -12,6 +12,8 @@ from tasks.promote.personal import roll_back
 from tests.tasks.promote.conftest import COMPARE, ROWS, history, train
 from tests.tasks.toy_model import IMAGES, LABELS, write_model, write_scores
 
+COUNTS = dict.fromkeys(LABELS, 1)
+
 pytestmark = pytest.mark.usefixtures("few_calls")
 
 
@@ -55,7 +57,7 @@ def test_a_package_answers_within_the_tolerance_in_either_precision(
     trained = train(project)
     scores = write_scores(project.root / "scores", trained, ROWS, precision)
     folder = project.root / "package"
-    packaging.write_package(trained.folder / "model", precision, {}, folder)
+    packaging.write_package(trained.folder / "model", precision, COUNTS, folder)
     asked = list(check.sample(open_images(images[0]), images[1].folder))
     assert [image.path for image in asked] == [f"{row}.png" for row in range(ROWS)]
     example = check.example_of(folder, asked, scores.folder)
@@ -69,7 +71,7 @@ def test_the_check_runs_the_code_of_the_package_and_not_the_projects(project, im
     trained = train(project)
     scores = write_scores(project.root / "scores", trained, ROWS)
     folder = project.root / "package"
-    packaging.write_package(trained.folder / "model", "fp32", {}, folder)
+    packaging.write_package(trained.folder / "model", "fp32", COUNTS, folder)
     decoder = folder / "code" / "models" / "image.py"
     text = decoder.read_text()
     kept = "return np.asarray(image)"
@@ -87,7 +89,7 @@ def write_custom(folder, factory):
     network = models.build("custom", settings, (8, 8, 1), len(LABELS))
     made = {"settings": settings, "labels": LABELS, "images": IMAGES}
     models.save(network, folder / "model", family="custom", **made)
-    packaging.write_package(folder / "model", "fp32", {}, folder / "package")
+    packaging.write_package(folder / "model", "fp32", COUNTS, folder / "package")
     lines = (folder / "package" / "requirements.txt").read_text().splitlines()
     return dict(line.split("==") for line in lines)
 

@@ -122,6 +122,21 @@ def test_the_auto_classes_load_it_in_a_process_without_the_project(project, vers
     assert np.abs(np.array(list(found.values())) - right).max() < 1e-5
 
 
+def test_an_onnx_file_gives_the_probabilities_of_the_package(
+    project, version, tmp_path, monkeypatch
+):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    done = export(project, version, tmp_path / "toy", "onnx")
+    assert (done.compared, done.same) == (ROWS, ROWS)
+    assert done.difference < 1e-5
+    answer = onnx_file.answer
+    monkeypatch.setattr(onnx_file, "answer", lambda *of: answer(*of) + 0.002)
+    with pytest.raises(ValueError, match=r"For 0 they differ by 0\.001 at most, which 100% of the"):
+        export(project, version, tmp_path / "other", "onnx")
+    assert not (tmp_path / "other").exists()
+
+
 def test_what_is_there_is_not_overwritten(project, version, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").touch()

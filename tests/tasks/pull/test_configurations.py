@@ -2,16 +2,25 @@
 
 import logging
 
+import pyarrow.parquet as pq
 import pytest
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from tasks.pull.configurations import declared_splits
-from tests.tasks.pull.pulling import make_files, pulled, read_files
+from retrain.workload import Data
+from tasks.data.listing import list_files
+from tasks.pull.configurations import splits_of_files
+from tasks.pull.step import data_version, pull
+from tests.tasks.pull.pulling import make_files, make_workspace, pulled
 
 FILES = [
     f"{name}/{split}/0.parquet" for name in ("digits", "parity") for split in ("train", "test")
 ]
+
+
+def declared_splits(folder, configuration):
+    names = [name for name, _ in list_files(folder)]
+    return splits_of_files(names, folder / "README.md", configuration)
 
 
 def write_card(folder, configs):
@@ -36,7 +45,7 @@ def test_declared_splits_are_those_of_the_files(tmp_path, caplog):
     assert declared_splits(folder, None) == {
         "part1/0.parquet": "train", "part1/1.parquet": "train", "held-out/a.parquet": "val",
     }  # fmt: skip
-    assert "Left out: extra, which README.md declares beside train, Validation." in caplog.messages
+    assert "Left out: extra, which README.md declares too." in caplog.messages
 
 
 def test_splits_are_found_by_their_names_where_the_card_names_a_folder_alone(tmp_path):
@@ -54,9 +63,8 @@ def test_splits_are_found_by_their_names_where_the_card_names_a_folder_alone(tmp
 def test_without_declared_splits_all_of_it_belongs_to_the_data(tmp_path, text):
     make_files(tmp_path, "train/0.parquet", "test/0.parquet")
     (tmp_path / "README.md").write_text(text)
-    before = read_files(tmp_path)
-    assert declared_splits(tmp_path, None) == {}
-    assert read_files(tmp_path) == before
+    names = ["README.md", "test/0.parquet", "train/0.parquet"]
+    assert declared_splits(tmp_path, None) == dict.fromkeys(names)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +73,13 @@ def test_without_declared_splits_all_of_it_belongs_to_the_data(tmp_path, text):
         ("- 3", "is no card of a data set on the hub"),
         ("- {config_name: a, data_files: 3}", "is no card of a data set on the hub: Expected"),
         ("- [", "is no card of a data set on the hub"),
-        ("- {config_name: a, data_files: /etc/*}", r"'/etc/\*', which leads out of the data set"),
-        ("- {config_name: a, data_files: ../../*}", "leads out of the data set"),
-        ("- {config_name: a, data_dir: ../b}", "leads out of the data set"),
-        ("- {config_name: a, data_files: 'https://127.0.0.1/a'}", "leads out of the data set"),
-        ("- {config_name: a, data_files: [{split: extra, path: a}]}", "none of the splits train"),
+        ("- {config_name: a, data_files: /etc/*}", r"files that are not there: /etc/\*"),
+        ("- {config_name: a, data_files: ../../*}", "files that are not there"),
+        ("- {config_name: a, data_dir: ../b}", "files that are not there"),
+        ("- {config_name: a, data_files: 'https://127.0.0.1/a'}", "files that are not there"),
+        ("- {config_name: a, data_files: [{split: extra, path: a}]}", "no split train"),
         ("- {config_name: a, data_files: nowhere.parquet}", "not there: .*nowhere.parquet"),
-        ("- {config_name: a, data_files: 'nowhere/*'}", "files that are not there: none of train"),
+        ("- {config_name: a, data_files: 'nowhere/*'}", "files that are not there: nowhere"),
         ("- {config_name: a, data_dir: nowhere}", "files that are not there: .*nowhere"),
     ],
 )  # fmt: skip
@@ -89,7 +97,12 @@ def test_a_local_folder_of_two_data_sets_is_asked_for_one(tmp_path):
     make_files(tmp_path / "pets", *FILES, "LICENSE")
     with pytest.raises(UsageError, match=r"^data\.configuration: .*several.* digits, parity\.$"):
         pulled(project, tmp_path / "pets")
-    assert set(pulled(project, tmp_path / "pets", configuration="parity")[1]) == set(FILES[2:])
+    named = Data(path=str(tmp_path / "pets"), configuration="parity")
+    pull(named, data_version(named, project), make_workspace(tmp_path / "run", project))
+    images = pq.read_table(tmp_path / "run/output/index.parquet")
+    assert dict(zip(images["file"].to_pylist(), images["split"].to_pylist(), strict=True)) == {
+        FILES[2]: "train", FILES[3]: "test",
+    }  # fmt: skip
     assert pulled(project, tmp_path / "pets" / "parity")[2] == {"format": "parquet"}
 
 

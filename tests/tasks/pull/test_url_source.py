@@ -1,25 +1,19 @@
 """URLs, on a real server."""
 
-import logging
 import os
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
-from pathlib import Path
-from typing import ClassVar
 
 import fsspec
 import pytest
-from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.runs import console
 from retrain.workload import Data
-from tasks.pull import transfer
 from tasks.pull.step import data_version
 from tasks.pull.url_source import UrlSource
-from tests.flows.conftest import until
 from tests.tasks.pull.pulling import make_files, pulled, read_files, serving
 
 
@@ -158,48 +152,33 @@ def test_a_protocol_that_is_unknown_or_not_installed_is_named(project, url):
         version_of(project, url)
 
 
-def test_the_bytes_that_arrive_are_shown_while_a_server_sends_them(tmp_path, monkeypatch, caplog):
-    class Slow(Answer):
-        body = b"PAR1" * 250_000
-        headers_sent: ClassVar = {"ETag": "1"}
-
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(self.body)))
-            self.end_headers()
-            self.wfile.write(self.body[:400_000])
-            self.wfile.flush()
-            until(lambda: any("400.0 kB of 1.0 MB" in line for line in caplog.messages))
-            self.wfile.write(self.body[400_000:])
-
-    monkeypatch.setattr(console, "PLAIN_LINE_SECONDS", 0.0)
-    monkeypatch.setattr(transfer, "LOOK_SECONDS", 0.02)
-    caplog.set_level(logging.INFO, "retrain")
-    (tmp_path / "scratch").mkdir()
-    with serving(Slow) as url:
-        source = UrlSource(f"{url}/train.parquet")
-        source.fetch(source.digest(), tmp_path, tmp_path / "scratch")
-    assert len((tmp_path / "train.parquet").read_bytes()) == 1_000_000
-    assert any(line.startswith("downloading  400.0 kB of 1.0 MB  ") for line in caplog.messages)
-
-
 def test_files_that_a_killed_download_has_fetched_are_not_fetched_again(tmp_path, monkeypatch):
-    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png", "dog/2.png")
-    source, scratch = UrlSource(f"file://{tmp_path}/pets"), tmp_path / "scratch"
+    names = ["cat/1.png", "dog/1.png", "dog/2.png"]
+    memory, scratch = fsspec.filesystem("memory"), tmp_path / "scratch"
+    memory.pipe({f"/killed/{name}": name.encode() for name in names})
     scratch.mkdir()
-    copy, asked = LocalFileSystem.get_file, []
+    copy, asked = MemoryFileSystem.get_file, []
 
     def killed(self, source, target, **options):
-        asked.append(Path(source).relative_to(tmp_path / "pets").as_posix())
+        asked.append(source.removeprefix("/killed/"))
         copy(self, source, target, **options)
         if source.endswith("dog/1.png") and len(asked) < 3:
             os.truncate(target, 3)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(LocalFileSystem, "get_file", killed)
-    with pytest.raises(KeyboardInterrupt):
-        source.fetch(source.digest(), tmp_path / "killed", scratch)
-    assert not (tmp_path / "killed").exists()
-    source.fetch(source.digest(), tmp_path / "whole", scratch)
-    assert read_files(tmp_path / "whole") == read_files(tmp_path / "pets")
-    assert asked == ["cat/1.png", "dog/1.png", "dog/1.png", "dog/2.png"]
+    monkeypatch.setattr(MemoryFileSystem, "get_file", killed)
+    source = UrlSource("memory://killed")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            source.fetch(source.digest(), tmp_path / "killed", scratch)
+        assert not (tmp_path / "killed").exists()
+        source.fetch(source.digest(), tmp_path / "whole", scratch)
+        assert read_files(tmp_path / "whole") == {name: name for name in names}
+        assert asked == ["cat/1.png", "dog/1.png", "dog/1.png", "dog/2.png"]
+    finally:
+        memory.rm("/killed", recursive=True)
+
+
+def test_a_file_url_is_a_place_on_this_machine(project, tmp_path):
+    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png")
+    assert pulled(project, f"file://{tmp_path}/pets") == pulled(project, tmp_path / "pets")

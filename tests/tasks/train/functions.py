@@ -12,6 +12,7 @@ from safetensors.torch import save_model
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from examples import accelerate_loop, huggingface, network, ported
+from tests.tasks.train import reporting
 
 
 class Unexpected:
@@ -39,6 +40,13 @@ class Tied(torch.nn.Module):
 
     def forward(self, pixels):
         return self.last(self.second(torch.relu(self.first(pixels.flatten(1)))))
+
+
+def narrow(num_classes):
+    """Three hidden units, as many as the classes that it is given."""
+    hidden = torch.nn.Linear(64, 3)
+    last = torch.nn.Linear(3, num_classes)
+    return torch.nn.Sequential(torch.nn.Flatten(), hidden, torch.nn.ReLU(), last)
 
 
 def tied(num_classes):
@@ -122,7 +130,28 @@ def reports_wrapped(config):
     made[3] = torch.compile(made[3])
     names = torch.compile(made).state_dict()
     assert "_orig_mod.3._orig_mod.weight" in names
-    report({"val_accuracy": 0.5}, {f"module.{name}": value for name, value in names.items()})
+    report({"score": 0.5}, {f"module.{name}": value for name, value in names.items()})
+
+
+def reports_two(config, named=None):
+    """Two networks in a checkpoint: an average of the weights, as some keep it, and the network."""
+    made = config["model"].state_dict()
+    average, other = ({key: torch.full_like(each, n) for key, each in made.items()} for n in (1, 2))
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(average, Path(folder, "average.pt"))
+        torch.save({"network": other, "epoch": 3}, Path(folder, "model.pt"))
+        checkpoint = ray.train.Checkpoint.from_directory(folder)
+        if named:
+            checkpoint.set_metadata({"weights": named})
+        ray.train.report({"score": 0.5}, checkpoint=checkpoint)
+
+
+def names_one_of_two(config):
+    reports_two(config, "model.pt")
+
+
+def reports_more_than_it_can(config):
+    report({"val_accuracy": 0.99}, config["model"].state_dict())
 
 
 def reports_tied(config):
@@ -131,17 +160,18 @@ def reports_tied(config):
     with tempfile.TemporaryDirectory() as folder:
         save_model(made, str(Path(folder, "model.safetensors")))
         checkpoint = ray.train.Checkpoint.from_directory(folder)
-        ray.train.report({"val_accuracy": 0.5}, checkpoint=checkpoint)
+        ray.train.report({"score": 0.5}, checkpoint=checkpoint)
 
 
 def reports_pretrained(config):
-    report({"val_accuracy": 0.5}, config["model"].state_dict())
+    report({"score": 0.5}, config["model"].state_dict())
 
 
 def reports_by_name(config):
     with tempfile.TemporaryDirectory() as folder:
         torch.save(config["model"].state_dict(), Path(folder, "weights.pt"))
-        report_of_ray({"val_accuracy": 0.5}, checkpoint=Checkpoint.from_directory(folder))
+        report_of_ray({"score": 0.5}, checkpoint=Checkpoint.from_directory(folder))
+        reporting.report_again({"score": 0.6}, Checkpoint.from_directory(folder))
 
 
 def reads_a_file(config):
@@ -179,7 +209,7 @@ def hangs_on_one_worker(config):
     """The others wait for it."""
     if ray.train.get_context().get_world_rank():
         time.sleep(600)
-    report({"val_accuracy": 0.5}, config["model"].state_dict())
+    report({"score": 0.5}, config["model"].state_dict())
 
 
 def trains_with_accelerate(config):

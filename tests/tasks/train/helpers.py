@@ -130,7 +130,9 @@ def run(
         templates.place_mlflow_database(root)
     workspace = Workspace(folder, scratch, KEY, "sides", project, trial=trial)
     storage = "source" if (images / "train" / SOURCE).exists() else "pixels"
-    prepared = Artifact("preprocess", "k", "ab" * 32, images, {"storage": storage})
+    rows = {"train": len(open_prepared(images).split("train"))}
+    facts = {"storage": storage, "rows": rows}
+    prepared = Artifact("preprocess", "k", "ab" * 32, images, facts)
     scale = scale or Scale()
     if scale.threads == "auto":
         scale = scale.model_copy(update={"threads": 1})

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import ray.train
 from safetensors.torch import load
 
 import models
 from retrain import tracking
 from retrain.workload import Best, Model, Scale, Train
 from tasks.train.reports import BEST, NEWEST
-from tests.tasks.train import functions
 from tests.tasks.train.helpers import SMALL, run, validated
 
 ROOT = Path(__file__).parents[3]
@@ -53,18 +51,23 @@ def test_a_training_that_was_over_is_not_repeated(trained, images):
 
 def reporting(*reports, **arguments):
     """A function that reports numbers, each with its weights."""
-    return with_function("reports", arguments={"reports": [*reports], **arguments})
+    return made_up("reports", arguments={"reports": [*reports], **arguments})
+
+
+def made_up(name, **changes):
+    """A function that reports a number of its own, by which its best report is found."""
+    return with_function(name, best=Best(metric="score"), **changes)
 
 
 def test_the_best_report_with_weights_is_the_model_under_any_names(images, tmp_path):
     three = reporting(
-        ({"val_accuracy": 0.5}, "filled"),
-        ({"val_accuracy": 0.9}, "filled"),
-        ({"val_accuracy": 0.95}, "none"),
+        ({"score": 0.5}, "filled"),
+        ({"score": 0.9}, "filled"),
+        ({"score": 0.95}, "none"),
     )
     for name, given, epoch, value in (
         ("three", three, 2, 1),
-        ("wrapped", with_function("reports_wrapped"), 1, 7),
+        ("wrapped", made_up("reports_wrapped"), 1, 7),
     ):
         trained = run(tmp_path / name, images, given, model=MODEL)
         assert trained.facts["best_epoch"] == epoch
@@ -72,8 +75,14 @@ def test_the_best_report_with_weights_is_the_model_under_any_names(images, tmp_p
         assert all((weight == value).all() for weight in weights.values())
 
 
+def test_a_checkpoint_with_two_networks_says_which_is_the_model(images, tmp_path):
+    trained = run(tmp_path, images, made_up("names_one_of_two"), model=MODEL)
+    weights = load(trained.model_files()[models.WEIGHTS])
+    assert all((weight == 2).all() for weight in weights.values())
+
+
 def test_one_that_does_not_resume_begins_again_after_it_was_lost(images, tmp_path):
-    accuracies = [({"val_accuracy": each}, "filled") for each in (0.9, 0.5, 0.6, 0.7)]
+    accuracies = [({"score": each}, "filled") for each in (0.9, 0.5, 0.6, 0.7)]
     recipe = reporting(*accuracies, lost=str(tmp_path / "lost"))
     with pytest.raises(RuntimeError, match="the connection was lost"):
         run(tmp_path, images, recipe, model=MODEL, output="lost-output")
@@ -110,12 +119,11 @@ def test_it_resumes_from_its_last_report(images, tmp_path, name, whole, model, b
 
 
 def test_what_a_function_imports_from_ray_train_by_name_is_kept_too(images, tmp_path):
-    trained = run(tmp_path, images, with_function("reports_by_name"), model=MODEL)
-    assert [entry["val_accuracy"] for entry in trained.history] == [0.5]
-    assert ray.train.report is functions.report_of_ray
+    trained = run(tmp_path, images, made_up("reports_by_name"), model=MODEL)
+    assert [entry["score"] for entry in trained.history] == [0.5, 0.6]  # the second by a helper
 
 
-HALF = {"val_accuracy": 0.5}
+HALF = {"score": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -126,14 +134,22 @@ HALF = {"val_accuracy": 0.5}
             reporting((HALF, "filled"), (HALF | {"loss": "nan"}, "filled")),
             "reported loss = nan in its report 2: the training diverged",
         ),
-        (reporting((HALF, "none")), r"It reported val_accuracy, and 0 checkpoints\.$"),
+        (reporting((HALF, "none")), r"It reported score, and 0 checkpoints\.$"),
         (
             reporting(({"accuracy": 0.5}, "filled")),
-            "with val_accuracy, .* It reported accuracy, and 1 checkpoints",
+            "with score, .* It reported accuracy, and 1 checkpoints",
         ),
         (
             reporting((HALF, "another")),
             "has the state_dict of the network that the section model",
+        ),
+        (
+            made_up("reports_two"),
+            r"two networks, in average\.pt and model\.pt\['network'\]: which is the model\? Report",
+        ),
+        (
+            with_function("reports_more_than_it_can"),
+            r"reported val_accuracy 0\.990, and the network .* has 0\.\d+ of the validation images",
         ),
         (
             with_function("raises"),
@@ -144,7 +160,17 @@ HALF = {"val_accuracy": 0.5}
             r"reads_a_file failed: FileNotFoundError: .* 'gone.pt' \(functions.py",
         ),
     ],
-    ids=["silent", "nan", "no weights", "other metric", "other network", "error", "no file"],
+    ids=[
+        "silent",
+        "nan",
+        "no weights",
+        "other metric",
+        "other network",
+        "two",
+        "far",
+        "error",
+        "no file",
+    ],
 )
 def test_what_it_does_wrong_is_said_in_one_line(images, tmp_path, recipe, said):
     with pytest.raises(ValueError, match=said) as raised:
@@ -155,7 +181,7 @@ def test_what_it_does_wrong_is_said_in_one_line(images, tmp_path, recipe, said):
 
 def test_tied_weights_are_saved_and_loaded(images, tmp_path):
     tied = Model(family="custom", factory="tests.tasks.train.functions:tied")
-    trained = run(tmp_path, images, with_function("reports_tied"), model=tied)
+    trained = run(tmp_path, images, made_up("reports_tied"), model=tied)
     module = models.load(trained.folder / "model").module.classifier
     assert module.second.weight is module.first.weight
     assert trained.facts["parameters"] == 64 * 64 + 2 * 64 + 64 * 3 + 3

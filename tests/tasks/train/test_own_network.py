@@ -10,7 +10,7 @@ import torch
 import models
 from retrain.params import load_workload
 from retrain.project import Project
-from retrain.workload import Train
+from retrain.workload import Best, Train
 from tasks.train.checks import check, check_slowly
 from tests.tasks.train.helpers import run
 
@@ -36,10 +36,11 @@ FILES = {
 def test_the_files_of_a_factory_are_read_and_travel_with_the_network(images, tmp_path):
     pretrained_weights(tmp_path)
     settings = workload(tmp_path, model=FILES).model
+    function = "tests.tasks.train.functions:reports_pretrained"
     trained = run(
         tmp_path,
         images,
-        Train(batch_size=16, function="tests.tasks.train.functions:reports_pretrained"),
+        Train(batch_size=16, function=function, best=Best(metric="score")),
         model=settings,
     )
     moved = trained.folder.rename(tmp_path / "elsewhere") / "model"

@@ -1,6 +1,7 @@
 """A training that starts from the champion's weights."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,10 +62,11 @@ def test_it_begins_where_the_champion_ended(champion, images, tmp_path, changes)
 def test_the_classes_are_taken_by_their_names(champion):
     names = ["new", LABELS[2], LABELS[0]]
     settings = SMALL.model_dump(exclude={"family"})
-    network = models.build("vit", settings, (8, 8, 1), len(names))
+    make = partial(models.build, "vit", settings, (8, 8, 1))
+    network = make(len(names))
     own = {name: value.clone() for name, value in network.state_dict().items()}
     trained, _ = champion
-    models.take_weights(network, trained.folder / "model", names)
+    models.take_weights(network, trained.folder / "model", names, make)
     theirs, now = load(trained.model_files()[models.WEIGHTS]), network.state_dict()
     for name, value in now.items():
         if name.startswith("classifier.classifier."):

@@ -6,7 +6,7 @@ import torch
 import models
 from models.network import Network
 from retrain import tracking
-from retrain.workload import Augment, Model, Train
+from retrain.workload import Augment, Model, Scale, Train
 from tests.tasks.train.helpers import KEY, LABELS, SMALL, run, validated, write_prepared
 
 RECIPE = Train(epochs=12, batch_size=16, lr=0.01, augment=Augment(shift=1))
@@ -62,8 +62,11 @@ def test_mlflow_has_one_finished_run_with_everything(trained):
 
 def test_fewer_images_than_a_batch_make_one_batch(tmp_path, steps):
     few = write_prepared(tmp_path / "images", rows=5, val=3)
-    run(tmp_path / "run", few, Train(epochs=2, batch_size=16))
+    trained = run(tmp_path / "run", few, Train(epochs=2, batch_size=16))
     assert steps == [0, 1]
+    assert trained.facts["batch_size"] == 5
+    with pytest.raises(ValueError, match=r"5 training images for 6 workers: make scale\.workers"):
+        run(tmp_path / "six", few, Train(epochs=2, batch_size=16), scale=Scale(workers=6))
 
 
 def test_a_training_that_diverges_says_what_to_lower(images, tmp_path):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from retrain.store import Artifact
-from retrain.workload import Augment, Checks, Data, Images, Scale, Train
+from retrain.workload import Augment, Checks, Data, Gate, Images, Scale, Train
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
@@ -52,7 +52,7 @@ def prepare(root: Path, format: str, size: int = 8, channels: int = 1) -> Both:
                 row_group_size=13,
             )
     raw, checked = pulled(root, format), workspace(root, "validate")
-    facts = validate(DATA, Checks(min_images_per_class=1), raw, checked)
+    facts = validate(DATA, Checks(min_images_per_class=1), Gate(), raw, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     folders = {}
     for storage in ("pixels", "source"):

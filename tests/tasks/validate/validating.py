@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from retrain.errors import RejectedDataError
-from retrain.workload import Checks, Data
+from retrain.workload import Checks, Data, Gate
 from tasks.validate import suite
 from tasks.validate.step import validate
 from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files
@@ -35,7 +35,7 @@ def run(tmp_path, files, checks=CHECKS, kind="folders", earlier=None, **data):
     space = workspace(tmp_path, "validate", earlier)
     config = Data(path="data", **data)
     names = {name: data[name] for name in ("label_names",) if name in data}
-    return validate(config, checks, pulled(tmp_path, kind, **names), space), space.folder
+    return validate(config, checks, Gate(), pulled(tmp_path, kind, **names), space), space.folder
 
 
 def rejection(tmp_path, files, checks=CHECKS, **data):

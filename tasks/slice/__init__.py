@@ -1,1 +1,0 @@
-"""The step `slice`: how good a model is on parts of the test split."""
