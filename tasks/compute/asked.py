@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -88,11 +89,7 @@ def ask(
         package = _where_all_see_it(package, folder)
         bounds = pairwise([*range(0, len(places), PART), len(places)])
         seconds = len(places) * ray_data.SECONDS_PER_IMAGE
-
-        def run(part: tuple[int, int]) -> None:  # with a core, or a GPU of its own
-            for _ in _run(question, answers, 1, part):
-                pass
-
+        run = partial(_run_to_its_end, question, answers)
         running = ray_data.each(lambda _: run, [*bounds], seconds=seconds, on_gpus=True)
     else:
         running = _run(question, answers, cpu_count(), (0, len(places)))
@@ -187,6 +184,12 @@ def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> 
             message = errors.read().decode(errors="replace").strip()
             logger.error("The package's process ended with %s:\n%s", program.returncode, message)
             raise ValueError((message.splitlines() or [f"exit code {program.returncode}"])[-1])
+
+
+def _run_to_its_end(question: Path, answers: Path, part: tuple[int, int]) -> None:
+    """Runs the program for a part on a core, or on the GPU that this process sees."""
+    for _ in _run(question, answers, 1, part):
+        pass
 
 
 def rows_of(answers: "pa.Table", column: str) -> "NDArray[np.float32]":
