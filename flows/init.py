@@ -27,7 +27,7 @@ from retrain.params import as_yaml, check_name, load_workload, parse_yaml, workl
 from retrain.project import PARAMS, Project
 from tasks.data.survey import Survey as Survey, survey
 from tasks.pull.dvc_source import STARTER
-from tasks.pull.local_source import LocalSource
+from tasks.pull.file_sources import LocalSource
 from tasks.train.proposal import Proposal as Proposal, find_backbone, propose, threads_here
 
 DEPLOYMENTS = "prefect.yaml"

@@ -241,7 +241,7 @@ def _path(project: Project, text: str) -> Path:
 def _downloaded(store: Store, url: str) -> Iterator[Path]:
     """A folder with the files at a URL; an archive is unpacked."""
     from tasks.pull.archives import unpack
-    from tasks.pull.url_source import UrlSource
+    from tasks.pull.file_sources import UrlSource
 
     source = UrlSource(url)
     try:

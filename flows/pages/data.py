@@ -73,6 +73,7 @@ def _accepted(project: Project, document: Document, files: Files) -> dict[str, A
     source = _files(files)
     return {
         "rows": {split: int(images.split.eq(split).sum()) for split in SPLITS},
+        "cut": files.manifest("validate")["facts"]["cut"],
         "before": before and before.title,
         **_classes(images, before),
         "properties": [*_properties(images)],

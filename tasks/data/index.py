@@ -6,11 +6,12 @@ is class folders (`class_folders.py`), Parquet files as the Hugging Face hub has
 """
 
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,10 +20,13 @@ import pyarrow.parquet as pq
 from retrain.runs import console
 from retrain.store import Artifact
 from retrain.workload import Data
-from tasks.data import class_folders, corrections, image_lists, parquet_images
-from tasks.data.image_lists import METADATA, SUFFIXES
+from tasks.data import class_folders, image_lists, parquet_images
+from tasks.data.image_lists import METADATA
 from tasks.data.listing import list_files
 from tasks.data.reading import ImageFiles, Place
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE = "index.parquet"
 # A row for each image: the file, relative to the data; the row in it, 0 in an image file; its name
@@ -81,26 +85,30 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
             other; a file is broken; or there is no image.
     """
     files = {name: size for name, size in list_files(root) if not splits or name in splits}
+    _check_names(files)
+    images = [name for name in files if _is_image(name)]
+    tables = [name for name in files if _is_table(name)]
     known = data.format in ("parquet", "folders", "table")
     form: str | None = data.format if known else None
-    lists = [] if form in ("parquet", "folders") else _lists_that_count(root, files, data)
-    form = form or ("table" if lists else _recognise(files, data))
-    tables = list(filter(_is_table, files))
-    column, images = None, None
-    if form == "table":
-        images = _listed(image_lists.join(root, [*files], lists), files)
-    elif form == "folders":
-        images = _in_folders(root, files, by_word=data.format != "folders")
-    elif tables:
+    column, rows, listed = None, None, None
+    if form == "table" or (form is None and images and not tables):
+        rows = image_lists.list_images(root, [*files], images, data)
+        form = "table" if rows is not None else form
+    form = form or _recognise(files, images, tables, data)
+    if form == "folders":
+        rows = _in_folders(root, [*files], by_word=data.format != "folders")
+    if form == "parquet" and tables:
         columns = data.image_column, data.label_column
-        column, images = parquet_images.list_images(root, tables, *columns)
-    if images is None or not len(images):
+        column, listed = parquet_images.list_images(root, tables, *columns)
+    elif rows is not None:
+        listed = _as_table(rows, files)
+    if listed is None or not len(listed):
         raise ValueError(f"There are no images in data.path, read as {form}.")
     if splits and any(splits.values()):
-        of_files = pa.array([splits[name] for name in images["file"].to_pylist()])
-        images = images.set_column(images.schema.get_field_index("split"), "split", of_files)
-    _check_splits(images)
-    return Index(form, ImageFiles(root, column), _without_unlabelled_splits(images))
+        of_files = pa.array([splits[name] for name in listed["file"].to_pylist()])
+        listed = listed.set_column(listed.schema.get_field_index("split"), "split", of_files)
+    _check_splits(listed)
+    return Index(form, ImageFiles(root, column), _without_unlabelled_splits(listed))
 
 
 def read(pulled: Artifact) -> pa.Table:
@@ -172,19 +180,27 @@ def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122  5 times as fast
 
 
-def _recognise(files: Mapping[str, int], data: Data) -> str:
+def _check_names(names: Iterable[str]) -> None:
+    """Refuses files whose names are not UTF-8, and which no table can have therefore."""
+    no_utf8 = [name for name in names if re.search("[\ud800-\udfff]", name)]
+    if no_utf8:
+        raise ValueError(f"The name {no_utf8[0]!a} is not UTF-8. Rename the file or folder.")
+
+
+def _recognise(
+    files: Iterable[str], images: Sequence[str], tables: Sequence[str], data: Data
+) -> str:
     """The format of data that no list describes.
 
     Raises:
         ValueError: It is none, or the names of folders may mean something else than classes.
     """
-    images = [name for name in files if _is_image(name)]
-    if table := next(filter(_is_table, files), None):
-        if images:
-            raise ValueError(
-                f"data.path holds Parquet files, such as {table}, and images, such as {images[0]}: "
-                "which count? Set data.format to parquet or folders."
-            )
+    if tables and images:
+        raise ValueError(
+            f"data.path holds Parquet files, such as {tables[0]}, and images, such as "
+            f"{images[0]}: which count? Set data.format to parquet or folders."
+        )
+    if tables:
         return "parquet"
     if any("/" in name for name in images):
         if data.group is None:
@@ -200,46 +216,32 @@ def _recognise(files: Mapping[str, int], data: Data) -> str:
     )
 
 
-def _lists_that_count(
-    root: Path, files: Mapping[str, int], data: Data
-) -> list[image_lists.ImageList]:
-    """The lists of images, if they and not the folders say the classes."""
-    columns = data.image_column, data.label_column
-    no_lists = (corrections.FILE, data.label_names)
-    names = [name for name in files if name.lower().endswith(SUFFIXES) and name not in no_lists]
-    if data.format == "table":
-        return image_lists.find(root, names, *columns)
-    images = [name for name in files if _is_image(name)]
-    if not images or any(map(_is_table, files)):
-        return []
-    return image_lists.find_unasked(root, [*files], images, names, *columns)
+def _in_folders(root: Path, files: Sequence[str], by_word: bool) -> "pd.DataFrame":
+    """The images in class folders, at any depth; and what metadata files say of them."""
+    import pandas as pd
 
-
-def _listed(rows: Any, files: Mapping[str, int]) -> pa.Table:
-    """The index of images that lists name; a file that is not listed is no image of the data."""
-    rows = rows.sort_values("file")
-    names = rows["file"].tolist()
-    sizes = [files[name] for name in names]
-    ours = {"file": names, "path": names, "row": [0] * len(names), "bytes": sizes}
-    return _as_table(ours | image_lists.columns_of(rows.drop(columns="file")))
-
-
-def _in_folders(root: Path, files: Mapping[str, int], by_word: bool) -> pa.Table:
-    """The index of images in class folders, at any depth; and what metadata files say of them."""
     names = [name for name in files if not is_no_image(name) and ("/" in name or _is_image(name))]
     labels, splits = class_folders.list_images(names, by_word)
-    sizes = [files[name] for name in names]
-    ours = {"file": names, "path": names, "row": [0] * len(names), "bytes": sizes}
+    rows = pd.DataFrame({"file": names, "label": labels, "split": splits}, dtype=object)
     metadata = [name for name in files if name.rpartition("/")[2] in METADATA]
-    own = image_lists.read_metadata(root, metadata, names) if metadata else {}
-    return _as_table(ours | {"label": labels, "split": splits} | own)
+    own = image_lists.read_metadata(root, metadata)
+    return rows if own is None else rows.join(own, on="file")
 
 
-def _as_table(columns: Mapping[str, Any]) -> pa.Table:
-    ours = pa.table({name: columns[name] for name in COLUMNS.names}, COLUMNS)
-    for name in columns.keys() - {*COLUMNS.names}:
-        ours = ours.append_column(name, pa.array(columns[name], from_pandas=True))
-    return ours.select([*COLUMNS.names, *(n for n in columns if n not in COLUMNS.names)])
+def _as_table(rows: "pd.DataFrame", files: Mapping[str, int]) -> pa.Table:
+    """The index of image files, each of which has a row with `file`, `label` and `split`."""
+    names = rows["file"]
+    ours = {"path": names, "row": [0] * len(rows), "bytes": [files[name] for name in names]}
+    ours |= {name: rows[name] for name in ("file", "label", "split")}
+    table = pa.table({name: ours[name] for name in COLUMNS.names}, COLUMNS)
+    for name in rows.columns.difference(COLUMNS.names, sort=False):
+        try:
+            column = pa.array(rows[name], from_pandas=True)
+        except pa.ArrowException:  # values of several types
+            column = pa.array(rows[name].astype("string"), from_pandas=True)
+        if not pa.types.is_nested(column.type):
+            table = table.append_column(name, column)
+    return table
 
 
 def _check_splits(images: pa.Table) -> None:

@@ -2,8 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 
 def list_files(
@@ -26,49 +27,32 @@ def list_files(
     Raises:
         ValueError: A link leads to nothing.
     """
-    real = root.resolve()
+    real, found = root.resolve(), {}
     if real in parents:
         return
     with os.scandir(root) as entries:
-        # A folder sorts where its files do: "a/1" comes after "a.b".
-        named = {
-            entry.name + "/" * _is_folder(entry): entry
-            for entry in entries
-            if hidden or not entry.name.startswith(".")
-        }
-    for name, entry in sorted(named.items()):
+        for entry in entries:
+            if hidden or not entry.name.startswith("."):
+                state = _state(entry, above)
+                # A folder sorts where its files do: "a/1" comes after "a.b".
+                found[entry.name + "/" * S_ISDIR(state.st_mode)] = state
+    for name, state in sorted(found.items()):
         if name.endswith("/"):
             yield from list_files(root / name, above + name, hidden, (*parents, real))
-        elif _is_file(entry):
-            yield above + name, entry.stat().st_size
-        elif entry.is_symlink() and not Path(entry.path).exists():
-            raise ValueError(
-                f"{above}{name} is a link to {Path(entry.path).readlink()}, which is not there. "
-                "Put the file there, or delete the link."
-            )
+        elif S_ISREG(state.st_mode):
+            yield above + name, state.st_size
 
 
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
-
-
-def _is_file(entry: "os.DirEntry[str]") -> bool:
-    return Path(entry.path).is_file() if entry.is_symlink() else entry.is_file()
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Refuses files whose names are not UTF-8, and which no table can have therefore.
-
-    Raises:
-        ValueError: Such a name.
-    """
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"The name {name!a} is not UTF-8. Rename the file or folder."
-            ) from None
+def _state(entry: "os.DirEntry[str]", above: str) -> os.stat_result:
+    try:
+        return entry.stat()
+    except OSError:
+        if not entry.is_symlink():
+            raise
+        raise ValueError(
+            f"{above}{entry.name} is a link to {Path(entry.path).readlink()}, which is not there. "
+            "Put the file there, or delete the link."
+        ) from None
 
 
 def link_file(source: Path | str, target: Path | str) -> None:
@@ -78,17 +62,8 @@ def link_file(source: Path | str, target: Path | str) -> None:
         source: Must never be written to again, like the objects in DVC's cache.
         target: Must not be written to either; nothing is there yet. The folders above it are made.
     """
-    try:
-        _link(source, target)
-    except FileNotFoundError:
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        _link(source, target)
-
-
-def _link(source: Path | str, target: Path | str) -> None:
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
-    except FileNotFoundError:
-        raise
     except OSError:  # another file system, or one without links
         shutil.copyfile(source, target)

@@ -16,6 +16,7 @@ from tasks.data.splits import label_of, split_of
 
 # The usual names of the columns in data sets of the hub, and what they hold.
 USUAL = {"image_column": ("image", "img"), "label_column": ("label", "labels")}
+BINARY = ("binary", "large_binary", "binary_view")
 FORMS = {
     "image_column": (
         "an image is its encoded bytes (binary), or a struct of `bytes` (binary) and `path` "
@@ -48,17 +49,13 @@ def list_images(
             schema = parquet.schema_arrow
             image = find_column(name, schema, "data.image_column", image_column)
             label = find_column(name, schema, "data.label_column", label_column)
-            own = [
-                field.name
-                for field in schema
-                if field.name not in (image, label, "file", "row", "path", "split", "bytes")
-                and _is_plain(field.type)
-            ]
+            ours = (image, label, "file", "row", "path", "split", "bytes")
+            own = [each.name for each in schema if each.name not in ours and _is_plain(each.type)]
             table = rows_of(name, parquet, image, [label, *own])
-            classes = _class_names(schema, label)
-            labels = [_label(value, classes) for value in table[label].to_pylist()]
-            column = pa.array(labels, pa.string())
-            tables.append(table.drop_columns([label]).append_column("label", column))
+        classes = _class_names(schema, label)
+        labels = [_label(value, classes) for value in table[label].to_pylist()]
+        column = pa.array(labels, pa.string())
+        tables.append(table.drop_columns([label]).append_column("label", column))
     try:
         return image, pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
@@ -77,18 +74,15 @@ def rows_of(name: str, parquet: pq.ParquetFile, image: str, columns: Sequence[st
     Raises:
         ValueError: The file is broken.
     """
-    leaves = [parquet.schema.column(number).path for number in range(len(parquet.schema))]
-    path = f"{image}.path"
+    path, metadata = f"{image}.path", parquet.metadata
     try:
-        table = parquet.read(columns=[*columns, *({path} & {*leaves})])
-        named = table[image].to_pylist() if path in leaves else [None] * len(table)
-        table = table.select(columns)
+        table = parquet.read(columns=[path, *columns])  # the path only where there is one
         table.validate(full=True)
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         raise _fault(f"{name} is broken", error) from None
-    metadata, count = parquet.metadata, len(table)
+    count = len(table)
     size = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-    given = [each["path"] if each else None for each in named]
+    given = table.flatten()[path].to_pylist() if image in table.column_names else [None] * count
     ours = {
         "file": pa.repeat(name, count),
         "row": pa.array(range(count), pa.int64()),
@@ -96,8 +90,7 @@ def rows_of(name: str, parquet: pq.ParquetFile, image: str, columns: Sequence[st
         "split": pa.repeat(pa.scalar(split_of(name.removesuffix(".parquet")), pa.string()), count),
         "bytes": pa.repeat(size // max(count, 1), count),
     }
-    own = {column: _plain(table[column]) for column in columns}
-    return pa.table(ours | own)
+    return pa.table(ours | {column: _plain(table[column]) for column in columns})
 
 
 def open_file(root: Path, name: str) -> pq.ParquetFile:
@@ -144,25 +137,20 @@ def find_column(name: str, schema: pa.Schema, setting: str, configured: str | No
 
 
 def _holds_images(kind: pa.DataType) -> bool:
-    if is_type.is_struct(kind):
-        return any(field.name == "bytes" and _is_binary(field.type) for field in kind)
-    return _is_binary(kind)
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return str(kind) in ("binary", "large_binary", "binary_view")
+    if is_type.is_struct(kind) and "bytes" in kind.names:
+        kind = kind.field("bytes").type
+    return str(kind) in BINARY
 
 
 def _holds_labels(kind: pa.DataType) -> bool:
-    if is_type.is_dictionary(kind):
-        kind = kind.value_type
-    is_text = str(kind) in ("string", "large_string", "string_view")
-    return is_text or bool(is_type.is_integer(kind))
+    kind = kind.value_type if is_type.is_dictionary(kind) else kind
+    return str(kind) in ("string", "large_string", "string_view") or is_type.is_integer(kind)
 
 
 def _is_plain(kind: pa.DataType) -> bool:
     """Whether the values of a column are single ones: numbers, texts, dates."""
-    return not (is_type.is_nested(kind) or _is_binary(kind) or is_type.is_fixed_size_binary(kind))
+    is_bytes = str(kind) in BINARY or is_type.is_fixed_size_binary(kind)
+    return not (is_bytes or is_type.is_nested(kind))
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -170,16 +158,16 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(kind.value_type) if is_type.is_dictionary(kind) else column
 
 
-def _class_names(schema: pa.Schema, column: str) -> Sequence[str] | None:
+def _class_names(schema: pa.Schema, column: str) -> Sequence[str]:
     """The names of a column's numbers, where the Hugging Face `datasets` library wrote them."""
     description = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     names: Sequence[str] | None
     names = description.get("info", {}).get("features", {}).get(column, {}).get("names")
-    return names
+    return names or ()
 
 
-def _label(value: str | int | None, names: Sequence[str] | None) -> str | None:
-    if names is None or not isinstance(value, int):
+def _label(value: str | int | None, names: Sequence[str]) -> str | None:
+    if not names or not isinstance(value, int):
         return label_of(value)
     if value == -1:  # `datasets` writes a missing label so
         return None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.types as is_type
 
 if TYPE_CHECKING:
     from retrain.store import Artifact
@@ -80,10 +79,9 @@ class ImageFiles:
 
 def _bytes_of(images: pa.Array) -> pa.Array:
     """The encoded images of a column; where a struct is missing, its bytes are missing too."""
-    if not is_type.is_struct(images.type):
+    if not pa.types.is_struct(images.type):
         return images
-    names = [field.name for field in images.type]
-    return images.flatten()[names.index("bytes")]
+    return images.flatten()[images.type.names.index("bytes")]
 
 
 def open_images(pulled: "Artifact") -> ImageFiles:

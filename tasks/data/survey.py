@@ -1,20 +1,24 @@
 """Looks at images that nobody has described yet: how many, of which classes and sizes."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
-from models.image import inspect
+from models.image import ImageProperties, inspect
 from retrain.workload import Data
 from tasks.data import index
 from tasks.data.listing import list_files
 from tasks.data.reading import places_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 DECODED = 300  # images, evenly spaced; all of them are counted
 
+GREY = ("1", "L", "LA", "I", "F")  # modes
 # The folder below a class folder, in an image's name from the class folder on.
 BELOW_CLASS = r"^[^/]+/([^/]+)/"
 FEW_GROUPS = 3  # of a class; with fewer it cannot be in all splits
@@ -60,50 +64,40 @@ def survey(place: Path) -> Survey:
         ValueError: The format is not recognised, a file is broken, or no image decodes.
     """
     found = index.build(place, Data(path=str(place), group=BELOW_CLASS))
-    shapes, modes, undecodable = _decode(found)
+    images = found.images.select(["file", "label", "split"]).to_pandas()
+    shapes, undecodable = _decode(found)
     if not shapes:
         path, error = next(iter(undecodable.items()), ("", "there is none"))
         raise ValueError(f"None of the images in {place} decodes: {path} ({error}).")
-    labels, splits = (found.images[name].drop_null().to_pylist() for name in ("label", "split"))
     return Survey(
         format=found.format,
         bytes=sum(size for _, size in list_files(place)),
-        classes=dict(Counter(labels)),
-        splits=dict(Counter(splits)),
-        groups=_groups(found),
-        side=round(median(shapes)),
-        is_grey=all(mode in ("1", "L", "LA", "I", "F") or mode.startswith("I;") for mode in modes),
+        classes=dict(Counter(images["label"].dropna())),
+        splits=dict(Counter(images["split"].dropna())),
+        groups=_groups(images) if found.format == "folders" else 0,
+        side=round(median(min(shape.width, shape.height) for shape in shapes)),
+        is_grey=all(shape.mode in GREY or shape.mode.startswith("I;") for shape in shapes),
         undecodable=undecodable,
         decoded=len(shapes),
     )
 
 
-def _decode(found: index.Index) -> tuple[list[int], set[str], dict[str, str]]:
-    """The shorter sides and the modes of some images; and why others do not decode."""
+def _decode(found: index.Index) -> tuple[list[ImageProperties], dict[str, str]]:
+    """The properties of some images; and why others do not decode."""
     some = found.images[:: max(1, len(found.images) // DECODED)]
-    sides, modes, undecodable = [], set(), {}
+    shapes, undecodable = [], {}
     encoded = found.files.read(places_of(some))
     for path, data in zip(some["path"].to_pylist(), encoded, strict=True):
         try:
-            properties, _ = inspect(data, reduced=True)
+            shapes.append(inspect(data, reduced=True)[0])
         except ValueError as error:
             undecodable[path] = str(error)
-        else:
-            sides.append(min(properties.width, properties.height))
-            modes.add(properties.mode)
-    return sides, modes, undecodable
+    return shapes, undecodable
 
 
-def _groups(found: index.Index) -> int:
+def _groups(images: "pd.DataFrame") -> int:
     """The number of folders below class folders that can stay in one split each."""
-    if found.format != "folders":
-        return 0
-    groups = set()
-    for name, split in zip(*(found.images[n].to_pylist() for n in ("file", "split")), strict=True):
-        from_class = name.partition("/")[2] if split else name
-        below = re.match(BELOW_CLASS, from_class)
-        if not below:
-            return 0
-        groups.add((from_class.partition("/")[0], below[1]))
-    per_class = Counter(label for label, _ in groups)
-    return len({group for _, group in groups}) if min(per_class.values()) >= FEW_GROUPS else 0
+    from_class = images["file"].where(images["split"].isna(), images["file"].str.partition("/")[2])
+    below = from_class.str.extract(BELOW_CLASS, expand=False)
+    groups = below.groupby(images["label"]).nunique()
+    return below.nunique() if below.notna().all() and groups.min() >= FEW_GROUPS else 0

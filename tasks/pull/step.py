@@ -5,47 +5,16 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
-from tasks.data.listing import check_names, list_files
+from tasks.data.listing import list_files
 from tasks.pull.archives import unpack
-from tasks.pull.configurations import CARD, splits_of_files
 from tasks.pull.dvc_source import DvcSource
-from tasks.pull.hub_source import HubSource
-from tasks.pull.local_source import LocalSource
-from tasks.pull.url_source import UrlSource
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-class DataSource(Protocol):
-    """Where data comes from."""
-
-    def digest(self) -> str:
-        """The version that the source has now.
-
-        Raises:
-            UsageError: There is no such source or version.
-            OSError: The source cannot be reached.
-        """
-
-    def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Copies a version.
-
-        Args:
-            digest: The version, as `digest` returned it.
-            folder: The target, an empty folder.
-            scratch: Remains after a kill, for partial downloads.
-
-        Raises:
-            ValueError: The source does not have that version, or not the part that is wanted.
-            OSError: The source cannot be reached, or its data is damaged.
-        """
+from tasks.pull.file_sources import LocalSource, UrlSource
+from tasks.pull.hub_source import CARD, HubSource, splits_of_files
 
 
 def data_version(data: Data, project: Project, revision: str | None = None) -> DataVersion:
@@ -103,11 +72,8 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
         source.fetch(version.digest, folder, workspace.scratch)
         unpack(folder, workspace.scratch)
         names = [name for name, _ in list_files(folder)]
-        check_names(names)
         splits = splits_of_files(names, folder / CARD, data.configuration)
         found = index.build(folder, data, splits)
-        if isinstance(source, LocalSource) and found.format == "folders":
-            _check_classes(source.path, found.images)
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
@@ -119,20 +85,13 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     }
 
 
-def _check_classes(place: Path, images: "pa.Table") -> None:
-    """Refuses an empty folder beside those of classes: its images have been forgotten, or moved."""
-    tops = {name.partition("/")[0] for name in images["file"].to_pylist()}
-    for level in (place / top for top in tops) if images["split"][0].is_valid else (place,):
-        for folder in level.iterdir() if level.is_dir() else ():
-            if folder.is_dir() and not folder.name.startswith(".") and not any(list_files(folder)):
-                raise ValueError(
-                    f"data.path: the folder {folder} is empty. Put the images of the class there, "
-                    "or remove it."
-                )
-
-
-def find_source(data: Data, project: Project, revision: str | None) -> DataSource:
+def find_source(
+    data: Data, project: Project, revision: str | None
+) -> DvcSource | HubSource | LocalSource | UrlSource:
     """The source that `data.path` names.
+
+    Each has the version that it has now (`digest`), and copies that into an empty folder (`fetch`)
+    by way of a scratch folder, which remains after a kill.
 
     Args:
         data: The settings that say where the data is.

@@ -59,6 +59,7 @@ class Meter:
         self._steps, self._batch = epochs * per_epoch, batch
         self._first = self._last = step
         self._began = self._looked = monotonic()
+        self._has_begun = False
 
     def tick(self, step: int, loss_sum: "Tensor", history: Sequence[Epoch]) -> None:
         """Writes the progress of the training, unless it has just done so.
@@ -70,6 +71,10 @@ class Meter:
             history: The epochs that are over.
         """
         seconds = monotonic() - self._looked
+        if not self._has_begun:  # the first step takes longer: it says nothing of the others
+            self._has_begun, self._first, self._last = True, step, step
+            self._began = self._looked = monotonic()
+            return
         if seconds < TICK_SECONDS:
             return
         speed = (step - self._last) * self._batch / seconds

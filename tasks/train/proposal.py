@@ -13,7 +13,7 @@ from typing import Any
 
 from models import pretrained
 from retrain.hardware import gpu_capabilities, machine
-from retrain.workload import Gate
+from retrain.workload import Gate, Split
 from tasks.data.survey import BELOW_CLASS, Survey
 
 # A small published network without a classifier of its own for the embeddings: 22 million weights.
@@ -134,6 +134,14 @@ def is_unbalanced(seen: Survey) -> bool:
     return max(seen.classes.values()) > UNBALANCED * min(seen.classes.values())
 
 
+def splits_of_run(seen: Survey) -> dict[str, int]:
+    """How many images each split will have: those that the data lacks are cut out of training."""
+    free = seen.splits["train"] if seen.splits else seen.images
+    fractions = {"val": Split().val, "test": Split().test}
+    cut = {name: round(part * free) for name, part in fractions.items() if name not in seen.splits}
+    return {**seen.splits, **cut, "train": free - sum(cut.values())}
+
+
 Section = dict[str, Any]
 
 
@@ -150,7 +158,9 @@ def _data(path: str, seen: Survey) -> tuple[Section, Section, list[str]]:
         )
     if seen.splits:
         parts = ", ".join(f"{split} {count:,}" for split, count in seen.splits.items())
-        reasons.append(f"The splits are those of the data: {parts}.")
+        lacking = [name for name in ("val", "test") if name not in seen.splits]
+        cut = f"; {' and '.join(lacking)} will be cut out of train" if lacking else ""
+        reasons.append(f"The splits are those of the data: {parts}{cut}.")
     if (smallest := min(seen.classes.values())) < 10:
         checks["min_images_per_class"] = smallest
         reasons.append(
@@ -182,7 +192,7 @@ def _pretrained(backbone: Backbone, seen: Survey) -> tuple[Section, list[str]]:
 
 def _from_scratch(seen: Survey, threads: int | None) -> tuple[Section, list[str]]:
     """The sections about a network with random weights, and why."""
-    images = round(0.7 * seen.images) if not seen.splits else seen.splits.get("train", seen.images)
+    images = splits_of_run(seen)["train"]
     batch = 64 if images >= 2000 else 32 if images >= 500 else 16
     epochs = min(EPOCHS[1], max(EPOCHS[0], STEPS * batch // images))
     size = SIZES[0]  # the network halves an image five times, so smaller ones are enlarged
@@ -225,7 +235,7 @@ def _from_scratch(seen: Survey, threads: int | None) -> tuple[Section, list[str]
 
 def _gate(seen: Survey) -> tuple[Section, list[str]]:
     """The section `gate`, and why."""
-    tested = seen.splits.get("test") or round(0.2 * seen.images)
+    tested = splits_of_run(seen)["test"]
     visible = STANDARD_ERRORS * sqrt(DIFFERING / tested)
     margin = min(MARGINS[1], max(MARGINS[0], ceil(200 * visible) / 200))
     metric = "macro_recall" if is_unbalanced(seen) else "accuracy"

@@ -116,6 +116,8 @@ def train(
             with console.progress("train") as update, followed(job.scratch, update, log):
                 from tasks.train.launch import launch
 
+                if scale.workers:
+                    update(None, f"starts {scale.workers} workers")
                 result = launch(job)
         except PrunedError as pruned:
             log(pruned.history)

@@ -12,9 +12,8 @@ from retrain.workload import Checks, Data
 from tasks.data import corrections
 from tasks.data.fingerprint import near_duplicates
 from tasks.data.splits import SPLITS, label_of
-from tasks.validate.label_names import name_classes
 from tasks.validate.splits import assign_splits, find_ties
-from tasks.validate.told import NEAR_DUPLICATES, read_groups, read_times
+from tasks.validate.told import NEAR_DUPLICATES, name_classes, read_groups, read_times
 
 
 def join(listed: pa.Table, found: pa.Table) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate
 from tasks.data import image_table, index, slices
 from tasks.data.reading import open_images
+from tasks.data.splits import SPLITS
 from tasks.validate.scan import keep, scan
 
 
@@ -38,7 +39,8 @@ def validate(
     Returns:
         `rows` of each split; how many images were `quarantined`; `classes`, the number of accepted
         images of each class; how many of these are `near_duplicates`; how many labels were
-        `corrected`; and `test_rows`, SHA-256 (hex) over the test split, as
+        `corrected`; `cut`, the splits that the data lacks, which were cut out of those that it has;
+        and `test_rows`, SHA-256 (hex) over the test split, as
         `image_table.digest_of_split` gives it.
 
     Raises:
@@ -65,7 +67,8 @@ def validate(
         shutil.rmtree(workspace.scratch, ignore_errors=True)
         raise
     corrected.to_csv(workspace.report / image_table.CORRECTED, index=False)
-    return facts | {"corrected": len(corrected)}
+    cut = [split for split in SPLITS if split not in listed["split"].unique().to_pylist()]
+    return facts | {"corrected": len(corrected), "cut": [] if len(cut) == len(SPLITS) else cut}
 
 
 def say_near_duplicates(document: Mapping[str, Any]) -> None:

@@ -1,11 +1,13 @@
-"""Reads what the user tells of images for their splits: the group of each, and its time.
+"""Reads what the user tells of images: the names of the classes, groups and times.
 
-The values are in a column of the user's own, or a regular expression finds them in the image's
-name.
+Groups and times are in a column of the user's own, or a regular expression finds them in the
+image's name.
 """
 
+import json
 import re
-from datetime import UTC, date, datetime
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,6 +18,43 @@ from retrain.workload import is_pattern
 NEAR_DUPLICATES = "near_duplicates"  # as `data.group`
 EXIF = "exif"  # as `data.time`
 _A_PATTERN = "a regular expression with a group in parentheses"
+
+
+def name_classes(images: pd.DataFrame, root: Path, file: str) -> "pd.Series[str]":
+    """The names of the images' classes, where the data calls them otherwise.
+
+    Args:
+        images: The `label` and the `path` of each image.
+        root: The folder of the data.
+        file: The file in it: a JSON object, or lines of a class, white space and its name, such as
+            `n01440764 tench`.
+
+    Raises:
+        ValueError: There is no such file, it is no list of names, two classes have one name, or a
+            class has none.
+    """
+    path = root / file
+    if not (path.is_file() and path.resolve().is_relative_to(root.resolve())):
+        raise ValueError(f"data.label_names: the data has no file {file}.")
+    try:
+        text = path.read_text(encoding="utf-8-sig").strip()
+        pairs = [line.split(None, 1) for line in text.splitlines()]
+        names = {
+            str(label): str(name).strip()
+            for label, name in (json.loads(text).items() if text[:1] == "{" else pairs)
+        }
+    except ValueError as error:
+        raise ValueError(f"data.label_names: {file} is no list of names: {error}") from None
+    name, count = next(iter(Counter(names.values()).most_common(1)), ("", 0))
+    if count > 1:
+        raise ValueError(f"data.label_names: {file} names {count} classes {name!r}.")
+    unnamed = images[images["label"].notna() & ~images["label"].isin(names)]
+    if len(unnamed):
+        label, first = unnamed.iloc[0][["label", "path"]]
+        raise ValueError(
+            f"data.label_names: {file} has no name for the class {label!r} of {first}."
+        )
+    return images["label"].map(names)
 
 
 def read_groups(group: str | None, images: pd.DataFrame, own: pa.Table) -> list[str | None]:
@@ -32,14 +71,14 @@ def read_groups(group: str | None, images: pd.DataFrame, own: pa.Table) -> list[
     if group in (None, NEAR_DUPLICATES):
         return [None] * len(images)
     values = _read("data.group", group, f"neither {NEAR_DUPLICATES} nor {_A_PATTERN}", images, own)
-    groups = [None if _is_missing(value) else str(value) for value in values]
-    if not any(groups):
+    if values.isna().all():
         raise ValueError(f"data.group: no image has a {group}.")
-    return groups
+    return [None if is_missing else str(value)
+            for value, is_missing in zip(values, values.isna(), strict=True)]  # fmt: skip
 
 
-def read_times(time: str | None, images: pd.DataFrame, own: pa.Table) -> list[float | None]:
-    """The time of each image, in seconds or as the user counts it; None where there is none.
+def read_times(time: str | None, images: pd.DataFrame, own: pa.Table) -> "pd.Series[float]":
+    """The time of each image, in seconds or as the user counts it; NaN where there is none.
 
     Args:
         time: `data.time`.
@@ -51,78 +90,44 @@ def read_times(time: str | None, images: pd.DataFrame, own: pa.Table) -> list[fl
         ValueError: A value is no time, or numbers and dates are mixed.
     """
     if time is None:
-        return [None] * len(images)
+        return pd.Series(float("nan"), images.index)
     if time == EXIF:
-        values = [
-            None if _is_missing(text) else datetime.strptime(text, "%Y:%m:%d %H:%M:%S")
-            for text in images["taken"]
-        ]
+        values, form = images["taken"], "%Y:%m:%d %H:%M:%S"
     else:
         values = _read("data.time", time, f"neither {EXIF} nor {_A_PATTERN}", images, own)
-    times, kinds = [], set()
-    for value, path in zip(values, images["path"], strict=True):
-        seconds, kind = (None, None) if _is_missing(value) else _moment(value)
-        if kind == "other":
-            raise ValueError(
-                f"data.time: {value!r} of {path} is no time: write dates as 2026-11-23 or "
-                "2026-11-23 14:55, or numbers that grow with time."
-            )
-        times.append(seconds)
-        kinds.add(kind)
-    if {"number", "date"} <= kinds:
+        form = "ISO8601"
+    numbers = pd.to_numeric(values, errors="coerce")
+    dates = pd.to_datetime(values.where(numbers.isna()), format=form, utc=True, errors="coerce")
+    wrong = values.notna() & numbers.isna() & dates.isna()
+    if wrong.any():
+        raise ValueError(
+            f"data.time: {values[wrong].iloc[0]!r} of {images['path'][wrong].iloc[0]} is no time: "
+            "write dates as 2026-11-23 or 2026-11-23 14:55, or numbers that grow with time."
+        )
+    if numbers.notna().any() and dates.notna().any():
         raise ValueError(f"data.time: some values of {time} are numbers and some are dates.")
-    return times
+    return numbers.fillna((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta("1s"))
 
 
 def _read(
     setting: str, value: str, otherwise: str, images: pd.DataFrame, own: pa.Table
-) -> list[Any]:
-    """The values that a column of the user's own has, or that a regular expression finds."""
+) -> "pd.Series[Any]":
+    """What a column has, or a regular expression finds; None where that is empty."""
     if is_pattern(value):
-        pattern = re.compile(value)
-        return [
-            _found(pattern, name.partition("/")[2] if is_below_split else name)
-            for name, is_below_split in zip(
-                images["path"],
-                images["split"].notna() & (images["path"] == images["file"]),
-                strict=True,
-            )
-        ]
-    if value in own.column_names:
-        values: list[Any] = own[value].to_pylist()
-        return values
-    if own.column_names:
-        columns = ", ".join(own.column_names)
-        raise ValueError(f"{setting}: the data has no column {value}, but {columns}.")
-    raise ValueError(
-        f"{setting}: {value} is {otherwise}, and data.path has no columns of your own: in its "
-        "Parquet files, its list, or a metadata.csv beside the images."
-    )
-
-
-def _found(pattern: re.Pattern[str], name: str) -> str | None:
-    """What the groups of a regular expression find in an image's name."""
-    match = pattern.search(name)
-    return "".join(group or "" for group in match.groups()) if match else None
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or value == "" or value != value  # NaN is not equal
-
-
-def _moment(value: Any) -> tuple[float | None, str]:
-    """A value as a number that grows with time; and whether it is a number, a date or neither."""
-    if isinstance(value, int | float):
-        return float(value), "number"
-    if isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day)
-    if not isinstance(value, datetime):
-        text = str(value).strip()
-        if re.fullmatch(r"\d+(\.\d+)?", text):
-            return float(text), "number"
-        try:
-            is_month = re.fullmatch(r"\d{4}-\d\d", text)
-            value = datetime.fromisoformat(f"{text}-01" if is_month else text)
-        except ValueError:
-            return None, "other"
-    return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp(), "date"
+        is_below_split = images["split"].notna() & (images["path"] == images["file"])
+        below_split = images["path"].str.partition("/")[2]
+        names = images["path"].where(~is_below_split, below_split)
+        matches = [re.search(value, name) for name in names]
+        found = ["".join(each or "" for each in match.groups()) if match else None
+                 for match in matches]  # fmt: skip
+    elif value in own.column_names:
+        found = own[value].to_pylist()
+    else:
+        columns = ", ".join(own.column_names) or "none"
+        raise ValueError(
+            f"{setting}: {value} is {otherwise}, and no column of your own in the Parquet files, "
+            f"the list, or a metadata.csv beside the images. These are there: {columns}."
+        )
+    found = [each.strip() if isinstance(each, str) else each for each in found]
+    values = pd.Series(found, images.index, dtype=object)
+    return values.where(values != "", None)

@@ -64,7 +64,7 @@ EDITS = {
     "tasks/data/metrics.py": ["evaluate"],
     "tasks/evaluate/plots.py": [],
     "tasks/pull/dvc_source.py": ["pull"],
-    "tasks/pull/url_source.py": ["pull"],
+    "tasks/pull/file_sources.py": ["pull"],
     "tasks/train/loops/function.py": [],
     "tasks/train/dataloader_ingest.py": [],
     "tasks/train/stream_ingest.py": [],

@@ -9,7 +9,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data
 from tasks.data.listing import list_files
-from tasks.pull.configurations import splits_of_files
+from tasks.pull.hub_source import splits_of_files
 from tasks.pull.step import data_version, pull
 from tests.tasks.pull.pulling import make_files, make_workspace, pulled
 

@@ -8,8 +8,8 @@ import pytest
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data
-from tasks.pull import local_source
-from tasks.pull.local_source import LocalSource
+from tasks.pull import file_sources
+from tasks.pull.file_sources import LocalSource
 from tasks.pull.step import data_version
 from tests.tasks.pull.pulling import make_files, pulled
 
@@ -112,6 +112,6 @@ def test_a_file_that_goes_while_it_is_read_is_an_error_in_one_sentence(
         yield "cat/gone.png", 9
 
     make_files(tmp_path / "pets", "cat/1.png")
-    monkeypatch.setattr(local_source, "list_files", listed)
+    monkeypatch.setattr(file_sources, "list_files", listed)
     with pytest.raises(ValueError, match=r"pets has changed .*cat/gone\.png.*: run it again\.$"):
         pulled(project, tmp_path / "pets")

@@ -12,8 +12,8 @@ from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data
+from tasks.pull.file_sources import UrlSource
 from tasks.pull.step import data_version
-from tasks.pull.url_source import UrlSource
 from tests.tasks.pull.pulling import make_files, pulled, read_files, serving
 
 

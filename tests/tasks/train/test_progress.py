@@ -35,13 +35,15 @@ def test_what_the_meter_measures_is_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "TICK_SECONDS", 1.0)
     monkeypatch.setattr(progress, "monotonic", lambda: clock[0])
     meter = Meter(writing_to(tmp_path), epochs=3, per_epoch=10, batch=8, step=10)
-    clock[0] = 0.9
+    clock[0] = 300.0
+    meter.tick(11, torch.tensor(2.0), [EPOCH])  # the first step, which took long, tells nothing
+    clock[0] = 300.9
     meter.tick(14, torch.tensor(13.0), [EPOCH])
     assert not (tmp_path / FILE).exists()  # it does not write at every step
-    clock[0] = 2.0
+    clock[0] = 302.0
     meter.tick(15, torch.tensor(10.0), [EPOCH])
     written = json.loads((tmp_path / FILE).read_text())
-    assert Progress(**written["progress"]) == Progress(2, 3, 0.5, 5 * 8 / 2.0, 2.0, 6.0)
+    assert Progress(**written["progress"]) == Progress(2, 3, 0.5, 4 * 8 / 2.0, 2.0, 7.5)
     assert written["history"] == [EPOCH]
 
 

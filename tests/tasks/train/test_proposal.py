@@ -69,6 +69,20 @@ def test_the_margin_is_what_the_test_images_can_show(images, margin):
     assert gate == {"metric": "accuracy", "margin": margin}
 
 
+@pytest.mark.parametrize(
+    ("splits", "cut", "tested"),
+    [
+        ({"train": 700, "val": 200}, "; test will be cut out of train.", "About 140 test"),
+        ({"train": 700, "test": 200}, "; val will be cut out of train.", "About 200 test"),
+        ({"train": 600, "val": 100, "test": 200}, "test 200.", "About 200 test"),
+    ],
+)
+def test_it_reckons_with_the_splits_that_the_run_will_have(splits, cut, tested):
+    reasons = proposed(splits=splits).reasons
+    assert any(reason.endswith(cut) for reason in reasons)
+    assert any(reason.startswith(tested) for reason in reasons)
+
+
 def test_rare_classes_count_as_much_as_others():
     found = proposed(classes={"cat": 900, "dog": 100})
     assert found.entry["train"]["balance"] == "loss"

@@ -35,6 +35,7 @@ def test_good_data_is_accepted_and_described(tmp_path):
         "classes": {"cat": 9, "dog": 9},
         "near_duplicates": 0,
         "corrected": 0,
+        "cut": [],
         "test_rows": digest_of_split(folder, "test"),
     }
     rows = pq.read_table(folder / "images.parquet")
