@@ -7,6 +7,9 @@ A sample of the images is classified. Above `drift.threshold` it emits the event
 which an automation of Prefect can start `train/vit` (`prefect.yaml`).
 """
 
+from pathlib import Path
+from tempfile import mkdtemp
+
 import pyarrow as pa
 
 from flows import predict
@@ -103,9 +106,10 @@ def _sample(
                 "name other images with --reference, such as the input of an earlier time."
             )
         return reference
-    with predict.fetched(run, place) as folder:
-        source = open_source(folder, place, image_column)
-        images = sample(Registered(run.project, model), source, run.store)
+    with predict.fetched(run, place) as root:
+        source = open_source(root, place, image_column)
+        folder = run.store.runs.temporary(run.id)
+        images = sample(Registered(run.project, model), source, Path(mkdtemp(dir=folder)))
     if not len(images):
         raise ValueError(f"None of the images of {place} can be classified.")
     return images

@@ -27,7 +27,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Artifact
-from tasks.compute.asked import ask, embeddings_of, probabilities_of
+from tasks.compute.asked import ask, rows_of
 from tasks.data import package, review_list
 from tasks.data.champion import Registered
 from tasks.predict.inputs import Source, open_source
@@ -150,7 +150,6 @@ def _choose(
     count: int,
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The rows of the chosen images, the most useful first; and how many images there are."""
-    title = registered.version.title
     folder, features = run.store.runs.temporary(run.id), [True] * len(source.places)
     with console.counted("select", len(source.places)) as show:
         tables = [*ask(registered.package, source.files, source.places, folder, show, features)]
@@ -159,7 +158,7 @@ def _choose(
     every = pa.concat_tables(tables)
     answers = every.filter(every["label"].is_valid())
     images = np.flatnonzero(every["label"].is_valid())
-    new, probabilities = directions(embeddings_of(answers, title)), probabilities_of(answers)
+    new, probabilities = directions(rows_of(answers, "features")), rows_of(answers, "probabilities")
     usual, distances = neighbours(known), nearest(new, known)
     closest, middle = float(np.quantile(usual, CLOSE)), max(float(np.median(usual)), 1e-12)
     rows = []

@@ -9,8 +9,8 @@ The question has a row for each image: `file` (relative to a folder, as bytes), 
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
 `root` of the files, and the `image_column` of Parquet files among them. The program answers the
 rows from FIRST to before END, and goes on after those that are answered. It writes Parquet files
-into the folder ANSWERS, whose names sort in the order of the rows. With `calls` in the question, it
-also measures how long the package takes for a single image, and writes `time.json`.
+into the folder ANSWERS, as `file_of` names them. With `calls` in the question, it also measures how
+long the package takes for a single image, and writes `time.json`.
 
 `-I` keeps this clone off `sys.path`; what an editable installation adds is removed here.
 """
@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import cycle, groupby
@@ -29,11 +29,12 @@ from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tasks.data.reading import ImageFiles
 
 PROJECT = Path(__file__).absolute().parents[2]
@@ -41,14 +42,14 @@ PACKAGES = ("flows", "models", "retrain", "tasks")
 # The most that the package gets at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
 # A batch ends after so many rows, so that batches do not depend on where a program begins.
-SLICE = 16 * MAX_ROWS
+PART = 32 * MAX_ROWS
 
 # The bytes, and why the file of the image cannot be read; empty, or None if it can.
 Image = tuple[bytes, str | None]
 Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one with the answers
-# The label, the probabilities, whether the package accepts the label (None if it does not say), why
-# it refuses the image, and the features.
-Answer = tuple[str | None, Mapping[str, float] | None, bool | None, str | None, Any]
+# What a package may say of an image: the label, the probability of each class, whether it accepts
+# the label, and the features; or why it refuses the image.
+ANSWER = ["label", "probabilities", "accepted", "features", "error"]
 
 
 def main(question: Path, answers: Path, threads: int, first: int, end: int) -> None:
@@ -61,8 +62,8 @@ def main(question: Path, answers: Path, threads: int, first: int, end: int) -> N
     asked = pq.read_table(question, memory_map=True)
     told = json.loads(asked.schema.metadata[b"question"])
     models = _load(Path(told["package"]), threads)
-    while found := [*answers.glob(f"{first:010}-*.parquet")]:
-        first += int(found[0].stem.split("-")[1])
+    while (file := file_of(answers, first)).exists():
+        first += pq.read_metadata(file).num_rows
     files = ImageFiles(Path(told["root"]), told["image_column"])
     answer = partial(_answer, models, told["classes"], asked, answers)
     for _ in prefetch(answer, batches(files, asked, first, end), len(models) + 1, len(models)):
@@ -71,6 +72,11 @@ def main(question: Path, answers: Path, threads: int, first: int, end: int) -> N
         _, images = next(batches(files, asked, 0, end))
         timed = time_calls(models[0][0].predict, [data for data, _ in images], *told["calls"])
         (answers / "time.json").write_text(json.dumps(timed))
+
+
+def file_of(answers: Path, first: int) -> Path:
+    """The file with the answers for a batch, which begins with a row."""
+    return answers / f"{first:010}.parquet"
 
 
 def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
@@ -83,8 +89,7 @@ def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
     uses = [partial(torch.cuda.device, gpu) for gpu in range(torch.cuda.device_count())]
     for use in uses or [nullcontext]:
         with use():
-            # MLflow would search the installed libraries for half a second, to warn of other
-            # versions; `asked.other_versions` reports them.
+            # MLflow would search the installed libraries for half a second, to warn of others.
             model = mlflow.pyfunc.load_model(str(package), suppress_warnings=True)
             models.append((model, use))
     for name, module in list(sys.modules.items()):
@@ -103,34 +108,30 @@ def batches(
     Yields:
         The row of the first image, and the images.
     """
-    while first < end:
-        until = min(first - first % SLICE + SLICE, end)
-        batch, size = list[Image](), 0
-        for data, error in _read(files, asked.slice(first, until - first)):
-            if batch and (len(batch) == MAX_ROWS or size + len(data) > MAX_BYTES):
-                yield first, batch
-                first, batch, size = first + len(batch), [], 0
-            batch.append((data, error))
-            size += len(data)
-        yield first, batch
-        first = until
+    batch, size = list[Image](), 0
+    for row, image in enumerate(_read(files, asked.slice(first, end - first)), first):
+        size += len(image[0])
+        if batch and (row % PART == 0 or len(batch) == MAX_ROWS or size > MAX_BYTES):
+            yield row - len(batch), batch
+            batch, size = [], len(image[0])
+        batch.append(image)
+    if batch:
+        yield end - len(batch), batch
 
 
 def _read(files: "ImageFiles", rows: pa.Table) -> Iterator[Image]:
     names = map(os.fsdecode, rows["file"].to_pylist())
     places = zip(names, rows["row"].to_pylist(), strict=True)
-    for _, group in groupby(places, key=itemgetter(0)):
+    for _, of_file in groupby(places, key=itemgetter(0)):
         try:
-            for data in files.read(group):
-                yield data, None
-        except OSError as error:  # one file that cannot be read does not stop the others
+            yield from ((data, None) for data in files.read(of_file))
+        except OSError as error:  # one image that cannot be read does not stop the others
             yield b"", error.strerror or str(error)
-            yield from ((b"", error.strerror or str(error)) for _ in group)
 
 
 def _answer(
     models: Sequence[tuple[Any, Any]],
-    classes: Sequence[str],
+    classes: list[str],
     asked: pa.Table,
     answers: Path,
     batch: tuple[int, Sequence[Image]],
@@ -143,14 +144,14 @@ def _answer(
     if any(wanted):
         predict = getattr(model.unwrap_python_model(), "predict_with_features", predict)
     with use():
-        answered = [*answers_of(predict, [data for data, _ in images])]
-    file = answers / f"{first:010}-{len(images):03}.parquet"
+        answered = answers_of(predict, [data for data, _ in images])
+    file = file_of(answers, first)
     pq.write_table(_as_table(images, answered, wanted, classes), file.with_suffix(".partial"))
     file.with_suffix(".partial").rename(file)
 
 
-def answers_of(predict: Predict, images: Sequence[bytes]) -> Iterator[Answer]:
-    """The answer for each image.
+def answers_of(predict: Predict, images: Sequence[bytes]) -> "pd.DataFrame":
+    """The `ANSWER` for each image; what a package does not say is missing.
 
     A package refuses a whole table if one image in it is bad. So the table is halved until the bad
     image is alone. Each good image goes through the network once, with as many others as possible.
@@ -159,43 +160,35 @@ def answers_of(predict: Predict, images: Sequence[bytes]) -> Iterator[Answer]:
     from mlflow.exceptions import MlflowException
 
     try:
-        predicted = predict(pd.DataFrame({"image": images}))
+        answers: pd.DataFrame = predict(pd.DataFrame({"image": images}))
+        return answers.reindex(columns=ANSWER).astype(object)
     except MlflowException as error:
         if error.error_code != "INVALID_PARAMETER_VALUE":
             raise
         if len(images) == 1:
-            yield None, None, None, " ".join(str(error).split()).removeprefix("row 0: "), None
-        else:
-            half = len(images) // 2
-            yield from answers_of(predict, images[:half])
-            yield from answers_of(predict, images[half:])
-        return
-    nothing = [None] * len(images)
-    accepted, features = (predicted.get(name, nothing) for name in ("accepted", "features"))
-    columns = (predicted["label"], predicted["probabilities"], accepted, nothing, features)
-    yield from zip(*columns, strict=True)
+            why = " ".join(str(error).split()).removeprefix("row 0: ")
+            return pd.DataFrame({"error": [why]}).reindex(columns=ANSWER).astype(object)
+        half = len(images) // 2
+        return pd.concat([answers_of(predict, images[:half]), answers_of(predict, images[half:])])
 
 
 def _as_table(
-    images: Sequence[Image],
-    answers: Iterable[Answer],
-    wanted: Sequence[bool],
-    classes: Sequence[str],
+    images: Sequence[Image], answers: "pd.DataFrame", wanted: Sequence[bool], classes: list[str]
 ) -> pa.Table:
     """The answers for some images as `asked.ask` gives them."""
-    labels, by_class, accepted, refused, features = zip(*answers, strict=True)
-    of_classes, zeros = itemgetter(*classes), (0.0,) * len(classes)
-    probabilities = np.array([of_classes(row) if row else zeros for row in by_class], np.float32)
-    errors = [ours or theirs for (_, ours), theirs in zip(images, refused, strict=True)]
+    answers = answers.where(answers.notna(), None)
+    errors = [ours or theirs for (_, ours), theirs in zip(images, answers["error"], strict=True)]
     digests = [None if error else hashlib.sha256(data).hexdigest() for data, error in images]
-    kept = [row if is_wanted else None for row, is_wanted in zip(features, wanted, strict=True)]
+    rows = [row and [row[name] for name in classes] for row in answers["probabilities"]]
+    kept = [row if want else None for row, want in zip(answers["features"], wanted, strict=True)]
+    floats = pa.list_(pa.float32())
     return pa.table(
         {
-            "label": pa.array(labels, pa.string()),
-            "probabilities": pa.FixedSizeListArray.from_arrays(probabilities.ravel(), len(classes)),
-            "accepted": pa.array(accepted, pa.bool_()),
+            "label": pa.array([*answers["label"]], pa.string()),
+            "probabilities": pa.array(rows, floats),
+            "accepted": pa.array([*answers["accepted"]], pa.bool_()),
             "error": pa.array(errors, pa.string()),
-            "features": pa.array(kept, pa.list_(pa.float32())),
+            "features": pa.array(kept, floats),
             "sha256": pa.array(digests, pa.string()),
         }
     )
@@ -226,10 +219,10 @@ def time_calls(
 
     turns, seconds = cycle(images), list[float]()
     for _ in range(warm_up):
-        [*answers_of(predict, [next(turns)])]
+        answers_of(predict, [next(turns)])
     while len(seconds) < fewest or (len(seconds) < most and sum(seconds) < enough):
         began = perf_counter()
-        [*answers_of(predict, [next(turns)])]
+        answers_of(predict, [next(turns)])
         seconds.append(perf_counter() - began)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {"seconds": seconds, "threads": torch.get_num_threads(), "device": device}

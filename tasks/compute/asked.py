@@ -2,12 +2,11 @@
 
 The package brings its own code, which may be an older `models` than this clone has: one process
 cannot load both. So a program answers, `answer.py`, with a thread for each GPU, or for each core.
-In a cluster, Ray runs programs if the work is large.
+In a cluster, Ray runs programs if the images are many.
 """
 
 import json
 import logging
-import math
 import os
 import shutil
 import subprocess
@@ -15,17 +14,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version as installed
+from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import sleep
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from retrain import atomic
-from retrain.hardware import gpus
 from tasks.compute import ray_data
-from tasks.compute.answer import SLICE
-from tasks.data.package import FILES, MODEL, classes_of
+from tasks.compute.answer import PART, file_of
+from tasks.data.package import classes_of
 from tasks.data.reading import ImageFiles, Place
 
 if TYPE_CHECKING:
@@ -37,15 +35,7 @@ logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("answer.py")
 ANSWERS, TIMES = "answers", "answers/time.json"
-LOOK = 0.1  # seconds between two looks at how far the programs are
-# How often a weight takes part in a forward pass, and what a core or a GPU multiplies in a second,
-# very roughly; and what it takes to read and decode an image. They decide no more than where the
-# work is done.
-USES = 100
-SPEED = {"cpu": 4e10, "gpu": 2e13}
-SECONDS_PER_IMAGE = 1e-3
-# A program that starts takes 5 s until it can answer, so its work should take longer.
-SECONDS_PER_PROGRAM = 60.0
+LOOK = 0.1  # seconds between two looks at how far the program is
 ENVIRONMENT = {
     "RETRAIN_LOG_PREDICTIONS": "",  # what is asked here is no request to a server
     # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
@@ -77,11 +67,11 @@ def ask(
         calls: The arguments of `answer.time_calls` after the images, if a single image is timed;
             `folder / TIMES` gets the result.
 
-    Returns:
-        The answers for some images at a time, in order: `label`, `probabilities` (float32, a list
-        in the order of the package's classes), `accepted` (null if the package does not say),
-        `error`, `features` (float32, a list), and `sha256` (hex), of the encoded image. A row has a
-        label or an error; with an error, the probabilities mean nothing. The features, which the
+    Yields:
+        The answers for some images at a time, in order, as soon as they are there: `label`,
+        `probabilities` (float32, a list in the order of the package's classes), `accepted` (null if
+        the package does not say), `error`, `features` (float32, a list), and `sha256` (hex), of the
+        encoded image. A row has a label and probabilities, or an error. The features, which the
         last layer of the network takes, are null if they are not wanted, or the package cannot tell
         them.
 
@@ -94,35 +84,23 @@ def ask(
     package, folder = package.absolute(), folder.absolute()  # the program runs in another folder
     answers, question = folder / ANSWERS, folder / "question.parquet"
     answers.mkdir(parents=True, exist_ok=True)
-    progress = _progress(answers, done)
-    seconds = len(places) * _seconds_per_image(package)
-    if seconds > SECONDS_PER_PROGRAM and ray_data.has_cluster():
+    running: Iterator[object]
+    if len(places) > PART and ray_data.has_cluster():
         package = _where_all_see_it(package, folder)
-        _write(question, package, files, places, features, calls)
-        count = min(math.ceil(seconds / SECONDS_PER_PROGRAM), ray_data.cpus())
-        # A program has a core, or it sees a GPU of its own.
-        run, parts = partial(_run, question, answers, 1), _parts(len(places), count)
-        for _ in ray_data.each(lambda _: run, parts, seconds=seconds, on_gpus=True):
-            progress()
+        bounds = pairwise([*range(0, len(places), PART), len(places)])
+        seconds = len(places) * ray_data.SECONDS_PER_IMAGE
+        run = partial(_run_to_its_end, question, answers)
+        running = ray_data.each(lambda _: run, [*bounds], seconds=seconds, on_gpus=True)
     else:
-        _write(question, package, files, places, features, calls)
-        _run(question, answers, cpu_count(), (0, len(places)), progress)
-    progress()
-    return map(pq.read_table, sorted(answers.glob("*.parquet")))
-
-
-def _progress(answers: Path, done: Callable[[int], object]) -> Callable[[], None]:
-    """What tells, when it is called, how many more images have been answered."""
-    shown = 0
-
-    def progress() -> None:
-        nonlocal shown
-        rows = sum(int(file.stem.split("-")[1]) for file in answers.glob("*.parquet"))
-        if rows > shown:
-            done(rows - shown)
-            shown = rows
-
-    return progress
+        running = _run(question, answers, cpu_count(), (0, len(places)))
+    _write(question, package, files, places, features, calls)
+    first = 0
+    for _ in chain(running, [None]):  # once more after its end
+        while (file := file_of(answers, first)).exists():
+            table = pq.read_table(file)
+            first += len(table)
+            done(len(table))
+            yield table
 
 
 def _where_all_see_it(package: Path, folder: Path) -> Path:
@@ -163,12 +141,6 @@ def _write(
         pq.write_table(described, aside)
 
 
-def _parts(rows: int, count: int) -> list[tuple[int, int]]:
-    """Cuts rows into parts, for a program each: the first row, and the one after the last."""
-    size = math.ceil(rows / count / SLICE) * SLICE
-    return [(first, min(first + size, rows)) for first in range(0, rows, size)]
-
-
 def start_ahead() -> None:
     """Starts a program for the next question, which imports its libraries meanwhile."""
     if not _waiting:
@@ -192,14 +164,8 @@ def _start() -> tuple["subprocess.Popen[str]", IO[bytes]]:
 _waiting: list[tuple["subprocess.Popen[str]", IO[bytes]]] = []
 
 
-def _run(
-    question: Path,
-    answers: Path,
-    threads: int,
-    part: tuple[int, int],
-    progress: Callable[[], object] = lambda: None,
-) -> None:
-    """Runs the program for a part.
+def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> Iterator[None]:
+    """Runs the program for a part; yields now and then until it has ended.
 
     Raises:
         ValueError: It has failed; the message is its last line of errors.
@@ -211,7 +177,7 @@ def _run(
             program.stdin.write(json.dumps([str(question), str(answers), threads, *part]) + "\n")
             program.stdin.flush()
         while program.poll() is None:
-            progress()
+            yield
             sleep(LOOK)
         if program.returncode:
             errors.seek(0)
@@ -220,54 +186,30 @@ def _run(
             raise ValueError((message.splitlines() or [f"exit code {program.returncode}"])[-1])
 
 
-def _seconds_per_image(package: Path) -> float:
-    """How long a core, or a GPU, takes to classify an image, roughly."""
-    weights = (package / MODEL / FILES[0]).stat().st_size / 4
-    return SECONDS_PER_IMAGE + weights * USES / SPEED["gpu" if gpus() else "cpu"]
+def _run_to_its_end(question: Path, answers: Path, part: tuple[int, int]) -> None:
+    """Runs the program for a part on a core, or on the GPU that this process sees."""
+    for _ in _run(question, answers, 1, part):
+        pass
 
 
-def other_versions(package: Path) -> list[str]:
-    """The libraries whose installed version differs from the one a package was made with."""
-    differing = []
-    for line in (package / "requirements.txt").read_text(encoding="utf-8").splitlines():
-        name, equals, recorded = line.strip().partition("==")
-        if equals:
-            try:
-                current = installed(name).partition("+")[0]
-            except PackageNotFoundError:
-                current = "missing"
-            if current != recorded:
-                differing.append(f"{name} {recorded} (here {current})")
-    return differing
-
-
-def embeddings_of(answers: "pa.Table", title: str) -> "NDArray[np.float32]":
-    """The embeddings in some answers, none of which is an error.
+def rows_of(answers: "pa.Table", column: str) -> "NDArray[np.float32]":
+    """The features or the probabilities in some answers, none of which is an error.
 
     Args:
         answers: As `ask` gives them; at least one.
-        title: The name of the version that answered, for people.
+        column: `features` or `probabilities`.
 
     Returns:
-        float32 (images, D).
+        float32 (images, D) or (images, classes of the package).
 
     Raises:
-        ValueError: The package does not tell its embeddings.
+        ValueError: The package does not tell its features.
     """
-    features = answers["features"].combine_chunks()
-    if features.null_count:
+    lists = answers[column].combine_chunks()
+    if lists.null_count:
         raise ValueError(
-            f"{title} does not tell the embeddings of images, by which they are compared: only a "
+            "The model does not tell the embeddings of images, by which they are compared: only a "
             "network of transformers (the families vit, auto and embedding_head) does."
         )
-    return _rows(features, len(answers))
-
-
-def probabilities_of(answers: "pa.Table") -> "NDArray[np.float32]":
-    """The probabilities in some answers: float32 (images, classes of the package)."""
-    return _rows(answers["probabilities"].combine_chunks(), len(answers))
-
-
-def _rows(lists: Any, count: int) -> "NDArray[np.float32]":
-    array: NDArray[np.float32] = lists.flatten().to_numpy().reshape(count, -1)
+    array: NDArray[np.float32] = lists.flatten().to_numpy().reshape(len(answers), -1)
     return array

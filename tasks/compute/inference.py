@@ -20,8 +20,6 @@ from tasks.data.shards import StoredImages
 if TYPE_CHECKING:
     from models.network import Observed
 
-SECONDS_PER_IMAGE = 0.02  # of a core, very roughly; it only decides where the work is done
-
 
 @dataclass(frozen=True)
 class PredictionJob:
@@ -65,7 +63,7 @@ def probabilities(
     """
     rows: list[NDArray[np.float32]] = []
     batches = range(0, len(job.images), job.batch_size)
-    seconds = len(job.images) * SECONDS_PER_IMAGE
+    seconds = len(job.images) * ray_data.SECONDS_PER_IMAGE
     answers = ray_data.each(partial(_load, job), batches, seconds=seconds, on_gpus=True)
     for batch, batch_features in answers:
         if features is not None and batch_features is not None:

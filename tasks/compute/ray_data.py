@@ -5,7 +5,6 @@ Only the names and a small row for each result go through Ray's object store.
 """
 
 import logging
-import math
 import pickle
 import traceback
 from collections.abc import Callable, Generator, Sequence
@@ -32,14 +31,11 @@ THREADS = 1
 # What Ray costs before any work, in seconds, on two cores: a local Ray starts (3 to 8), then Ray
 # Data is imported and its workers start (3).
 START = 8.0
-# A block costs Ray Data about 10 ms of a core, so its work should last longer, but be short enough
-# to show progress and to lose little with a lost worker. With little work in all, each worker still
-# gets several blocks, so that the workers end at about the same time.
-BLOCK_SECONDS = 0.5
-BLOCKS_PER_WORKER = 4
-# Tasks that Ray has at once. Most of them wait, which makes an autoscaling cluster grow. More would
-# only slow Ray Data down.
-AT_ONCE = 1000
+# What a network takes for an image on a core, very roughly; it only decides where the work is done.
+SECONDS_PER_IMAGE = 0.02
+# Tasks of Ray at most. Many of them wait, which makes an autoscaling cluster grow. More would only
+# slow Ray Data down.
+TASKS = 1000
 
 
 def each(
@@ -71,7 +67,7 @@ def each(
     else:
         is_worth_ray = not on_gpus and seconds - seconds / cpu_count() > START
     run = _with_ray if is_worth_ray else _in_threads
-    yield from run(make, units, seconds, on_gpus)
+    yield from run(make, units, on_gpus)
 
 
 def has_cluster() -> bool:
@@ -93,9 +89,7 @@ def _see_the_store() -> bool:
     return True
 
 
-def _in_threads(
-    make: Make[T, R], units: Sequence[T], seconds: float, on_gpus: bool
-) -> Generator[R]:
+def _in_threads(make: Make[T, R], units: Sequence[T], on_gpus: bool) -> Generator[R]:
     """Runs as many calls at once as there are cores, or one on each GPU."""
     from joblib import cpu_count
 
@@ -113,17 +107,16 @@ def _in_threads(
     yield from prefetch(call, enumerate(units), 2 * len(workers), len(workers))
 
 
-def _with_ray(make: Make[T, R], units: Sequence[T], seconds: float, on_gpus: bool) -> Generator[R]:
+def _with_ray(make: Make[T, R], units: Sequence[T], on_gpus: bool) -> Generator[R]:
     """Runs the units as tasks of Ray; on GPUs as calls of actors, which load a network once."""
     connect()
     import ray
     from ray.data import ActorPoolStrategy, TaskPoolStrategy, from_items
 
     gpus = int(ray.cluster_resources().get("GPU", 0)) if on_gpus else 0
-    blocks = max(BLOCKS_PER_WORKER * (gpus or cpus()), math.ceil(seconds / BLOCK_SECONDS))
-    blocks = min(blocks, len(units))
+    tasks = min(TASKS, len(units))
     rows = [{"unit": pickle.dumps(unit)} for unit in units]
-    source = from_items(rows, override_num_blocks=blocks)
+    source = from_items(rows, override_num_blocks=tasks)
     # Ray Data would reserve a share of the cluster's CPUs and object store, which it learns only
     # after a second: until then it runs one task at a time. The plan needs almost no memory, and
     # `compute` limits its tasks. A task waits in Ray for a free CPU and, once it runs, for nothing
@@ -131,10 +124,10 @@ def _with_ray(make: Make[T, R], units: Sequence[T], seconds: float, on_gpus: boo
     source.context.op_resource_reservation_enabled = False
     arguments = ray.cloudpickle.dumps(make), "cuda" if gpus else "cpu"
     if gpus:
-        pool = ActorPoolStrategy(size=min(gpus, blocks))
+        pool = ActorPoolStrategy(size=min(gpus, tasks))
         plan = source.map(_Worker, fn_constructor_args=arguments, compute=pool, num_gpus=1)
     else:
-        pool = TaskPoolStrategy(size=min(blocks, AT_ONCE))
+        pool = TaskPoolStrategy(size=tasks)
         plan = source.map(_Worker(*arguments).__call__, compute=pool)
     for row in plan.iter_rows():
         result, error = pickle.loads(row["outcome"])
@@ -178,12 +171,3 @@ def connect() -> None:
     for handler in logging.getLogger("ray.data").handlers:
         if handler.name == "console":  # the other one writes to the folder of Ray's session
             handler.setLevel(logging.CRITICAL)  # errors of tasks are raised
-
-
-def cpus() -> int:
-    """The CPUs of Ray; a cluster may have still to grow."""
-    connect()
-    import ray
-
-    resources: dict[str, float] = ray.cluster_resources()
-    return math.ceil(resources.get("CPU", 1))

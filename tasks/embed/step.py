@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from retrain import atomic
 from retrain.runs import console
 from retrain.step import step
-from tasks.compute.ray_data import THREADS, each
+from tasks.compute import ray_data
 from tasks.data.embeddings import has_embeddings
 from tasks.data.listing import link_file
 from tasks.data.shards import IMAGES, LABELS, ROWS, Shards, open_prepared
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 SHARDS = "images-*.npy"
 SHOWN = "test"  # the split whose images the plots of the evaluation show
-
-SECONDS_PER_IMAGE = 0.1  # of a core, very roughly; it only decides where the work is done
 
 
 @step(
@@ -72,9 +70,9 @@ def embed(
     counts = [len(np.load(shard, mmap_mode="r")) for shard, _ in missing]
     with console.counted("embed", sum(counts)) as show:
         load = partial(_load, model, _network(model, workspace), evaluation, images.folder)
-        seconds = sum(counts) * SECONDS_PER_IMAGE
+        seconds = sum(counts) * ray_data.SECONDS_PER_IMAGE
         for count, _ in zip(
-            counts, each(load, missing, seconds=seconds, on_gpus=True), strict=True
+            counts, ray_data.each(load, missing, seconds=seconds, on_gpus=True), strict=True
         ):
             show(count)
     for split in SPLITS:
@@ -127,7 +125,7 @@ def _embed(
     import numpy as np
     import torch
 
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(ray_data.THREADS)
     source, target = shard
     images, batches = np.load(source, mmap_mode="r"), []
     for first in range(0, len(images), evaluation.batch_size):

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from retrain.runs import console
 from retrain.step import Workspace
-from tasks.compute.asked import ask, probabilities_of
+from tasks.compute.asked import ask, rows_of
 from tasks.data import image_table, package
 from tasks.data.predictions import FILE
 from tasks.data.reading import ImageFiles, places_of
@@ -38,10 +38,10 @@ def classify(
             not answer, or refuses an image.
     """
     images = image_table.read_split(validated, SPLIT)
+    labels = [*package.classes_of(folder)]
     with console.counted(name, len(images)) as show:
         answered = ask(folder, files, places_of(images), workspace.scratch, show)
-    labels = [*package.classes_of(folder)]
-    predictions.write(_checked(images, answered, labels), labels, workspace.folder / FILE)
+        predictions.write(_checked(images, answered, labels), labels, workspace.folder / FILE)
 
 
 def _checked(
@@ -60,4 +60,4 @@ def _checked(
                 raise ValueError(f"{path}: {error}")
         best = pc.index_in(answers["label"], pa.array(labels)).to_numpy().astype(np.int64)
         [rows] = asked.combine_chunks().to_batches()
-        yield Answers(rows, best, probabilities_of(answers))
+        yield Answers(rows, best, rows_of(answers, "probabilities"))

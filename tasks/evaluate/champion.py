@@ -8,7 +8,6 @@ Before that, data that lacks a class of the champion is refused: a model that is
 data has another task than the champion, and would give other answers to the same callers.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,7 +24,6 @@ from retrain.step import Facts, Step, Workspace, current_run, step
 from retrain.store import Artifact, Store
 from retrain.verify import Verifier
 from retrain.workload import Gate
-from tasks.compute.asked import other_versions
 from tasks.data import image_table, package as packaged
 from tasks.data.champion import Registered, Scored, TestSplit
 from tasks.data.metrics import summarise
@@ -33,8 +31,6 @@ from tasks.data.predictions import read
 from tasks.data.reading import open_images
 from tasks.evaluate import as_served
 from tasks.evaluate.as_served import SPLIT
-
-logger = logging.getLogger(__name__)
 
 SHOWN = 10  # of a list of classes
 
@@ -248,12 +244,8 @@ def _evaluate(
     if image_table.digest_of_split(validated.folder, SPLIT) != validated.facts["test_rows"]:
         raise ValueError("The list of the test images has changed since it was made.")
     try:
-        package = registered.package
-        if differing := other_versions(package):
-            logger.warning(
-                "%s was registered with other libraries: %s.", name, ", ".join(differing)
-            )
-        as_served.classify(name, package, open_images(pulled), validated.folder, workspace)
+        files, package = open_images(pulled), registered.package
+        as_served.classify(name, package, files, validated.folder, workspace)
     except ValueError as error:
         raise ValueError(f"{name} cannot be compared with: {error}") from error
     tally = read(workspace.folder).tally(classes)

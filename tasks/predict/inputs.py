@@ -25,14 +25,18 @@ class Source:
         places: Where they are.
         paths: Of each the file's name relative to the input; of a row of a Parquet file the path in
             it, else `file#row`.
-        state: Another text after a file of the input has changed, as `_state_of`
-            gives it; empty for images of the store, which do not change.
     """
 
     files: ImageFiles
     places: Sequence[Place]
     paths: Sequence[str]
-    state: str = ""
+
+    def state(self) -> str:
+        """Another text after a file of the input has changed."""
+        root = self.files.root
+        paths = sorted(path for path in root.rglob("*") if path.is_file())
+        stats = [(str(path.relative_to(root)), path.stat()) for path in paths]
+        return digest_of([(path, st.st_ino, st.st_size, st.st_mtime_ns) for path, st in stats])
 
 
 def open_source(root: Path, place: str, image_column: str | None) -> Source:
@@ -59,19 +63,12 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
         _text(path if path != f"{file}:{row}" else f"{file}#{row}")
         for (file, row), path in zip(places, names, strict=True)
     ]
-    return Source(files, places, paths, _state_of(root))
+    return Source(files, places, paths)
 
 
 def _text(name: str) -> str:
     """A file's name as text that can be stored: it may be no UTF-8."""
     return os.fsencode(name).decode("utf-8", "replace")
-
-
-def _state_of(root: Path) -> str:
-    """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files of a folder."""
-    stats = {str(path): path.stat() for path in sorted(root.rglob("*")) if path.is_file()}
-    state = [(path, st.st_ino, st.st_size, st.st_mtime_ns) for path, st in stats.items()]
-    return digest_of(state)
 
 
 def digest_of_images(rows: pa.Table | pa.RecordBatch) -> bytes:

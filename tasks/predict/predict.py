@@ -7,11 +7,9 @@ same, byte by byte.
 
 import hashlib
 import json
-import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -26,13 +24,10 @@ from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
 from retrain.store import Store
-from tasks.compute.asked import ANSWERS, ask, other_versions, probabilities_of
+from tasks.compute.asked import ask, rows_of
 from tasks.data import image_facts, package
 from tasks.data.champion import Registered
-from tasks.data.reading import Place
 from tasks.predict.inputs import Source, digest_of_images
-
-logger = logging.getLogger(__name__)
 
 NAME = "predict"
 LIBRARIES = (
@@ -54,9 +49,8 @@ def predict(
     Returns:
         What was written, JSON-able: `rows`, how many images; `errors`, how many of them have no
         label; `labels`, how many have each label that any has; `accepted`, how many the package
-        accepts, None if it does not say; `images`, SHA-256 (hex) over the paths and the contents of
-        the images; and `reused`, how many units an earlier run, which was killed, had finished. And
-        a sample of the images as `tasks.data.image_facts.SCHEMA` has it.
+        accepts, None if it does not say; and `images`, SHA-256 (hex) over the paths and the
+        contents of the images. And a sample, as `tasks.data.image_facts.SCHEMA` has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -69,39 +63,50 @@ def predict(
     }
     images = range(len(source.places))
     accepted, labels, digest, samples = 0, Counter[str](), hashlib.sha256(), []
-    with (
-        _answered(registered, source, images, store) as (answered, reused),
-        atomic.replacing(output) as aside,
-        pq.ParquetWriter(aside, schema().with_metadata(metadata)) as writer,
-    ):
-        for some, answers in answered:
-            table = _as_written([source.paths[image] for image in some], answers)
-            writer.write_table(table.replace_schema_metadata(metadata))
-            accepted += pc.sum(table["accepted"], min_count=0).as_py()
-            labels.update(table["label"].drop_null().to_pylist())
-            digest.update(digest_of_images(table))
-            samples.append(_sample(source, some, answers))
-        writer.add_key_value_metadata({"retrain.images": digest.hexdigest()})
+    key = _key(registered, source)
+    with store.lock(NAME, key):
+        scratch = store.scratch(NAME, key)
+        with (
+            atomic.replacing(output) as aside,
+            pq.ParquetWriter(aside, schema().with_metadata(metadata)) as writer,
+        ):
+            for some, answers in _answered(registered, source, images, scratch):
+                paths = pa.array([source.paths[image] for image in some], pa.string())
+                table = answers.append_column("path", paths).select(schema().names)
+                writer.write_table(table.cast(writer.schema))
+                accepted += pc.sum(table["accepted"], min_count=0).as_py()
+                labels.update(table["label"].drop_null().to_pylist())
+                digest.update(digest_of_images(table))
+                samples.append(_sample(source, some, answers))
+            writer.add_key_value_metadata({"retrain.images": digest.hexdigest()})
+        shutil.rmtree(scratch)
     written = {
         "rows": len(images),
         "errors": len(images) - labels.total(),
         "labels": dict(sorted(labels.items())),
         "accepted": None if registered.version.min_confidence is None else accepted,
         "images": digest.hexdigest(),
-        "reused": reused,
     }
     return written, pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
 
 
-def sample(registered: Registered, source: Source, store: Store) -> pa.Table:
-    """Classifies a sample of an input; the arguments and the errors of `predict`.
+def sample(registered: Registered, source: Source, scratch: Path) -> pa.Table:
+    """Classifies a sample of an input.
+
+    Args:
+        registered: The version that classifies.
+        source: The input.
+        scratch: An empty folder.
 
     Returns:
         The sample, as `tasks.data.image_facts.SCHEMA` has it.
+
+    Raises:
+        ValueError: A file of the input is broken, or the package is.
     """
     images = [image for image in range(len(source.places)) if _is_sampled(source, image)]
-    with _answered(registered, source, images, store) as (answered, _):
-        samples = [_sample(source, some, answers) for some, answers in answered]
+    answered = _answered(registered, source, images, scratch)
+    samples = [_sample(source, some, answers) for some, answers in answered]
     return pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
 
 
@@ -124,99 +129,58 @@ def schema() -> pa.Schema:
     )
 
 
-@contextmanager
 def _answered(
-    registered: Registered, source: Source, images: Sequence[int], store: Store
-) -> Iterator[tuple[Iterator[tuple[Sequence[int], pa.Table]], int]]:
-    """Images with the answers for them, some at a time; and in how many units they were there.
-
-    The answers are removed after the block.
-
-    Args:
-        registered: The version that classifies.
-        source: The input.
-        images: The numbers of the images in it that are classified.
-        store: The scratch folder in it keeps the answers.
-    """
-    folder, name = registered.package, registered.version.title
-    if differing := other_versions(folder):
-        logger.warning("%s was registered with other libraries: %s.", name, ", ".join(differing))
-    places = [source.places[image] for image in images]
-    lots = [image_facts.lot(source.paths[image], None) for image in images]
-    size = image_facts.WITH_FEATURES
-    features = [image_facts.is_sampled(lot, len(source.places), size) for lot in lots]
-    key = _key(registered, source, places, features)
-    with store.lock(NAME, key):
-        scratch = store.scratch(NAME, key)
-        reused = len([*scratch.glob(f"{ANSWERS}/*.parquet")])
-        with console.counted(NAME, len(images)) as show:
-            try:
-                answers = ask(folder, source.files, places, scratch, show, features)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from error
-        yield _with_images(images, answers), reused
-        shutil.rmtree(scratch)
-
-
-def _with_images(
-    images: Sequence[int], answered: Iterator[pa.Table]
+    registered: Registered, source: Source, images: Sequence[int], scratch: Path
 ) -> Iterator[tuple[Sequence[int], pa.Table]]:
+    """Images, by their numbers in the input, with the answers for them, some at a time."""
+    places = [source.places[image] for image in images]
+    total, size = len(source.places), image_facts.WITH_FEATURES
+    features = [image_facts.is_sampled(_lot(source, image), total, size) for image in images]
     first = 0
-    for answers in answered:
-        yield images[first : first + len(answers)], answers
-        first += len(answers)
+    with console.counted(NAME, len(images)) as show:
+        try:
+            for answers in ask(registered.package, source.files, places, scratch, show, features):
+                yield images[first : first + len(answers)], answers
+                first += len(answers)
+        except ValueError as error:
+            raise ValueError(f"{registered.version.title}: {error}") from error
 
 
-def _key(
-    registered: Registered, source: Source, places: Sequence[Place], features: Sequence[bool]
-) -> str:
+def _key(registered: Registered, source: Source) -> str:
     """The key of the answers, which cannot be used after a file of the input has changed."""
     made_by = {
         "package": registered.digest,
         "code": code_digests([__name__]),
         "libraries": {name: installed(name) for name in LIBRARIES},
-        "state": source.state,
-        "images": places,
-        "features": features,
+        "state": source.state(),
+        "images": source.places,
     }
     return digest_of(made_by)
 
 
-def _as_written(paths: Sequence[str], answers: pa.Table) -> pa.Table:
-    """The rows of the output for some images."""
-    lists = answers["probabilities"].cast(pa.list_(pa.float32()))
-    nothing = pa.scalar(None, lists.type)
-    columns = {
-        "path": paths,
-        "label": answers["label"],
-        "probabilities": pc.if_else(answers["label"].is_valid(), lists, nothing),
-        "accepted": answers["accepted"],
-        "sha256": answers["sha256"],
-        "error": answers["error"],
-    }
-    return pa.table(columns, schema())
+def _lot(source: Source, image: int) -> str:
+    """What decides whether an image belongs to the sample; copies are sampled like others."""
+    return image_facts.lot(source.paths[image], None)
 
 
 def _is_sampled(source: Source, image: int) -> bool:
-    """Whether an image belongs to the sample of an input; copies are sampled like others."""
-    return image_facts.is_sampled(image_facts.lot(source.paths[image], None), len(source.places))
+    return image_facts.is_sampled(_lot(source, image), len(source.places))
 
 
 def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Table:
     """The rows of the sample among some images that have a label and facts."""
-    confidence = probabilities_of(answers).max(axis=1)
-    answers = answers.append_column("confidence", pa.array(confidence))
     rows = [
         row
         for row, label in enumerate(answers["label"].to_pylist())
         if label is not None and _is_sampled(source, images[row])
     ]
+    if not rows:
+        return image_facts.SCHEMA.empty_table()
+    answers = answers.take(pa.array(rows))
+    confidence = rows_of(answers, "probabilities").max(axis=1)
+    answers = answers.append_column("confidence", pa.array(confidence))
     encoded = source.files.read([source.places[images[row]] for row in rows])
-    sampled = zip(
-        answers.take(pa.array(rows, pa.int64())).to_pylist(),
-        map(image_facts.measure, encoded),
-        strict=True,
-    )
+    sampled = zip(answers.to_pylist(), map(image_facts.measure, encoded), strict=True)
     return pa.Table.from_pylist(
         [answer | facts for answer, facts in sampled if facts], image_facts.SCHEMA
     )

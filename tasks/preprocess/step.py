@@ -1,12 +1,13 @@
 """Decodes and resizes the accepted images and writes them as shards on disk.
 
-Threads, or workers of Ray Data where the work is worth it, decode the images of each unit of a
-split and write the finished shard: no pixels go through Ray. The shards are made in the scratch
+Threads, or workers of Ray Data where the work is worth it, decode the images of each unit of the
+data and write the finished shards: no pixels go through Ray. The shards are made in the scratch
 folder, so a run that was killed continues with the missing ones. `tasks/data/shards.py` describes
 the layout.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,20 +41,20 @@ ROW_GROUP = 4096  # rows, of that list
 
 
 @dataclass(frozen=True)
-class Shard:
-    """The prepared images of a unit.
+class Unit:
+    """Images that are prepared together, and their shards, one for each split.
 
     Attributes:
-        path: The file.
         places: Where the images are.
-        seconds: How long it takes one core to make it, roughly.
-        side: Height and width of a prepared image.
+        splits: The split of each.
+        shards: The file for each split.
+        seconds: How long it takes one core to prepare them, roughly.
     """
 
-    path: Path
     places: Sequence[Place]
+    splits: Sequence[str]
+    shards: Mapping[str, Path]
     seconds: float
-    side: int
 
 
 @step(
@@ -76,56 +77,71 @@ def preprocess(
     files, folder = open_images(pulled), workspace.folder
     accepted = image_table.read_split(validated.folder, columns=[*COLUMNS, "split", "bytes"])
     labels = image_table.class_names(validated.folder)
-    rows, shards = {}, list[Shard]()
+    # Evaluation always uses the pixels that serving does.
+    stored = [split for split in SPLITS if (split, images.storage) != ("train", "source")]
+    kept = accepted.filter(pc.is_in(accepted["split"], pa.array(stored)))
+    units = _plan(files, kept, workspace.scratch)
+    _make(units, files, images)
+    rows = {}
     for split in SPLITS:
-        (folder / split).mkdir()
+        for unit in units:
+            if split in unit.shards:
+                # Should this run be killed before the output is published, the next finds it.
+                link_file(unit.shards[split], folder / split / unit.shards[split].name)
         part = accepted.filter(pc.equal(accepted["split"], split))
         rows[split] = len(part)
+        (folder / split).mkdir(exist_ok=True)
         pq.write_table(part.select(COLUMNS), folder / split / ROWS, row_group_size=ROW_GROUP)
         numbers = pc.index_in(part["label"], pa.array(labels, pa.string())).to_numpy()
         np.save(folder / split / "labels.npy", numbers.astype(np.int64))
-        # Evaluation always uses the pixels that serving does.
-        if (split, images.storage) == ("train", "source"):
+        if split not in stored:  # where its images are read
             size = pc.sum(part["bytes"]).as_py()
             described = {"image_column": files.image_column, "bytes": size}
             write_json(folder / split / SOURCE, described)
-        else:
-            # Only training crops at random.
-            side = images.size + (images.margin if split == "train" else 0)
-            shards += _plan(files, part, side, workspace.scratch / split)
-    _make([shard for shard in shards if not shard.path.exists()], files, images)
-    for shard in shards:
-        # Should this run be killed before the output is published, the next finds it.
-        link_file(shard.path, folder / shard.path.relative_to(workspace.scratch))
     write_json(folder / LABELS, labels)
     write_json(folder / IMAGES, images.model_dump(include={"size", "channels", "resize"}))
     shape = [images.size, images.size, images.channels]
     return {"rows": rows, "classes": labels, "shape": shape, "storage": images.storage}
 
 
-def _plan(files: ImageFiles, images: pa.Table, side: int, folder: Path) -> list[Shard]:
-    """The shards of a split, in order of its rows."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _plan(files: ImageFiles, images: pa.Table, folder: Path) -> list[Unit]:
+    """Plans the units and their shards, in order of the images; makes the folders of the shards."""
     places, sizes = places_of(images), images["bytes"].to_pylist()
-    return [
-        Shard(folder / shard_name(number), places[unit], seconds_for(sizes[unit]), side)
-        for number, unit in enumerate(cut(files, places, sizes))
-    ]
+    all_splits, units = images["split"].to_pylist(), []
+    for number, unit in enumerate(cut(files, places, sizes)):
+        splits = all_splits[unit]
+        shards = {split: folder / split / shard_name(number) for split in {*splits}}
+        units.append(Unit(places[unit], splits, shards, seconds_for(sizes[unit])))
+    for split in SPLITS:
+        (folder / split).mkdir(parents=True, exist_ok=True)
+    return units
 
 
-def _make(shards: Sequence[Shard], files: ImageFiles, images: "Images") -> None:
-    """Makes shards; what a killed run has finished is not among them."""
-    seconds = sum(shard.seconds for shard in shards)
-    with console.counted("preprocess", sum(len(shard.places) for shard in shards)) as show:
-        made = each(lambda _: partial(_write, files, images), shards, seconds=seconds)
-        for shard, _ in zip(shards, made, strict=True):
-            show(len(shard.places))
+def _make(units: Sequence[Unit], files: ImageFiles, images: "Images") -> None:
+    """Makes the shards that a killed run has not finished."""
+    missing = [unit for unit in units if not all(path.exists() for path in unit.shards.values())]
+    seconds = sum(unit.seconds for unit in missing)
+    with console.counted("preprocess", sum(len(unit.places) for unit in missing)) as show:
+        made = each(lambda _: partial(_write, files, images), missing, seconds=seconds)
+        for unit, _ in zip(missing, made, strict=True):
+            show(len(unit.places))
 
 
-def _write(files: ImageFiles, images: "Images", shard: Shard) -> None:
-    """Prepares the images of a shard, one at a time. Its name marks it as finished."""
-    shape = (len(shard.places), shard.side, shard.side, images.channels)
-    with atomic.replacing(shard.path) as aside:
-        pixels = np.lib.format.open_memmap(aside, "w+", np.uint8, shape)
-        for row, data in enumerate(files.read(shard.places)):
-            pixels[row] = to_array(data, shard.side, images.channels, images.resize)
+def _write(files: ImageFiles, images: "Images", unit: Unit) -> None:
+    """Prepares images, one at a time, and writes the missing shards of their unit."""
+    with ExitStack() as stack:
+        # The shards get their names at the end of the block, because these mark them as finished.
+        opened, sides = {}, {}
+        for split, path in unit.shards.items():
+            if not path.exists():
+                aside = stack.enter_context(atomic.replacing(path))
+                # Only training crops at random.
+                sides[split] = images.size + (images.margin if split == "train" else 0)
+                shape = (unit.splits.count(split), sides[split], sides[split], images.channels)
+                opened[split] = iter(np.lib.format.open_memmap(aside, "w+", np.uint8, shape))
+        wanted = [n for n, split in enumerate(unit.splits) if split in opened]
+        encoded = files.read(unit.places[number] for number in wanted)
+        for number, data in zip(wanted, encoded, strict=True):
+            split = unit.splits[number]
+            pixels = to_array(data, sides[split], images.channels, images.resize)
+            next(opened[split])[:] = pixels

@@ -6,7 +6,7 @@ import pyarrow as pa
 from retrain.runs import console
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from tasks.compute.asked import ask, embeddings_of
+from tasks.compute.asked import ask, rows_of
 from tasks.data.champion import Registered
 from tasks.data.image_table import read_split
 from tasks.data.reading import open_images, places_of
@@ -37,10 +37,11 @@ def embed_with_champion(
     files, title = open_images(pulled), registered.version.title
     places, features = places_of(accepted), [True] * len(accepted)
     with console.counted("embeddings", len(accepted)) as show:
-        answered = ask(registered.package, files, places, workspace.scratch, show, features)
-    answers = pa.concat_tables(answered)
+        answers = pa.concat_tables(
+            ask(registered.package, files, places, workspace.scratch, show, features)
+        )
     for path, error in zip(accepted["path"], answers["error"].to_pylist(), strict=True):
         if error is not None:
             raise ValueError(f"{title}: {path}: {error}")
-    np.save(workspace.folder / EMBEDDINGS, embeddings_of(answers, title))
+    np.save(workspace.folder / EMBEDDINGS, rows_of(answers, "features"))
     return {"rows": len(accepted), "package": registered.digest}

@@ -20,7 +20,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from retrain.servers.ray_cluster import is_remote
-from tasks.compute.ray_data import BLOCK_SECONDS, connect
+from tasks.compute.ray_data import connect
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.data.source_images import SourceImages
 from tasks.train import checkpoint, elsewhere
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # Where the rows of an item are: in the sampler's batches `begin` to `end` of an epoch, in order of
 # the rows, from `first` to before `last`.
 ITEM = ("epoch", "begin", "end", "first", "last")
+ITEM_SECONDS = 0.5  # of a core: much more than an item costs Ray Data
 
 # Ray Data keeps a small object for each of its tasks; in a longer training, a task has more items.
 MOST_TASKS = 10_000
@@ -206,7 +207,7 @@ def _items(opened: tuple[SourceImages, BatchSampler, int], step: int) -> Iterato
     for epoch in range(step // per_epoch, epochs):
         for begin, end in cuts(batches, max(0, step - epoch * per_epoch)):
             rows = (end - begin) * batches.share
-            parts = max(1, math.ceil(rows * images.seconds_per_image / BLOCK_SECONDS))
+            parts = max(1, math.ceil(rows * images.seconds_per_image / ITEM_SECONDS))
             for first, last in pairwise(rows * part // parts for part in range(parts + 1)):
                 yield epoch, begin, end, first, last
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 import subprocess
 import sys
-from importlib.metadata import version
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.compute import answer, asked
-from tasks.compute.asked import ask, embeddings_of, other_versions, probabilities_of
+from tasks.compute.asked import ask, rows_of
 from tasks.data.reading import ImageFiles
 from tasks.promote.package import write_package
 from tests.tasks.toy_data import write_files
@@ -51,7 +50,7 @@ def test_it_says_what_a_plain_loop_says_of_files_and_of_rows(model, package, ima
     wanted = [row == 3 for row in range(ROWS)]
     answers = pa.concat_tables(ask(package, files, places, tmp_path, shown.append, wanted))
     expected = plain_probabilities(model, pixels(ROWS), ROWS)
-    assert np.abs(probabilities_of(answers) - expected).max() < 1e-6
+    assert np.abs(rows_of(answers, "probabilities") - expected).max() < 1e-6
     assert answers["label"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
     assert answers["sha256"].to_pylist() == [hashlib.sha256(data).hexdigest() for data in encoded]
     assert answers["error"].null_count == answers["accepted"].null_count == ROWS
@@ -65,12 +64,11 @@ def test_a_call_that_was_ended_goes_on_and_the_answers_are_the_same(
     files, places, _ = images
     once = pa.concat_tables(ask(package, files, places, tmp_path))
     [file] = (tmp_path / asked.ANSWERS).iterdir()
-    pq.write_table(pq.read_table(file).slice(0, 7), file.with_stem("0000000000-007"))
-    file.unlink()
+    pq.write_table(pq.read_table(file).slice(0, 7), file)
     again = pa.concat_tables(ask(package, files, places, tmp_path))
     assert len([*(tmp_path / asked.ANSWERS).iterdir()]) == 2
     assert again["sha256"].to_pylist() == once["sha256"].to_pylist()
-    assert np.abs(probabilities_of(again) - probabilities_of(once)).max() < 1e-6
+    assert np.abs(rows_of(again, "probabilities") - rows_of(once, "probabilities")).max() < 1e-6
     monkeypatch.setattr(asked, "PROGRAM", tmp_path / "gone.py")
     with pytest.raises(ValueError, match="No such file"):
         [*ask(package, files, places, tmp_path / "new")]
@@ -89,6 +87,22 @@ def test_a_bad_image_and_a_file_that_is_gone_are_errors_of_their_rows(package, i
     assert [label is None for label in answers["label"].to_pylist()] == [False, True, True, False]
 
 
+@pytest.mark.slow
+def test_the_machines_of_a_cluster_give_the_same_answers_to_the_bit(
+    package, images, tmp_path, monkeypatch, ray_session
+):
+    import ray
+
+    files, places, _ = images
+    many = places * (answer.PART // ROWS + 1)
+    here = pa.concat_tables(ask(package, files, many, tmp_path / "here"))
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    there = pa.concat_tables(ask(package, files, many, tmp_path / "there"))
+    assert (tmp_path / "there/package").exists()  # for all machines
+    assert len(there) == len(many)
+    assert there == here
+
+
 def test_a_single_image_is_timed_when_that_is_asked(package, images, tmp_path):
     files, places, _ = images
     [*ask(package, files, places, tmp_path, calls=(1, 2, 5, 0.0))]
@@ -98,7 +112,7 @@ def test_a_single_image_is_timed_when_that_is_asked(package, images, tmp_path):
 def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_path, monkeypatch):
     monkeypatch.setattr(answer, "MAX_ROWS", 3)
     monkeypatch.setattr(answer, "MAX_BYTES", 10)
-    monkeypatch.setattr(answer, "SLICE", 6)
+    monkeypatch.setattr(answer, "PART", 6)
     sizes = [1, 1, 1, 1, 6, 6, 20, 1]
     write_files(tmp_path, {str(row): b"x" * size for row, size in enumerate(sizes)})
     names = [str(row).encode() for row in range(len(sizes))]
@@ -110,16 +124,6 @@ def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_pat
 
     assert lengths(0, 8) == [[1, 1, 1], [1, 6], [6], [20], [1]]
     assert lengths(0, 6) + lengths(6, 8) == lengths(0, 3) + lengths(3, 8) == lengths(0, 8)
-
-
-def test_parts_for_several_programs_begin_where_a_batch_does():
-    assert asked._parts(10 * answer.SLICE + 1, 4) == [
-        (0, 3 * answer.SLICE),
-        (3 * answer.SLICE, 6 * answer.SLICE),
-        (6 * answer.SLICE, 9 * answer.SLICE),
-        (9 * answer.SLICE, 10 * answer.SLICE + 1),
-    ]
-    assert asked._parts(5, 4) == [(0, 5)]
 
 
 def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp_path):
@@ -147,31 +151,16 @@ def test_the_calls_that_are_timed_are_the_fewest_or_fill_a_time(monkeypatch):
     assert timed(0, 1, 2, 100.0) == [0.5, 0.6]
 
 
-def test_libraries_of_another_version_are_named(tmp_path):
-    lines = [f"numpy=={version('numpy')}", "pandas==1.0", "nobody-has-this==3"]
-    (tmp_path / "requirements.txt").write_text("\n".join(lines))
-    assert other_versions(tmp_path) == [
-        f"pandas 1.0 (here {version('pandas')})",
-        "nobody-has-this 3 (here missing)",
-    ]
-
-
-def answers(features):
-    columns = {
-        "probabilities": pa.FixedSizeListArray.from_arrays(pa.array([0.5, 0.5, 0.25, 0.75]), 2),
-        "features": pa.array(features, pa.list_(pa.float32())),
-    }
-    return pa.table(columns)
-
-
-def test_embeddings_and_probabilities_have_a_row_for_each_image():
-    batch = answers([[1, 2, 3], [4, 5, 6]])
-    assert embeddings_of(batch, "vit version 1").tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert probabilities_of(batch).tolist() == [[0.5, 0.5], [0.25, 0.75]]
-    assert embeddings_of(batch.slice(1), "vit version 1").tolist() == [[4, 5, 6]]
-    assert probabilities_of(batch.slice(1)).tolist() == [[0.25, 0.75]]
+def test_features_and_probabilities_have_a_row_for_each_image():
+    floats = pa.list_(pa.float32())
+    features = pa.array([[1, 2, 3], [4, 5, 6]], floats)
+    batch = pa.table({"features": features, "probabilities": [[0.5, 0.5], [0.25, 0.75]]})
+    assert rows_of(batch, "features").tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert rows_of(batch, "probabilities").tolist() == [[0.5, 0.5], [0.25, 0.75]]
+    assert rows_of(batch.slice(1), "features").tolist() == [[4, 5, 6]]
 
 
 def test_a_network_that_tells_no_embeddings_is_refused_in_a_sentence():
-    with pytest.raises(ValueError, match="custom version 2 does not tell the embeddings of images"):
-        embeddings_of(answers([None, None]), "custom version 2")
+    nothing = pa.table({"features": pa.array([None, None], pa.list_(pa.float32()))})
+    with pytest.raises(ValueError, match="The model does not tell the embeddings of images"):
+        rows_of(nothing, "features")

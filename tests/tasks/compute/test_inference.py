@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.compute import inference
+from tasks.compute import ray_data
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data.shards import open_prepared
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, write_model, write_prepared
@@ -27,7 +27,7 @@ def place(request, monkeypatch):
         import ray
 
         monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
-        monkeypatch.setattr(inference, "SECONDS_PER_IMAGE", 1.0)  # as if it took long
+        monkeypatch.setattr(ray_data, "SECONDS_PER_IMAGE", 1.0)  # as if it took long
 
 
 @pytest.mark.usefixtures("place")

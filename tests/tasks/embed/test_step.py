@@ -13,7 +13,6 @@ from retrain.params import load_workload
 from retrain.project import Project
 from tasks.compute import ray_data
 from tasks.data.shards import open_prepared
-from tasks.embed import step
 from tasks.embed.step import embed
 from tests.tasks.embed.conftest import run_embed
 
@@ -61,7 +60,7 @@ def test_actors_write_the_same_bytes_as_this_process(
     import ray
 
     here = run_embed(tmp_path / "here", images, backbone)
-    monkeypatch.setattr(step, "SECONDS_PER_IMAGE", 1.0)  # as if it took long
+    monkeypatch.setattr(ray_data, "SECONDS_PER_IMAGE", 1.0)  # as if it took long
     monkeypatch.setattr(ray_data, "_in_threads", None)
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
     plan = run_embed(tmp_path / "plan", images, backbone)

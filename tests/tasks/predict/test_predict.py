@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ WAITS = """
 """
 LEAST = 0.99  # the confidence from which on the package accepts its answers
 BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
-UNREADABLE = "30.png"  # no process may read so much as its first byte
+UNREADABLE = "30.png"  # it is gone after the input has been listed
 
 # Classifies, and ends like a killed process when one batch of images has been answered.
 KILLED = """
@@ -54,7 +54,7 @@ def killed(seconds):
         os.kill(os.getpid(), signal.SIGKILL)
 
 asked.sleep = killed
-predict(registered(package, 2), source(images, ""), package.parent / "killed.parquet", Store(store))
+predict(registered(package, 2), source(images), package.parent / "killed.parquet", Store(store))
 """
 
 
@@ -131,15 +131,15 @@ def images() -> dict[str, bytes]:
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     write_files(folder, images())
-    (folder / UNREADABLE).unlink()
-    (folder / UNREADABLE).symlink_to("/proc/self/mem")
     return folder
 
 
-def source(folder: Path, state: str | None = None) -> Source:
-    """The images; of a state that is no other for each process, as that of its own memory is."""
+def source(folder: Path) -> Source:
+    """The images of a folder."""
+    (folder / UNREADABLE).write_bytes(b"")
     opened = open_source(folder, "images", None)
-    return opened if state is None else replace(opened, state=state)
+    (folder / UNREADABLE).unlink()
+    return opened
 
 
 @pytest.fixture(scope="module")
@@ -177,13 +177,13 @@ def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, firs
             assert label == LABELS[expected[row].argmax()]
             assert table["accepted"][row].as_py() == (expected[row].max() >= LEAST)
     assert table["error"][10].as_py() == "the image does not decode: empty"
-    assert table["error"][30].as_py() == "Input/output error"
+    assert table["error"][30].as_py() == "No such file or directory"
 
 
 def test_the_file_says_what_made_it_and_whether_it_is_as_it_was(toy, first, tmp_path):
     written, file = first
     labels = [label for label in pq.read_table(file)["label"].to_pylist() if label]
-    assert (written["rows"], written["errors"], written["reused"]) == (ROWS, len(BAD) + 1, 0)
+    assert (written["rows"], written["errors"]) == (ROWS, len(BAD) + 1)
     assert 0 < written["accepted"] < len(labels)
     assert written["accepted"] == pq.read_table(file)["accepted"].to_pylist().count(True)
     assert written["labels"] == {label: labels.count(label) for label in sorted(set(labels))}
@@ -225,27 +225,21 @@ def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_p
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     parts = [*store.rglob("answers/*.parquet")]
-    assert len(parts) == 1
-    again, _ = predict(toy.older, source(folder, ""), tmp_path / "out.parquet", Store(store))
-    assert again["reused"] == 1
+    assert parts
+    predict(toy.older, source(folder), tmp_path / "out.parquet", Store(store))
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
     assert not any(path.exists() for path in parts)
 
 
-def test_actors_write_the_same_file(toy, folder, tmp_path, monkeypatch, ray_session):
-    import ray
-
-    monkeypatch.setattr(asked, "PROGRAM", Path(answer.__file__))  # as it is for an actor
-    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
-    predict(toy.older, source(folder), here, Store(tmp_path / "store"))
-    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
-    monkeypatch.setattr(asked, "SECONDS_PER_IMAGE", 2 * asked.SECONDS_PER_PROGRAM)
-    predict(toy.older, source(folder), there, Store(tmp_path / "store"))
-    assert here.read_bytes() == there.read_bytes()
+def test_the_answers_for_a_file_that_has_changed_are_not_taken(folder):
+    before = source(folder).state()
+    assert source(folder).state() == before
+    (folder / "00.png").write_bytes((folder / "00.png").read_bytes())
+    assert source(folder).state() != before
 
 
 def test_a_sample_has_the_facts_and_features_of_images_that_have_a_label(toy, folder, tmp_path):
-    found = sample(toy.older, source(folder), Store(tmp_path / "store"))
+    found = sample(toy.older, source(folder), tmp_path)
     assert len(found) == ROWS - len(BAD) - 1
     assert found["features"].null_count == 0
     assert set(found["side"].to_pylist()) == {8.0}
