@@ -77,7 +77,7 @@ def predict(
         answers.keep(project, model, made, run.id)
         if not is_made:
             write_as(made, path)
-        if predictions["errors"] == predictions["rows"]:
+        if predictions["errors"] == predictions["rows"] > 0:
             raise ValueError(
                 f"None of the {predictions['rows']:,} images in {input} could be classified: the "
                 f"column `error` of {path} says why."
@@ -240,6 +240,8 @@ def _outcome(document: Document) -> str:
     outcome = f"{model['name']} version {model['version']} was given {document['rows']:,} images"
     if (accepted := document["accepted"]) is not None:
         outcome += f"; {accepted:,} of {document['rows']:,} accepted"
+    if document["reused"]:
+        outcome += f"; {document['reused']:,} units were there from a run that was ended"
     if errors:
         outcome += f"; {errors:,} could not be classified: the column `error` says why"
     return f"{outcome}."

@@ -64,7 +64,7 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         serving = json.loads(Path(context.artifacts["serving"]).read_text(encoding="utf-8"))
         _check(Path(context.artifacts["model"]), serving["files"])
         self._precision: str = serving["precision"]
-        self._min_confidence: float | None = serving["min_confidence"]
+        self._min_confidence: float | None = serving.get("min_confidence")
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._classifier = models.load(Path(context.artifacts["model"]))
         self._classifier.module.to(self._device)

@@ -2,7 +2,7 @@
 
 A package is an MLflow model with the folder `artifacts/model` as `models.save` wrote it, the file
 `artifacts/serving.json` with the precision of its answers, the least confidence of those that it
-accepts (null if it does not say) and the SHA-256 of the model's files, and below `code/` the
+accepts (if it says so) and the SHA-256 of the model's files, and below `code/` the
 modules that it runs. Beside them, and without a part in its identity, `artifacts/classes.json` has
 the number of images of each class in the data that it was trained and evaluated on.
 """
@@ -54,8 +54,9 @@ def package_digest(
 
 def serving_of(model: Path, precision: str, min_confidence: float | None) -> dict[str, Any]:
     """What the file `SERVING` of a package says; the arguments are those of `package_digest`."""
-    files = checksums(model)
-    return {"files": files, "precision": precision, "min_confidence": min_confidence}
+    serving = {"files": checksums(model), "precision": precision}
+    # Without the key, packages are those of versions of this project that did not know it.
+    return serving if min_confidence is None else serving | {"min_confidence": min_confidence}
 
 
 def checksums(model: Path) -> dict[str, str]:
@@ -128,4 +129,4 @@ def digest_of_folder(package: Path) -> str:
     model = package / MODEL
     serving = json.loads((package / SERVING).read_text(encoding="utf-8"))
     code = code_of(model, package / CODE)
-    return package_digest(model, serving["precision"], code, serving["min_confidence"])
+    return package_digest(model, serving["precision"], code, serving.get("min_confidence"))
