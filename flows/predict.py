@@ -32,6 +32,7 @@ from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift import report
 from tasks.predict.inputs import open_source
+from tasks.predict.outputs import PARQUET, SUFFIXES, write_as
 from tasks.predict.predict import predict as classify, read_origin
 from tasks.production import answers
 
@@ -47,13 +48,13 @@ def predict(
     image_column: str | None = None,
     force: bool = False,
 ) -> Document:
-    """Classifies images with the model in production, and writes a Parquet file.
+    """Classifies images with the model in production, and writes their labels to a file.
 
     Args:
         workload: The name of a workload, or of what runs with `--as`.
         input: A folder of images at any depth, a Parquet file or a folder of them, or
             a URL of either; a relative path starts at the project's folder.
-        output: The Parquet file to write.
+        output: The file to write: `.parquet`, `.csv` or `.jsonl`.
         version: The number of a version, or an alias.
         image_column: The Parquet column with the images; `image` or `img` if None.
         force: Replace the output if it exists.
@@ -70,8 +71,17 @@ def predict(
         with fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
             path.parent.mkdir(parents=True, exist_ok=True)
-            predictions, sample = classify(Registered(project, model), source, path, run.store)
-        answers.keep(project, model, path, run.id)
+            is_made = path.suffix.lower() == PARQUET
+            made = path if is_made else run.store.runs.temporary(run.id) / f"made{PARQUET}"
+            predictions, sample = classify(Registered(project, model), source, made, run.store)
+        answers.keep(project, model, made, run.id)
+        if not is_made:
+            write_as(made, path)
+        if predictions["errors"] == predictions["rows"]:
+            raise ValueError(
+                f"None of the {predictions['rows']:,} images in {input} could be classified: the "
+                f"column `error` of {path} says why."
+            )
         reference, drift = find_reference(project, model), None
         if reference is not None and len(sample):
             against = report.TEST_SPLIT
@@ -97,7 +107,7 @@ def check(
         project: The clone.
         model: The version, as `find_named` takes it.
         input: A folder, a file or a URL, as the flow takes it.
-        output: The Parquet file to write.
+        output: The file to write.
         force: Replace the output if it exists.
 
     Returns:
@@ -170,11 +180,13 @@ def check_output(project: Project, place: str, output: str, force: bool) -> Path
         force: Whether the file may exist already.
 
     Raises:
-        UsageError: The file exists, is a folder, or lies in the input.
+        UsageError: The file exists, is a folder, has another suffix, or lies in the input.
     """
     path = _path(project, output)
     if "://" in output or path.is_dir():
         raise UsageError(f"--output {output}: name a file of this machine, such as FILE.parquet.")
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"--output {output}: its suffix is one of {', '.join(SUFFIXES)}.")
     if path.exists() and not force:
         raise UsageError(f"--output {output} exists: add --force to replace it.")
     if "://" not in place and path.is_relative_to(_path(project, place)):

@@ -22,7 +22,7 @@ from sys import exc_info
 from time import monotonic, time_ns
 from typing import Any
 
-FOLDER, SHARE = "RETRAIN_LOG_PREDICTIONS", "RETRAIN_LOG_SHARE"
+FOLDER = "RETRAIN_LOG_PREDICTIONS"
 MOST_WAITING = 10_000  # rows in memory, of about 500 bytes
 SECONDS_QUIET = 60.0  # after a warning
 
@@ -36,17 +36,15 @@ class PredictionLog:
     the `time` in UTC, and the SHA-256 (hex) of the `weights` that answered.
     """
 
-    def __init__(self, folder: Path, weights: str, share: float = 1.0) -> None:
+    def __init__(self, folder: Path, weights: str) -> None:
         """Starts the thread.
 
         Args:
             folder: Is made if it does not exist.
             weights: SHA-256 (hex) of the weights that answer.
-            share: The fraction of the images that is logged, 0 to 1. The same image always is, or
-                never.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._weights, self._share = weights, share
+        self._weights = weights
         self._waiting: SimpleQueue[logging.LogRecord] = SimpleQueue()
         self._handler = QueueHandler(self._waiting)
         self._file = _Files(folder / f"{time_ns()}-{os.getpid()}.jsonl")
@@ -61,10 +59,8 @@ class PredictionLog:
         """
         now = datetime.now(UTC).isoformat()
         for image, answer in zip(images, answers, strict=True):
-            sha256 = hashlib.sha256(image).hexdigest()
-            is_logged = int(sha256[:8], 16) < self._share * 16**8
-            if is_logged and self._waiting.qsize() < MOST_WAITING:
-                label = answer["label"]
+            if self._waiting.qsize() < MOST_WAITING:
+                label, sha256 = answer["label"], hashlib.sha256(image).hexdigest()
                 row = {"sha256": sha256, "label": label, "time": now, "weights": self._weights}
                 row["confidence"] = answer["probabilities"][label]
                 self._handler.emit(logging.makeLogRecord({"msg": json.dumps(row)}))
@@ -97,17 +93,11 @@ def start(weights: str) -> PredictionLog | None:
         weights: SHA-256 (hex) of the weights that answer.
 
     Raises:
-        ValueError: RETRAIN_LOG_SHARE is no number from 0 to 1, or the folder cannot be made.
+        ValueError: The folder cannot be made.
     """
     if not (folder := os.environ.get(FOLDER)):
         return None
-    text = os.environ.get(SHARE, "1")
     try:
-        if not 0 <= (share := float(text)) <= 1:
-            raise ValueError
-    except ValueError:
-        raise ValueError(f"{SHARE}: {text} is no number from 0 to 1.") from None
-    try:
-        return PredictionLog(Path(folder), weights, share)
+        return PredictionLog(Path(folder), weights)
     except OSError as error:
         raise ValueError(f"{FOLDER}: {error}") from error

@@ -24,8 +24,7 @@ _ROWS = 4096  # that are compared at a time
 def directions(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
     """Embeddings of length 1: float32 (N, D)."""
     lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    found: NDArray[np.float32] = embeddings / np.maximum(lengths, 1e-12)
-    return found
+    return np.asarray(embeddings / np.maximum(lengths, 1e-12), np.float32)
 
 
 def nearest(asked: NDArray[np.float32], known: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -92,5 +91,4 @@ def choose(
 
 
 def _distance(cosines: NDArray[np.float32]) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = np.sqrt(np.maximum(2 - 2 * cosines, 0))
-    return found
+    return np.asarray(np.sqrt(np.maximum(2 - 2 * cosines, 0)), np.float32)

@@ -46,7 +46,6 @@ def content(files: Files) -> dict[str, Any]:
         "confused": [] if len(tally.names) <= MAX_CLASSES else most_confused(tally),
         "calibration": _calibration(tally),
         "calibration_error": tally.calibration.error,
-        "before": _before(files),
         "coverage": coverage(tally),
         "accepted": None if threshold is None else accepted(tally, threshold),
         "mistakes": pictures.gallery(_pictures(worst, images, _mistake), len(wrong)),
@@ -127,16 +126,6 @@ def most_confused(tally: Tally) -> list[tuple[str, str, int, int]]:
         (names[row], names[column], int(wrong[row, column]), int(images[row]))
         for row, column in places
     ]
-
-
-def _before(files: Files) -> tuple[float, float] | None:
-    """The calibration error before the temperature of the network, if it has one, and that."""
-    facts = files.manifest("train")["facts"] if files.has("train") else {}
-    temperature = facts.get("temperature", 1.0)  # none was recorded in the beginning
-    if temperature == 1.0:
-        return None
-    error = predictions.calibration_before(files.folders["evaluate"], temperature).error
-    return error, temperature
 
 
 def _calibration(tally: Tally) -> list[dict[str, Any]]:

@@ -83,8 +83,8 @@ def _drift(document: Document, _: Path) -> dict[str, Any]:
 
 def _parts_of_drift(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     threshold = found["threshold"]
-    features = sorted(found["features"], key=lambda feature: -(feature["score"] or 0.0))
-    scores = [(feature["feature"], feature["score"] or 0.0) for feature in features]
+    features = sorted(found["features"], key=lambda feature: -feature["score"])
+    scores = [(feature["feature"], feature["score"]) for feature in features]
     names = ("feature", "reference", "incoming", "distance", "usual", "score")
     images = f"{found['images']:,} images against {found['reference_images']:,}"
     return [

@@ -50,7 +50,7 @@ def predict(
     Example: `retrain predict vit --input photos --output predictions.parquet`
 
     Args:
-        output: The Parquet file to write.
+        output: The file to write: .parquet, .csv or .jsonl.
         force: Replace the output if it exists.
     """
     from flows import predict as flow

@@ -39,20 +39,11 @@ def lot(path: str, sha256: str | None) -> str:
     return hashlib.sha256(f"{path}\0{sha256}".encode()).hexdigest()
 
 
-def is_sampled(digest: str, total: int) -> bool:
-    """Whether an image belongs to the sample of a number of images.
+def is_sampled(digest: str, total: int, size: int = SAMPLE) -> bool:
+    """Whether an image belongs to the sample of a number of images; a smaller one is a part of it.
 
     The last digits of the digest decide; where images may have copies, those of `lot`.
     """
-    return _is_among(SAMPLE, digest, total)
-
-
-def has_features(digest: str, total: int) -> bool:
-    """Whether the features of an image are kept; it is one of the sample then."""
-    return _is_among(WITH_FEATURES, digest, total)
-
-
-def _is_among(size: int, digest: str, total: int) -> bool:
     return int(digest[-8:], 16) * total < size << 32
 
 

@@ -212,9 +212,9 @@ def _file_of(path: Any, name: str, known: Mapping[str, Mapping[str, str]]) -> st
     above = unicodedata.normalize("NFC", posixpath.dirname(name))
     beside = posixpath.normpath(posixpath.join(above, text))
     files = known.get(posixpath.basename(listed), {})
-    found = [each for each in files if f"/{each}".endswith(f"/{listed}")]
-    if beside in files:
-        found = [beside]
+    found = [beside]
+    if beside not in files:
+        found = [each for each in files if f"/{each}".endswith(f"/{listed}")]
     if len(found) > 1:
         raise ValueError(f"{name} names {listed}, which may be {' or '.join(found[:2])}. {ASK}.")
     if not found:

@@ -243,34 +243,21 @@ def outcomes(tally: Tally) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A metric of a split.
-
-    Attributes:
-        calculate: Calculates the metric from the counts.
-        lower_is_better: Whether a smaller value is the better one.
-    """
-
-    calculate: Callable[[Tally], float]
-    lower_is_better: bool = False
-
-
 # All metrics, by the names that the gate's rules use. A macro average is over the classes of the
 # data, with equal weights.
-METRICS: Mapping[str, Metric] = {
-    "accuracy": Metric(lambda tally: tally.accuracy),
-    "macro_precision": Metric(lambda tally: float(tally.of_classes.precision.mean())),
-    "macro_recall": Metric(lambda tally: float(tally.of_classes.recall.mean())),
-    "macro_f1": Metric(lambda tally: float(tally.of_classes.f1.mean())),
-    "worst_class_recall": Metric(lambda tally: float(tally.of_classes.recall.min())),
-    "log_loss": Metric(lambda tally: tally.log_loss, lower_is_better=True),
-    "calibration_error": Metric(lambda tally: tally.calibration.error, lower_is_better=True),
+METRICS: Mapping[str, Callable[[Tally], float]] = {
+    "accuracy": lambda tally: tally.accuracy,
+    "macro_precision": lambda tally: float(tally.of_classes.precision.mean()),
+    "macro_recall": lambda tally: float(tally.of_classes.recall.mean()),
+    "macro_f1": lambda tally: float(tally.of_classes.f1.mean()),
+    "worst_class_recall": lambda tally: float(tally.of_classes.recall.min()),
+    "log_loss": lambda tally: tally.log_loss,
+    "calibration_error": lambda tally: tally.calibration.error,
 }
 # Of a model that says which answers it accepts, beside these.
 SELECTIVE = ("coverage", "accepted_precision")
 OF_A_CLASS = ("precision", "recall", "f1")  # named like `recall[cat]`
-LOWER_IS_BETTER = sorted(name for name, metric in METRICS.items() if metric.lower_is_better)
+LOWER_IS_BETTER = ["calibration_error", "log_loss"]
 
 
 def split_name(name: str) -> tuple[str, str | None]:
@@ -300,7 +287,7 @@ def summarise(tally: Tally, min_confidence: float | None = None) -> dict[str, fl
         tally: The predictions.
         min_confidence: The least confidence of an accepted answer; None without one.
     """
-    metrics = {name: metric.calculate(tally) for name, metric in METRICS.items()}
+    metrics = {name: calculate(tally) for name, calculate in METRICS.items()}
     if min_confidence is not None:
         accepted = is_accepted(tally.predictions.confidence, min_confidence)
         precision = _ratio(tally.correct[accepted].sum(), accepted.sum())

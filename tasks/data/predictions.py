@@ -6,7 +6,7 @@ trained or validated on, which no test of it may be, are in the MLflow run of it
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from retrain import atomic, tracking
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
-from tasks.data.metrics import CalibrationBins, Predictions, Tally, calibration
+from tasks.data.metrics import Predictions, Tally
 
 FILE = "predictions.parquet"
 # sha256, and features (float32, a list): what the last layer takes of some of the images; it has no
@@ -89,7 +89,8 @@ def read(folder: Path) -> NamedPredictions:
     parts = []
     with pq.ParquetFile(folder / FILE) as file:
         classes = tuple(json.loads(file.schema_arrow.metadata[b"labels"]))
-        for batch, probabilities in _batches(file):
+        for batch in file.iter_batches(ROWS):
+            probabilities = batch["probabilities"].flatten().to_numpy().reshape(len(batch), -1)
             images = [image_id(pixels) for pixels in batch["pixels"].to_pylist()]
             place = pc.index_in(batch["label"], pa.array(classes)).fill_null(-1).to_numpy()
             # The model may not know the true class.
@@ -101,29 +102,6 @@ def read(folder: Path) -> NamedPredictions:
             }
             parts.append(pa.table(columns))
     return NamedPredictions(classes, pa.concat_tables(parts))
-
-
-def calibration_before(folder: Path, temperature: float) -> CalibrationBins:
-    """How the predictions in a folder would be calibrated without the network's temperature.
-
-    Args:
-        folder: The output of `evaluate`.
-        temperature: What the logits were divided by.
-    """
-    confidences, correct = [], []
-    with pq.ParquetFile(folder / FILE) as file:
-        for batch, probabilities in _batches(file):
-            powers = probabilities.astype(np.float64) ** temperature
-            confidences.append((powers.max(axis=1) / powers.sum(axis=1)).astype(np.float32))
-            correct.append(pc.equal(batch["label"], batch["prediction"]))
-    is_correct = pa.chunked_array(correct).to_numpy()
-    return calibration(np.concatenate(confidences), is_correct)
-
-
-def _batches(file: pq.ParquetFile) -> Iterator[tuple[pa.RecordBatch, NDArray[np.float32]]]:
-    """Reads some rows at a time, and the probabilities of the classes, float32 (rows, classes)."""
-    for batch in file.iter_batches(ROWS):
-        yield batch, batch["probabilities"].flatten().to_numpy().reshape(len(batch), -1)
 
 
 def learnt_images(project: Project, version: ModelVersion) -> Path | None:

@@ -41,10 +41,10 @@ def write_reference(images: pa.Table, evaluated: Path) -> None:
             "features": by_image.get(answer["sha256"]),
             "label": answer["prediction"],
             "confidence": answer["confidence"],
-            **of_size(image.pop("width"), image.pop("height")),
-            **image,
+            **of_size(known.pop("width"), known.pop("height")),
+            **known,
         }
-        for answer, image in zip(answers, facts, strict=True)
+        for answer, known in zip(answers, facts, strict=True)
         if is_sampled(answer["sha256"], len(answers))
     ]
     pq.write_table(pa.Table.from_pylist(sample, SCHEMA), evaluated / REFERENCE)

@@ -10,7 +10,7 @@ column, `accuracy[camera]`.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,27 +30,12 @@ OTHERS = "others"  # that of all values after the most frequent ones
 MAX_VALUES = 100
 MAX_NUMBERS = 10  # more different numbers in a column are cut into thirds
 THIRDS = ("lowest", "middle", "highest")
-SIDES = ("side", "aspect")  # that follow from the width and the height of an image
-LEFT_OUT = {"split", "path", "label", "row", "sha256", "pixels"}  # of the columns to choose from
 
 # Its `column` and `value`; its `images`, how many of them are `correct`, and the `accuracy`, with
 # `low` and `high`, the 95 % interval of Wilson (1927); and of a third of numbers `from` and `to`.
 Slice = dict[str, Any]
 
 _NAME = re.compile(r"accuracy\[([^=\]]+)(?:=(.*))?\]", re.DOTALL)
-
-
-def check(wanted: Iterable[str], columns: Iterable[str]) -> None:
-    """Checks that the data has the columns by which it is to be divided.
-
-    Raises:
-        ValueError: It lacks one.
-    """
-    known = {*columns, *SIDES}
-    for name in wanted:
-        if name not in known:
-            there = ", ".join(sorted(known - LEFT_OUT))
-            raise ValueError(f"gate.slices: the data has no column {name}, but {there}.")
 
 
 def divide(

@@ -31,8 +31,7 @@ NUMBERS = ("confidence", *FACTS)
 # Of a feature: its name (`label`, `confidence`, one of `FACTS`, or `embedding`: what the last layer
 # of the model takes); its mean in the reference and in what comes in, None for labels and
 # embeddings; the distance, from 0 to 1; the distance where nothing has changed, in the median; the
-# one that is seldom exceeded then; and the score: 0 is as usual or closer, 1 is the yardstick. The
-# last four are None for embeddings that a sample does not have.
+# one that is seldom exceeded then; and the score: 0 is as usual or closer, 1 is the yardstick.
 COLUMNS = ("feature", "reference", "incoming", "distance", "usual", "yardstick", "score")
 
 
@@ -45,7 +44,7 @@ def compare(reference: pa.Table, incoming: pa.Table, seed: int = 0) -> list[Fact
         seed: The seed of the random divisions.
 
     Returns:
-        The `COLUMNS` of each feature: labels first, the embedding last.
+        The `COLUMNS` of each feature: labels first, the embedding last, if both samples have some.
     """
     tables = (reference, incoming)
     embeddings = [table["features"].drop_null().to_numpy() for table in tables]
@@ -63,25 +62,23 @@ def compare(reference: pa.Table, incoming: pa.Table, seed: int = 0) -> list[Fact
         distances = abs(differences.cumsum(axis=1)).max(axis=1) / scale  # Kolmogorov-Smirnov
         means = [float(column.mean()) for column in values]
         features.append(_feature(name, distances, level, min(sizes), *means))
-    if not has_embeddings:
-        return [*features, {**dict.fromkeys(COLUMNS), "feature": "embedding"}]
-    sizes = [*map(len, embeddings)]
-    distances = energy(np.stack([*np.concatenate(embeddings)]), _divisions(sizes, seed))
-    return [*features, _feature("embedding", distances, level, min(sizes))]
+    if has_embeddings:
+        sizes = [*map(len, embeddings)]
+        distances = energy(np.stack([*np.concatenate(embeddings)]), _divisions(sizes, seed))
+        features.append(_feature("embedding", distances, level, min(sizes)))
+    return features
 
 
-def shares(reference: pa.Table, incoming: pa.Table) -> list[dict[str, str | float]]:
+def shares(reference: pa.Table, incoming: pa.Table) -> list[dict[str, Any]]:
     """The share of each label in both samples."""
-    reference_counts, incoming_counts = (
-        Counter(table["label"].to_pylist()) for table in (reference, incoming)
-    )
+    theirs, ours = (Counter(table["label"].to_pylist()) for table in (reference, incoming))
     return [
         {
             "label": name,
-            "reference": reference_counts[name] / len(reference),
-            "incoming": incoming_counts[name] / len(incoming),
+            "reference": theirs[name] / len(reference),
+            "incoming": ours[name] / len(incoming),
         }
-        for name in sorted({*reference_counts, *incoming_counts})
+        for name in sorted({*theirs, *ours})
     ]
 
 

@@ -46,7 +46,7 @@ def report(
     """
     threshold = load_section(project.params, version.name, Drift).threshold
     features = compare(reference, incoming)
-    worst = max(features, key=lambda feature: float(feature["score"] or 0))
+    worst = max(features, key=lambda feature: float(feature["score"]))
     folder = project.state / "drift" / version.name
     result = {
         "reference": against,

@@ -89,10 +89,7 @@ def compare(
     data_classes = list(validated.facts["classes"])
     dropped = [name for name in champion_classes if name not in data_classes]
     if missing := [name for name in dropped if name not in rules.may_drop]:
-        images = [
-            name if champion_classes[name] is None else f"{name} ({champion_classes[name]:,})"
-            for name in missing
-        ]
+        images = [f"{name} ({champion_classes[name]:,})" for name in missing]
         raise RejectedDataError(
             f"The data lacks {len(missing):,} of the {len(champion_classes):,} classes of "
             f"{registered.version.title}, the champion, so the two are not compared.\n"

@@ -22,7 +22,7 @@ from tasks.compute.asked import start_ahead
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data import image_table, package, slices
 from tasks.data.embeddings import prepared_by
-from tasks.data.image_facts import has_features
+from tasks.data.image_facts import WITH_FEATURES, is_sampled
 from tasks.data.metrics import LOWER_IS_BETTER, outcomes, per_class, summarise
 from tasks.data.predictions import (
     FILE,
@@ -161,7 +161,11 @@ def _answers(
 def _sampled(split: PreparedSplit) -> dict[int, str]:
     """The rows of which the features are kept, each with the SHA-256 of its image."""
     digests = pq.read_table(split.folder / ROWS, columns=["sha256"])["sha256"].to_pylist()
-    return {row: digest for row, digest in enumerate(digests) if has_features(digest, len(split))}
+    return {
+        row: digest
+        for row, digest in enumerate(digests)
+        if is_sampled(digest, len(split), WITH_FEATURES)
+    }
 
 
 def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> NDArray[np.uint64] | None:

@@ -64,7 +64,7 @@ class Pairs:
         kind, label = split_name(metric)
         tally = self.tally(answers)
         if label is None:
-            return METRICS[kind].calculate(tally)
+            return METRICS[kind](tally)
         return float(getattr(tally.of_classes, kind)[self.names.index(label)])
 
 

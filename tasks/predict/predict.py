@@ -134,8 +134,8 @@ def _answered(
 ) -> Iterator[tuple[Sequence[int], pa.Table]]:
     """Images, by their numbers in the input, with the answers for them, some at a time."""
     places = [source.places[image] for image in images]
-    total = len(source.places)
-    features = [image_facts.has_features(_lot(source, image), total) for image in images]
+    size, total = image_facts.WITH_FEATURES, len(source.places)
+    features = [image_facts.is_sampled(_lot(source, image), total, size) for image in images]
     first = 0
     with console.counted(NAME, len(images)) as show:
         try:

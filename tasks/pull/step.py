@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retrain.errors import UsageError
 from retrain.project import Project
@@ -15,6 +16,9 @@ from tasks.pull.archives import unpack
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.file_sources import LocalSource, UrlSource
 from tasks.pull.hub_source import CARD, HubSource, splits_of_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def data_version(data: Data, project: Project, revision: str | None = None) -> DataVersion:
@@ -74,6 +78,8 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
         names = [name for name, _ in list_files(folder)]
         splits = splits_of_files(names, folder / CARD, data.configuration)
         found = index.build(folder, data, splits)
+        if isinstance(source, LocalSource) and found.format == "folders":
+            _check_classes(source.path, found.images)
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
@@ -83,6 +89,18 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
         "images": len(found.images),
         "image_column": found.files.image_column,
     }
+
+
+def _check_classes(place: Path, images: "pa.Table") -> None:
+    """Refuses an empty folder beside those of classes: its images have been forgotten, or moved."""
+    tops = {name.partition("/")[0] for name in images["file"].to_pylist()}
+    for level in (place / top for top in tops) if images["split"][0].is_valid else (place,):
+        for folder in level.iterdir() if level.is_dir() else ():
+            if folder.is_dir() and not folder.name.startswith(".") and not any(list_files(folder)):
+                raise ValueError(
+                    f"data.path: the folder {folder} is empty. Put the images of the class there, "
+                    "or remove it."
+                )
 
 
 def find_source(

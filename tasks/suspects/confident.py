@@ -78,8 +78,7 @@ def _discriminate(
     weights = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), means.T)
     with np.errstate(divide="ignore"):  # of a class without an image here: minus infinity
         priors = np.log(counts / len(labels))
-    found: NDArray[np.float64] = asked @ weights - (means.T * weights).sum(axis=0) / 2 + priors
-    return found
+    return np.asarray(asked @ weights - (means.T * weights).sum(axis=0) / 2 + priors)
 
 
 def log_probabilities(
@@ -163,5 +162,4 @@ def proposals(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[n
     Returns:
         int64 (N,).
     """
-    found: NDArray[np.int64] = _others(logs, labels).argmax(axis=1)
-    return found
+    return np.asarray(_others(logs, labels).argmax(axis=1), np.int64)

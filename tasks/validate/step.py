@@ -12,7 +12,7 @@ from retrain.runs import console
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate
-from tasks.data import image_table, index, slices
+from tasks.data import image_table, index
 from tasks.data.reading import open_images
 from tasks.data.splits import SPLITS
 from tasks.validate.scan import keep, scan
@@ -48,11 +48,11 @@ def validate(
             are too few. A report of all faults goes to the project's state folder.
         ValueError: The data cannot be read, or lacks a column of `gate.slices`.
     """
-    from tasks.validate import faults, judge  # with pandas and Great Expectations
+    from tasks.validate import faults, judge, told  # with pandas and Great Expectations
 
     files, listed = open_images(pulled), index.read(pulled)
     own = index.own_columns(listed, image_table.SCHEMA.names)
-    slices.check(rules.slices, (*image_table.SCHEMA.names, *own.column_names))
+    told.check_slices(rules.slices, (*image_table.SCHEMA.names, *own.column_names))
     try:
         inspected = workspace.scratch / "inspected"
         found = scan(files, listed.select(["file", "row", "bytes"]), inspected, workspace.earlier)

@@ -1,4 +1,4 @@
-"""Reads what the user tells of images: the names of the classes, groups and times.
+"""Reads what the user tells of images: the names of the classes, groups, times and slices.
 
 Groups and times are in a column of the user's own, or a regular expression finds them in the
 image's name.
@@ -7,6 +7,7 @@ image's name.
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from retrain.workload import is_pattern
 
 NEAR_DUPLICATES = "near_duplicates"  # as `data.group`
 EXIF = "exif"  # as `data.time`
+# Of the columns that are known of each image: what follows from its size, and what cuts no slices.
+SIDES = {"side", "aspect"}
+NO_SLICES = {"split", "path", "label", "row", "sha256", "pixels"}
 _A_PATTERN = "a regular expression with a group in parentheses"
 
 
@@ -55,6 +59,23 @@ def name_classes(images: pd.DataFrame, root: Path, file: str) -> "pd.Series[str]
             f"data.label_names: {file} has no name for the class {label!r} of {first}."
         )
     return images["label"].map(names)
+
+
+def check_slices(columns: Iterable[str], known: Iterable[str]) -> None:
+    """Checks that the data has the columns by which the test images are to be divided.
+
+    Args:
+        columns: `gate.slices`.
+        known: The columns of the images.
+
+    Raises:
+        ValueError: The data lacks one.
+    """
+    there = SIDES.union(known)
+    for name in columns:
+        if name not in there:
+            named = ", ".join(sorted(there - NO_SLICES))
+            raise ValueError(f"gate.slices: the data has no column {name}, but {named}.")
 
 
 def read_groups(group: str | None, images: pd.DataFrame, own: pa.Table) -> list[str | None]:

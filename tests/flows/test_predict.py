@@ -1,5 +1,6 @@
 """The flow `predict`, from the command line to the file; and what it refuses."""
 
+import csv
 import json
 import shutil
 import sys
@@ -43,6 +44,37 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
     assert "package of another r, but vit" in clone.retrain("lineage", str(other), code=1).stderr
     refused = clone.retrain(*arguments, code=2)
     assert refused.stderr == f"retrain: --output {output} exists: add --force to replace it.\n"
+
+
+def test_the_suffix_of_the_output_says_its_form(clone, first, tmp_path):
+    write_files(tmp_path / "images", {"a.png": png(1), "b.png": png(2), "broken.png": b"no image"})
+    found = {}
+    for suffix in ("parquet", "csv", "jsonl"):
+        output = tmp_path / f"out.{suffix}"
+        clone.json("predict", "vit", "--input", str(tmp_path / "images"), "--output", str(output))
+        found[suffix] = output
+    expected = pq.read_table(found["parquet"]).to_pylist()
+    classes = json.loads(pq.read_schema(found["parquet"]).metadata[b"labels"])
+    with found["csv"].open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    lines = [json.loads(line) for line in found["jsonl"].read_text().splitlines()]
+    for row, of_table, line in zip(expected, table, lines, strict=True):
+        assert (of_table["path"], of_table["label"]) == (row["path"], row["label"] or "")
+        assert {name: line[name] for name in ("path", "label", "sha256", "error")} == {
+            name: row[name] for name in ("path", "label", "sha256", "error")
+        }
+        for number, name in enumerate(classes):
+            value = row["probabilities"] and row["probabilities"][number]
+            assert line["probabilities"][name] == value
+            assert of_table[f"probability[{name}]"] == ("" if value is None else str(value))
+
+
+def test_a_folder_in_which_every_image_is_broken_is_a_failure(clone, first, tmp_path):
+    write_files(tmp_path / "images", {"a.png": b"no", "b.png": b"image"})
+    output = tmp_path / "out.csv"
+    arguments = ("predict", "vit", "--input", str(tmp_path / "images"), "--output", str(output))
+    assert "None of the 2 images in" in clone.retrain(*arguments, code=1).stderr
+    assert output.read_text().count("png,") == 2
 
 
 @pytest.mark.slow
@@ -93,6 +125,7 @@ def test_mlflow_serves_the_champion_by_its_alias(clone, first, monkeypatch):
         ("predict vit --input nowhere", "nowhere: there is no such file or folder."),
         ("predict vit --input /dev/null", "--input /dev/null: there is no such file or folder."),
         ("predict vit --output flows", "flows: name a file of this machine"),
+        ("predict vit --output out.xlsx", "out.xlsx: its suffix is one of .parquet, .csv, .jsonl."),
         ("predict vit --output docs/out.parquet", "docs/out.parquet lies in the input"),
         ("drift vti", "No workload 'vti' in params.yaml or run here. Did you mean 'vit'?"),
     ],

@@ -34,16 +34,6 @@ def test_all_that_was_put_is_written_when_the_process_ends(tmp_path):
     }
 
 
-def test_a_share_of_the_images_is_logged_always_the_same(tmp_path):
-    for name in ("one", "two"):
-        log = PredictionLog(tmp_path / name, "weights", 0.3)
-        log.put(IMAGES, ANSWERS)
-        log.close()
-    one, two = ({row["sha256"] for row in logged(tmp_path / name)} for name in ("one", "two"))
-    assert one == two
-    assert 40 < len(one) < 80
-
-
 def test_each_hour_has_a_file_and_none_is_removed(tmp_path):
     log = PredictionLog(tmp_path, "weights")
     for image in range(3):
@@ -101,7 +91,7 @@ def test_the_environment_turns_it_on(tmp_path, monkeypatch):
     assert prediction_log.start("weights") is None
     monkeypatch.setenv(prediction_log.FOLDER, str(tmp_path))
     prediction_log.start("weights").close()
-    for share in ("2", "half", "nan"):
-        monkeypatch.setenv(prediction_log.SHARE, share)
-        with pytest.raises(ValueError, match=f"{prediction_log.SHARE}: {share} is no number"):
-            prediction_log.start("weights")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(prediction_log.FOLDER, str(tmp_path / "file" / "below"))
+    with pytest.raises(ValueError, match=prediction_log.FOLDER):
+        prediction_log.start("weights")
