@@ -9,8 +9,9 @@ The question has a row for each image: `file` (relative to a folder, as bytes), 
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
 `root` of the files, and the `image_column` of Parquet files among them. The program answers the
 rows from FIRST to before END, and goes on after those that are answered. It writes Parquet files
-into the folder ANSWERS, as `file_of` names them. With `calls` in the question, it also measures how
-long the package takes for a single image, and writes `time.json`.
+into the folder ANSWERS, as `file_of` names them. With `calls` in the question, which is a check
+before the package is served, it can import only what the requirements of the package bring; it also
+measures how long the package takes for a single image, and writes `time.json`.
 
 `-I` keeps this clone off `sys.path`; what an editable installation adds is removed here.
 """
@@ -20,8 +21,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from itertools import cycle, groupby
 from operator import itemgetter
 from pathlib import Path
@@ -31,6 +34,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +66,8 @@ def main(question: Path, answers: Path, threads: int, first: int, end: int) -> N
     _remove_the_project()
     asked = pq.read_table(question, memory_map=True)
     told = json.loads(asked.schema.metadata[b"question"])
+    if told["calls"]:
+        sys.meta_path.insert(0, RefusesOthers(Path(told["package"])))
     models = _load(Path(told["package"]), threads)
     while (file := file_of(answers, first)).exists():
         first += pq.read_metadata(file).num_rows
@@ -77,6 +84,45 @@ def main(question: Path, answers: Path, threads: int, first: int, end: int) -> N
 def file_of(answers: Path, first: int) -> Path:
     """The file with the answers for a batch, which begins with a row."""
     return answers / f"{first:010}.parquet"
+
+
+class RefusesOthers(MetaPathFinder):
+    """Refuses to import a library that is installed here, and would not be where a package is.
+
+    What was imported before it is there stays.
+    """
+
+    def __init__(self, package: Path) -> None:
+        """Finds out what the requirements of a package install, and what these require."""
+        waiting = (package / "requirements.txt").read_text(encoding="utf-8").splitlines()
+        own = {path.stem for path in (package / "code").iterdir()}
+        brought = set[str]()
+        while waiting:
+            wanted = Requirement(waiting.pop())
+            name = canonicalize_name(wanted.name)
+            is_for_this = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+            if is_for_this and name not in brought:
+                brought.add(name)
+                with suppress(PackageNotFoundError):
+                    waiting += distribution(name).requires or ()
+        self._refused = {
+            module
+            for module, names in packages_distributions().items()
+            if module not in own and brought.isdisjoint(map(canonicalize_name, names))
+        }
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Finds nothing, so that others look for it.
+
+        Raises:
+            ModuleNotFoundError: It is the module of another library.
+        """
+        if name.partition(".")[0] in self._refused:
+            raise ModuleNotFoundError(
+                f"No module named {name!r}: the requirements of the package do not bring it. "
+                "Import it at the top of a module of the network, so that they do.",
+                name=name,
+            )
 
 
 def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:

@@ -104,6 +104,16 @@ def test_the_requirements_of_a_package_are_what_its_modules_import(tmp_path):
     assert write_custom(tmp_path / "2", NETWORK).keys() == ours | {"scipy"}
 
 
+def test_a_package_finds_only_what_its_requirements_bring(tmp_path):
+    factories = (NETWORK, "tests.tasks.promote.network_with_optuna:build_model")
+    with_scipy, with_optuna = (tmp_path / name for name in ("1", "2"))
+    for folder, factory in zip((with_scipy, with_optuna), factories, strict=True):
+        assert "optuna" not in write_custom(folder, factory)
+    assert check.check_answers(with_scipy / "package", None, tmp_path).calls
+    with pytest.raises(ValueError, match="No module named 'optuna': the requirements of the pack"):
+        check.check_answers(with_optuna / "package", None, tmp_path)
+
+
 def test_before_a_rollback_a_version_is_loaded_and_asked_without_the_data(project, three):
     assert roll_back(project, "toy", "wrong labels").version == 2
     kept = versions.get(project, "toy", 1)
