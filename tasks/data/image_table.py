@@ -10,8 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.data.findings import FINDINGS, PROPERTIES
-from tasks.data.reading import ImageFiles, places_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,36 +103,3 @@ def digest_of_split(validated: Path, split: str) -> str:
     """
     rows = read_split(validated, split, ["path", "label", "sha256", "pixels"]).to_pylist()
     return hashlib.sha256("".join(f"{json.dumps(row)}\n" for row in rows).encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptedImage:
-    """An image that `validate` accepted.
-
-    Attributes:
-        path: The name of the image in reports.
-        label: The name of its class.
-        sha256: SHA-256 (hex) of the encoded image.
-        data: The encoded image.
-        pixels: The identity of the image, as `tasks.data.pixels.digest` gives it; empty where it is
-            not needed.
-    """
-
-    path: str
-    label: str
-    sha256: str
-    data: bytes
-    pixels: str = field(default="", compare=False)  # it follows from the data
-
-
-def read_images(files: ImageFiles, images: pa.Table) -> Iterator[AcceptedImage]:
-    """Reads accepted images; few are in memory at a time.
-
-    Args:
-        files: Reads the images of the data.
-        images: Some rows of the table, in order.
-    """
-    columns = (images[name].to_pylist() for name in ("path", "label", "sha256", "pixels"))
-    encoded = files.read(places_of(images))
-    for data, path, label, sha256, pixels in zip(encoded, *columns, strict=True):
-        yield AcceptedImage(path, label, sha256, data, pixels)

@@ -8,25 +8,31 @@ package, because people who may see the model may not be allowed to see the data
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from retrain import tracking
 from retrain.digests import sha256_of
 from retrain.project import Project
 from retrain.registry import packages, versions
 from retrain.registry.versions import Latency, ModelVersion
-from tasks.compute.asked import TIMES, ask
+from tasks.compute.asked import TIMES, ask, rows_of
 from tasks.data import image_table, package, predictions
-from tasks.data.image_table import AcceptedImage, read_images
 from tasks.data.reading import ImageFiles, places_of
 from tasks.data.units import cut
 from tasks.promote.latency import calls, summarise
 from tasks.promote.package import gradient
+
+T = TypeVar("T")
 
 SPLIT = "test"
 SAMPLE, MAX_BYTES = 64, 16_000_000  # of the images in an example
@@ -39,102 +45,61 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
 MLMODEL = "MLmodel"  # MLflow's description, the one file that changes when a package is registered
 
 
-@dataclass(frozen=True)
-class Example:
-    """Test images with the answers that a package has to give, and the files of the package.
-
-    Attributes:
-        images: Some test images.
-        probabilities: For each image, the probability of each class.
-        files: SHA-256 (hex) of each file of the package, except MLflow's description.
-    """
-
-    images: tuple[AcceptedImage, ...]
-    probabilities: tuple[Mapping[str, float], ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
-
-    def write(self, file: Path) -> None:
-        """Writes it as a Parquet file."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        labels = list(self.probabilities[0])
-        columns = {
-            "path": [image.path for image in self.images],
-            "label": [image.label for image in self.images],
-            "sha256": [image.sha256 for image in self.images],
-            "image": [image.data for image in self.images],
-            "probabilities": [[answer[name] for name in labels] for answer in self.probabilities],
-        }
-        described = {"labels": json.dumps(labels), "files": json.dumps(dict(self.files))}
-        parquet.write_table(pa.table(columns).replace_schema_metadata(described), file)
-
-    @classmethod
-    def read(cls, file: Path | BytesIO) -> "Example":
-        """Reads what `write` has written."""
-        from pyarrow import parquet
-
-        table = parquet.read_table(file)
-        labels = json.loads(table.schema.metadata[b"labels"])
-        rows = table.to_pylist()
-        return cls(
-            tuple(
-                AcceptedImage(row["path"], row["label"], row["sha256"], row["image"])
-                for row in rows
-            ),
-            tuple(dict(zip(labels, row["probabilities"], strict=True)) for row in rows),
-            json.loads(table.schema.metadata[b"files"]),
-        )
-
-
-def sample(files: ImageFiles, validated: Path) -> Iterator[AcceptedImage]:
+def sample(files: ImageFiles, validated: Path) -> pa.Table:
     """Some test images, evenly spaced over the split, or over some parts of large data.
 
     Args:
         files: Reads the images of the data.
         validated: The output of `validate`.
+
+    Returns:
+        Their `path`, `sha256` (hex) and `image`, encoded.
     """
-    images = image_table.read_split(validated, SPLIT)
-    units = cut(files, places_of(images), images["bytes"].to_pylist())
+    listed = image_table.read_split(validated, SPLIT, ["path", "sha256", "file", "row", "bytes"])
+    units = cut(files, places_of(listed), listed["bytes"].to_pylist())
     rows = [row for unit in _spread(units, PARTS) for row in range(unit.start, unit.stop)]
-    size = 0
-    for image in read_images(files, images.take([*_spread(rows, SAMPLE)])):
-        if size and size + len(image.data) > MAX_BYTES:
-            return
-        size += len(image.data)
-        yield image
+    images = listed.take(_spread(rows, SAMPLE))
+    encoded, size = list[bytes](), 0
+    for data in files.read(places_of(images)):
+        size += len(data)
+        if encoded and size > MAX_BYTES:
+            break
+        encoded.append(data)
+    kept = images.slice(0, len(encoded)).select(["path", "sha256"])
+    return kept.append_column("image", pa.array(encoded, pa.binary()))
 
 
-def example_of(folder: Path, images: Iterable[AcceptedImage], evaluated: Path) -> Example:
-    """Makes the example of a package, from its files and the answers of the evaluation.
+def example_of(folder: Path, images: pa.Table, evaluated: Path) -> pa.Table:
+    """The example of a package: images, and the answers that it has to give.
 
     Args:
         folder: The package, as `write_package` writes it.
-        images: Some images of the test split.
+        images: Some images of the test split, as `sample` gives them.
         evaluated: The output of `evaluate`.
-    """
-    from pyarrow import parquet
 
-    sampled = tuple(images)
-    columns, within = ["sha256", "probabilities"], [("sha256", "in", [i.sha256 for i in sampled])]
-    table = parquet.read_table(evaluated / predictions.FILE, columns=columns, filters=within)
-    labels = json.loads(table.schema.metadata[b"labels"])
-    expected = {
-        row["sha256"]: dict(zip(labels, row["probabilities"], strict=True))
-        for row in table.to_pylist()
-    }
+    Returns:
+        The images with the `probabilities` of the classes; the metadata has the `labels` of the
+        classes, and of the `files` of the package, except MLflow's description, the SHA-256 (hex).
+    """
+    columns, wanted = ["sha256", "probabilities"], images["sha256"].to_pylist()
+    table = pq.read_table(
+        evaluated / predictions.FILE, columns=columns, filters=[("sha256", "in", wanted)]
+    )
+    answers = table["probabilities"].take(pc.index_in(images["sha256"], table["sha256"]))
     files = {
         path.relative_to(folder).as_posix(): sha256_of(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MLMODEL
     }
-    return Example(sampled, tuple(expected[image.sha256] for image in sampled), files)
+    described = {b"labels": table.schema.metadata[b"labels"], b"files": json.dumps(files).encode()}
+    example = images.append_column("probabilities", answers)
+    return example.replace_schema_metadata(described)
 
 
-def keep(project: Project, run_id: str, package_digest: str, example: Example) -> None:
+def keep(project: Project, run_id: str, package_digest: str, example: pa.Table) -> None:
     """Keeps an example with the MLflow run of the training."""
     with TemporaryDirectory() as folder:
-        example.write(Path(folder, f"{package_digest}.parquet"))
+        pq.write_table(example, Path(folder, f"{package_digest}.parquet"))
         tracking.log_artifacts(project, run_id, Path(folder), packages.EXAMPLES)
 
 
@@ -191,22 +156,23 @@ def check_before_promotion(
         raise ValueError(f"{error} ({how})") from error
 
 
-def example_for(project: Project, version: ModelVersion) -> Example | None:
-    """The example kept with a version's run; None for a run of an older version of this project."""
+def example_for(project: Project, version: ModelVersion) -> pa.Table | None:
+    """The example kept with a version's run; None if the run was deleted."""
     _, path = packages.places(version)
     content = tracking.read_artifact(project, version.run_id, path)
-    return Example.read(BytesIO(content)) if content else None
+    return pq.read_table(BytesIO(content)) if content else None
 
 
-def check_files(folder: Path, version: ModelVersion, example: Example | None) -> None:
+def check_files(folder: Path, version: ModelVersion, example: pa.Table | None) -> None:
     """Checks that the files of a package are those that were registered.
 
     Raises:
         ValueError: A file is gone or has changed; the message names it.
     """
-    # Of a version without an example only the weights are known.
-    weights = {f"{packages.MODEL}/{packages.WEIGHTS}": version.weights}
-    for name, sha256 in (weights | dict(example.files if example else {})).items():
+    files = {f"{packages.MODEL}/{packages.WEIGHTS}": version.weights}
+    if example is not None:  # else only the weights are known
+        files |= json.loads(example.schema.metadata[b"files"])
+    for name, sha256 in files.items():
         if not (folder / name).is_file():
             raise ValueError(f"{name} in {folder} is gone.")
         if sha256_of(folder / name) != sha256:
@@ -216,7 +182,7 @@ def check_files(folder: Path, version: ModelVersion, example: Example | None) ->
 
 
 def check_answers(
-    folder: Path, example: Example | None, scratch: Path, bound: float | None = None
+    folder: Path, example: pa.Table | None, scratch: Path, bound: float | None = None
 ) -> Latency:
     """Loads a package in a fresh process, compares its answers with those expected, and times it.
 
@@ -240,56 +206,69 @@ def check_answers(
     return latency
 
 
-def _asked(folder: Path, example: Example | None, scratch: Path) -> Latency:
+def _asked(folder: Path, example: pa.Table | None, scratch: Path) -> Latency:
     """Checks the answers of a package, and times it, in one process."""
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
-    tolerance = TOLERANCE[serving["precision"]]
-    known = list(package.classes_of(folder))
     with TemporaryDirectory(dir=scratch) as place:
         asked = Path(place)
         if example is None:
             (asked / "image").write_bytes(gradient(folder / package.MODEL))
             places = [("image", 0)]
         else:
-            example.write(asked / "example.parquet")
-            places = [("example.parquet", row) for row in range(len(example.images))]
-        answers = ask(folder, ImageFiles(asked, "image"), places, asked, calls=calls())
-        rows = [row for table in answers for row in table.to_pylist()]
-        for number, row in enumerate(rows):
-            path = example.images[number].path if example else "an image"
-            if row["error"] is not None:
-                raise ValueError(f"{path}: {row['error']}")
-            if example is None:
-                continue
-            expected = example.probabilities[number]
-            answer = dict(zip(known, row["probabilities"], strict=True))
-            apart = difference(expected, answer, row["label"], tolerance)
-            if apart is not None:
-                raise ValueError(
-                    f"it answers {row['label']!r} for {path}, where the evaluation says "
-                    f"{max(expected, key=expected.__getitem__)!r}; their probabilities differ by "
-                    f"up to {apart:.2g} ({tolerance:g} is allowed)."
-                )
+            pq.write_table(example, asked / "example.parquet")
+            places = [("example.parquet", row) for row in range(len(example))]
+        answers = pa.concat_tables(
+            ask(folder, ImageFiles(asked, "image"), places, asked, calls=calls())
+        )
+        paths = ["an image"] if example is None else example["path"].to_pylist()
+        for path, error in zip(paths, answers["error"].to_pylist(), strict=True):
+            if error is not None:
+                raise ValueError(f"{path}: {error}")
+        if example is not None:
+            _compare(example, rows_of(answers, "probabilities"), TOLERANCE[serving["precision"]])
         return summarise(json.loads((asked / TIMES).read_text(encoding="utf-8")))
 
 
-def difference(
-    expected: Mapping[str, float], answer: Mapping[str, float], label: str, tolerance: float
-) -> float | None:
-    """By how much two answers differ; None if they are the same except for rounding.
+def _compare(example: pa.Table, answers: NDArray[np.float32], tolerance: float) -> None:
+    """Compares the answers of a package with those that it has to give.
+
+    Raises:
+        ValueError: They differ.
+    """
+    apart, are_same = differences(example, answers, tolerance)
+    labels = json.loads(example.schema.metadata[b"labels"])
+    for row in np.flatnonzero(~are_same)[:1].tolist():
+        expected = example["probabilities"][row].as_py()
+        raise ValueError(
+            f"it answers {labels[answers[row].argmax()]!r} for {example['path'][row]}, where the "
+            f"evaluation says {labels[np.argmax(expected)]!r}; their probabilities differ by up to "
+            f"{apart[row]:.2g} ({tolerance:g} is allowed)."
+        )
+
+
+def differences(
+    example: pa.Table, answers: NDArray[np.float32], tolerance: float
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """By how much answers differ from those of an example.
 
     Args:
-        expected: The probability of each class in the first answer.
-        answer: The probability of each class in the answer that is checked.
-        label: The class of that answer.
+        example: As `example_of` gives it.
+        answers: float32 (images, classes), the probabilities in the order of its labels.
         tolerance: The largest difference of a probability.
+
+    Returns:
+        float64 (images,), the largest difference of a probability; and bool (images,), whether the
+        answer is the same except for rounding: another label is, if the probabilities of both
+        differ by no more than that.
     """
-    largest = max(abs(expected[name] - answer[name]) for name in expected)
-    tied = max(expected.values()) - expected[label] <= tolerance
-    return None if largest <= tolerance and tied else largest
+    expected = np.array(example["probabilities"].to_pylist())
+    apart = np.abs(expected - answers).max(axis=1)
+    rows = np.arange(len(expected))
+    below = expected.max(axis=1) - expected[rows, answers.argmax(axis=1)]
+    return apart, (apart <= tolerance) & (below <= tolerance)
 
 
-def _spread(values: list[Any], count: int) -> list[Any]:
+def _spread(values: Sequence[T], count: int) -> list[T]:
     """`count` values, evenly spaced; all if there are fewer."""
     count = min(count, len(values))
     return [values[place * len(values) // count] for place in range(count)]

@@ -10,13 +10,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import model_card, packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
 from tasks.data.metrics import acceptance
-from tasks.promote.check import TOLERANCE, Example, check_files, difference, example_for
+from tasks.promote.check import TOLERANCE, check_files, differences, example_for
 
 FORMATS = {"huggingface": "tasks.promote.huggingface", "onnx": "tasks.promote.onnx_file"}
 README = "README.md"
@@ -120,7 +123,7 @@ def _compared(
     module: Any,
     version: ModelVersion,
     target: Path,
-    example: Example | None,
+    example: pa.Table | None,
     form: str,
     folder: Path,
     tolerance: float,
@@ -131,18 +134,14 @@ def _compared(
     Raises:
         ValueError: Too many answers differ.
     """
-    images = example.images if example else ()
-    answers = module.answer(target, [image.data for image in images]) if images else None
-    same, agreeing, largest = 0, 0, None
-    if example and answers is not None:
-        largest = 0.0
-        for expected, row in zip(example.probabilities, answers.tolist(), strict=True):
-            answer = dict(zip(expected, row, strict=True))  # both in the order of the labels
-            label = max(answer, key=answer.__getitem__)
-            same += label == max(expected, key=expected.__getitem__)
-            agreeing += difference(expected, answer, label, tolerance) is None
-            largest = max(largest, *(abs(expected[name] - answer[name]) for name in answer))
-    compared = len(images) if largest is not None else 0
+    same, agreeing, compared, largest = 0, 0, 0, None
+    if example is not None and len(example):
+        answers = module.answer(target, example["image"].to_pylist())
+        if answers is not None:  # in the order of the labels
+            apart, agree = differences(example, answers, tolerance)
+            expected = np.array(example["probabilities"].to_pylist())
+            same = int((answers.argmax(axis=1) == expected.argmax(axis=1)).sum())
+            agreeing, compared, largest = int(agree.sum()), len(example), float(apart.max())
     exported = Exported(version.name, version.version, form, str(folder), compared, same, largest)
     if agreeing < share * compared:
         raise ValueError(
