@@ -27,9 +27,8 @@ from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
 from retrain.params import load_workload
 from retrain.project import find_project
-from tasks.compute.inference import PredictionJob, probabilities
+from tasks.compute.inference import PredictionJob, predict
 from tasks.data.shards import open_prepared
-from tasks.evaluate.step import MAX_ROWS
 
 SETTINGS = {
     "vit as shipped, 8 x 8 grey": ({}, 30_000),
@@ -70,7 +69,7 @@ def main() -> None:
                     if way == "loop":
                         loop(model, x, batch)
                     else:
-                        for _ in probabilities(jobs[way], MAX_ROWS):
+                        for _ in predict(jobs[way]):
                             pass
                     found[way].append(rows / (monotonic() - began))
         speeds = {way: statistics.median(each[1:]) for way, each in found.items()}

@@ -42,47 +42,23 @@ class PredictionJob:
     sampled: tuple[int, ...] = ()
 
 
-def probabilities(
-    job: PredictionJob,
-    chunk: int,
-    features: list[NDArray[np.float32]] | None = None,
-    done: Callable[[int], object] = lambda rows: None,
-) -> Iterator[NDArray[np.float32]]:
+# The probabilities, float32 (images, classes), and the features, float32 (sampled images, D); None
+# if there are none, or they are not known.
+Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]
+
+
+def predict(job: PredictionJob) -> Iterator[Answers]:
     """Runs a model over a split, on all GPUs, or on the CPUs if there are none.
 
-    Args:
-        job: What is predicted.
-        chunk: Rows per array that is returned.
-        features: Gets the features of the sampled rows, in arrays of some rows, in order; what the
-            last layer takes, float32 (n, D). Gets none from a network whose last layer is not
-            known.
-        done: Called with the number of rows of each batch that has been predicted.
-
     Yields:
-        float32 (chunk, classes of the model), in the order of the split; the last has the rest.
+        The answers for each batch, in the order of the split.
     """
-    rows: list[NDArray[np.float32]] = []
     batches = range(0, len(job.images), job.batch_size)
     seconds = len(job.images) * ray_data.SECONDS_PER_IMAGE
-    answers = ray_data.each(partial(_load, job), batches, seconds=seconds, on_gpus=True)
-    for batch, batch_features in answers:
-        if features is not None and batch_features is not None:
-            features.append(batch_features)
-        done(len(batch))
-        rows += list(batch)
-        while len(rows) >= chunk:
-            yield np.stack(rows[:chunk])
-            del rows[:chunk]
-    if rows:
-        yield np.stack(rows)
+    return ray_data.each(partial(_load, job), batches, seconds=seconds, on_gpus=True)
 
 
-# The probabilities, float32 (rows, classes), and the features, float32 (sampled rows, D); None if
-# there are none, or they are not known.
-_Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]
-
-
-def _load(job: PredictionJob, device: str) -> Callable[[int], _Answers]:
+def _load(job: PredictionJob, device: str) -> Callable[[int], Answers]:
     """Loads the model on a device."""
     import torch
 
@@ -93,7 +69,7 @@ def _load(job: PredictionJob, device: str) -> Callable[[int], _Answers]:
     return partial(_answer, job, Observed(module), device)
 
 
-def _answer(job: PredictionJob, model: "Observed", device: str, first: int) -> _Answers:
+def _answer(job: PredictionJob, model: "Observed", device: str, first: int) -> Answers:
     """Runs the model on the batch that begins with a row."""
     import torch
 

@@ -41,16 +41,17 @@ def classify(
     labels = [*package.classes_of(folder)]
     with console.counted(name, len(images)) as show:
         answered = ask(folder, files, places_of(images), workspace.scratch, show)
-        predictions.write(_checked(images, answered, labels), labels, workspace.folder / FILE)
+        answers = _checked(images, answered, labels)
+        predictions.write(images, answers, labels, workspace.folder / FILE)
 
 
 def _checked(
     images: pa.Table, answered: Iterable[pa.Table], labels: list[str]
 ) -> Iterator[Answers]:
-    """The answers with the images that they are for, each if it is the one that was checked."""
+    """The answers, each if it is for the image that was checked."""
     first = 0
     for answers in answered:
-        asked = images.slice(first, len(answers)).select(predictions.COLUMNS)
+        asked = images.slice(first, len(answers))
         first += len(answers)
         columns = (asked["path"], asked["sha256"], answers["sha256"], answers["error"])
         for path, checked, sha256, error in zip(*(c.to_pylist() for c in columns), strict=True):
@@ -59,5 +60,4 @@ def _checked(
             if error is not None:
                 raise ValueError(f"{path}: {error}")
         best = pc.index_in(answers["label"], pa.array(labels)).to_numpy().astype(np.int64)
-        [rows] = asked.combine_chunks().to_batches()
-        yield Answers(rows, best, rows_of(answers, "probabilities"))
+        yield best, rows_of(answers, "probabilities")

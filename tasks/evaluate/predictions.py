@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,44 +14,36 @@ from tasks.data.predictions import FEATURES
 COLUMNS = ("path", "sha256", "pixels", "label")  # that describe an image
 
 
-@dataclass(frozen=True)
-class Answers:
-    """A model's answers for some rows.
-
-    Attributes:
-        rows: The `COLUMNS`.
-        best: int64 (rows,), the indices of the predicted classes among the model's.
-        probabilities: float32 (rows, classes of the model).
-    """
-
-    rows: pa.RecordBatch
-    best: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
+# A model's answers for some images: int64 (images,), the indices of the predicted classes among the
+# model's; and float32 (images, classes of the model), the probabilities.
+Answers = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
-def write(answers: Iterable[Answers], labels: Sequence[str], file: Path) -> None:
+def write(images: pa.Table, answers: Iterable[Answers], labels: Sequence[str], file: Path) -> None:
     """Writes a file such as `predictions.parquet`, a row group for each of the answers.
 
     Its columns are path, sha256, pixels, label, prediction, confidence, and probabilities in the
     order of the model's labels, which are in the schema's metadata.
 
     Args:
-        answers: In the order of the split's rows.
+        images: The images, with the first four columns.
+        answers: For some images at a time, in order.
         labels: The model's labels.
         file: Where to write.
     """
-    names, schema = pa.array(labels, pa.string()), _schema(labels)
+    names, schema, first = pa.array(labels, pa.string()), _schema(labels), 0
     with pq.ParquetWriter(file, schema) as writer:
-        for answer in answers:
-            confidence = answer.probabilities[np.arange(len(answer.best)), answer.best]
-            lists = pa.FixedSizeListArray.from_arrays(answer.probabilities.ravel(), len(labels))
+        for best, probabilities in answers:
+            lists = pa.FixedSizeListArray.from_arrays(probabilities.ravel(), len(labels))
             values = [
-                *answer.rows.columns,
-                names.take(pa.array(answer.best)),
-                pa.array(confidence),
+                *images.slice(first, len(best)).select(COLUMNS).columns,
+                names.take(pa.array(best)),
+                pa.array(probabilities[np.arange(len(best)), best]),
                 lists.cast(schema.field("probabilities").type),
             ]
-            writer.write_batch(pa.RecordBatch.from_arrays(values, schema=schema))
+            writer.write_table(pa.Table.from_arrays(values, schema=schema))
+            first += len(best)
+    assert first == len(images), (first, len(images))
 
 
 def _schema(labels: Sequence[str]) -> pa.Schema:

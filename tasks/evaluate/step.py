@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate, Workload
 from tasks.compute.asked import start_ahead
-from tasks.compute.inference import PredictionJob, probabilities
+from tasks.compute.inference import PredictionJob, predict
 from tasks.data import image_table, package, slices
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import WITH_FEATURES, is_sampled
@@ -39,8 +40,6 @@ from tasks.evaluate.predictions import Answers
 
 SPLIT = "test"
 LEARNT_FROM = ("train", "val")
-# Rows in memory at a time, and in a row group of the Parquet file; fewer if there are many classes.
-MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 
 
 @step(
@@ -78,8 +77,8 @@ def evaluate(
     start_ahead()  # for the champion, or for the check before a promotion
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
-    _predict(evaluation, model, images, workspace.folder)
     described = image_table.read_split(validated.folder, SPLIT)
+    _predict(evaluation, model, prepared.split(SPLIT), described, workspace.folder)
     write_reference(described, workspace.folder)
     named = read(workspace.folder)
     tally = named.tally(prepared.labels)
@@ -120,52 +119,27 @@ def _write_pairs(named: NamedPredictions, folder: Path) -> None:
     csv.write_csv(pairs, folder / "confusion.csv")
 
 
-def _predict(evaluation: Evaluate, model: Path, images: Artifact, folder: Path) -> None:
+def _predict(
+    evaluation: Evaluate, model: Path, split: PreparedSplit, described: pa.Table, folder: Path
+) -> None:
     """Predicts the test split, and writes the predictions and the features."""
-    split = open_prepared(images.folder).split(SPLIT)
     labels = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
-    chunk = max(1, min(MAX_ROWS, MAX_PROBABILITIES // len(labels)))
-    sampled = _sampled(split)
-    job = PredictionJob(
-        model,
-        split.images,
-        evaluation.batch_size,
-        evaluation.precision,
-        tuple(sampled),
-    )
+    digests, size = described["sha256"].to_pylist(), WITH_FEATURES
+    sampled = [row for row, each in enumerate(digests) if is_sampled(each, len(digests), size)]
+    batch_size, precision = evaluation.batch_size, evaluation.precision
+    job = PredictionJob(model, split.images, batch_size, precision, tuple(sampled))
     features: list[NDArray[np.float32]] = []
-    with console.counted("evaluate", len(split)) as show:
-        outputs = probabilities(job, chunk, features, show)
-        predictions.write(_answers(outputs, chunk, split), labels, folder / FILE)
-    predictions.write_features(list(sampled.values()), features, folder)
 
+    def answers() -> Iterator[Answers]:
+        for probabilities, of_sampled in predict(job):
+            if of_sampled is not None:
+                features.append(of_sampled)
+            show(len(probabilities))
+            yield probabilities.argmax(axis=1), probabilities
 
-def _answers(
-    outputs: Iterator[NDArray[np.float32]], chunk: int, split: PreparedSplit
-) -> Iterator[Answers]:
-    """Joins the probabilities with the rows they belong to.
-
-    Args:
-        outputs: float32 (n, classes of the model), in the order of the split.
-        chunk: The rows of each; the last may have fewer.
-        split: The data.
-    """
-    # By default a whole row group is read at once, and the next one in advance.
-    options = {"pre_buffer": False, "buffer_size": 1 << 20}
-    with pq.ParquetFile(split.folder / ROWS, **options) as origin:
-        described = origin.iter_batches(chunk, columns=list(predictions.COLUMNS))
-        for output, rows in zip(outputs, described, strict=True):
-            yield Answers(rows.select(predictions.COLUMNS), output.argmax(axis=1), output)
-
-
-def _sampled(split: PreparedSplit) -> dict[int, str]:
-    """The rows of which the features are kept, each with the SHA-256 of its image."""
-    digests = pq.read_table(split.folder / ROWS, columns=["sha256"])["sha256"].to_pylist()
-    return {
-        row: digest
-        for row, digest in enumerate(digests)
-        if is_sampled(digest, len(split), WITH_FEATURES)
-    }
+    with console.counted("evaluate", len(digests)) as show:
+        predictions.write(described, answers(), labels, folder / FILE)
+    predictions.write_features([digests[row] for row in sampled], features, folder)
 
 
 def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> NDArray[np.uint64] | None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from retrain.store import Artifact
 from retrain.workload import Evaluate
-from tasks.compute.inference import PredictionJob, probabilities
+from tasks.compute.inference import PredictionJob, predict
 from tasks.data.metrics import ACCEPTS_NOTHING, wilson
 from tasks.data.shards import open_prepared
 
@@ -34,11 +34,9 @@ def chosen(evaluation: Evaluate, model: Path, images: Artifact) -> float | None:
         return None
     split = open_prepared(images.folder).split(SPLIT)
     job = PredictionJob(model, split.images, evaluation.batch_size, evaluation.precision)
-    answers = [
-        (rows.max(axis=1), rows.argmax(axis=1)) for rows in probabilities(job, job.batch_size)
-    ]
-    confidence, predicted = map(np.concatenate, zip(*answers, strict=True))
-    return threshold(confidence, predicted == split.labels, wanted)
+    answers = np.concatenate([probabilities for probabilities, _ in predict(job)])
+    right = answers.argmax(axis=1) == split.labels
+    return threshold(answers.max(axis=1), right, wanted)
 
 
 def threshold(confidence: NDArray[np.float32], correct: NDArray[np.bool_], wanted: float) -> float:

@@ -86,13 +86,14 @@ def write_prepared(folder: Path, rows: int, labels=LABELS, shard: int = 17) -> A
 
 
 def described(prepared: Artifact) -> Artifact:
-    """What `validate` had said of prepared test images; its table lies beside them."""
+    """What `validate` had said of prepared test images; it lies beside them."""
+    folder = prepared.folder.with_name(f"{prepared.folder.name}-validated")
+    folder.mkdir(exist_ok=True)
     rows = pd.read_parquet(prepared.folder / "test" / "rows.parquet")
     rows = rows.assign(split="test", width=SIZE, height=SIZE, brightness=0.5, contrast=0.5)
     rows = rows.reindex(columns=image_table.SCHEMA.names)
-    none = pa.table({})
-    image_table.write(rows, none, prepared.folder / image_table.FILE_NAME)
-    return Artifact("validate", "k", "validated", prepared.folder, {})
+    image_table.write(rows, pa.table({}), folder / image_table.FILE_NAME)
+    return Artifact("validate", "k", "validated", folder, {})
 
 
 def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact]:
@@ -155,10 +156,8 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
         "label": [LABELS[row % len(LABELS)] for row in range(rows)],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    answers = predictions.Answers(
-        pa.RecordBatch.from_pydict(described), probabilities.argmax(1), probabilities
-    )
-    predictions.write([answers], known, folder / FILE)
+    answers = [(probabilities.argmax(1), probabilities)]
+    predictions.write(pa.table(described), answers, known, folder / FILE)
     predictions.write_features([], [], folder)
     sizes = dict.fromkeys(("width", "height"), [SIZE] * rows)
     light = dict.fromkeys(("brightness", "contrast"), [0.5] * rows)

@@ -47,9 +47,8 @@ def write(folder, wrong, known=CLASSES, labels=LABELS) -> Artifact:
     probabilities = np.full((rows, len(known)), 0.1, np.float32)
     probabilities[np.arange(rows), best] = 0.9
     folder.mkdir(parents=True)
-    batch = pa.RecordBatch.from_pydict(described)
-    answers = predictions.Answers(batch, best, probabilities)
-    predictions.write([answers], known, folder / stored.FILE)
+    answers = [(best, probabilities)]
+    predictions.write(pa.table(described), answers, known, folder / stored.FILE)
     return Artifact("evaluate", "k", "d", folder, {})
 
 
