@@ -225,7 +225,7 @@ CONTRADICTIONS = {
     "its folder says otherwise": {
         "all.csv": lines("path,label", [(name, "cat") for name in CLASSES])
     },
-    "list.csv names cat/99.png, which is not": {
+    "list.csv names cat/99.png, which is no file": {
         "list.csv": lines("path,label", [("cat/99.png", "cat")])
     },
     "hold folders of the same names": dict.fromkeys(CLASSES) | {
