@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ["path", "label", "sha256", "pixels", "file", "row"]  # of the list of a split's images
 ROW_GROUP = 4096  # rows, of that list
+WRITE_BYTES = 2**20  # a system call for each image would take as long as to decode a small one
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,12 @@ def _write(files: ImageFiles, images: "Images", unit: Unit) -> None:
                 # Only training crops at random.
                 sides[split] = images.size + (images.margin if split == "train" else 0)
                 shape = (unit.splits.count(split), sides[split], sides[split], images.channels)
-                opened[split] = iter(np.lib.format.open_memmap(aside, "w+", np.uint8, shape))
+                opened[split] = stack.enter_context(aside.open("wb", buffering=WRITE_BYTES))
+                header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(opened[split], header)
         wanted = [n for n, split in enumerate(unit.splits) if split in opened]
         encoded = files.read(unit.places[number] for number in wanted)
         for number, data in zip(wanted, encoded, strict=True):
             split = unit.splits[number]
             pixels = to_array(data, sides[split], images.channels, images.resize)
-            next(opened[split])[:] = pixels
+            opened[split].write(pixels.data)
