@@ -45,7 +45,8 @@ train: setup  ## Pull, check, prepare, train, evaluate, gate and promote the sta
 	@$(BIN)/retrain train vit
 
 # A file's tests share what takes long to make. Those of whole flows take longest, and come first.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# A process of the tests that crashes is not replaced: pytest-xdist would wait for it for ever.
+PYTEST := $(BIN)/python -m pytest -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## Run the tests, but for the slow ones.
 	$(PYTEST) -m "not slow and not cluster"
