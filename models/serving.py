@@ -15,21 +15,22 @@ All four forms of MLflow's scoring protocol are taken: `dataframe_split`, `dataf
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc import PythonModel, PythonModelContext
-from numpy.typing import NDArray
 
 import models
 from models import prediction_log
 from models.image import to_array
+from models.network import Observed
 
 BATCH_SIZE = 256
 HINT = "send the image's bytes (base64)"
@@ -57,10 +58,6 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         Raises:
             ValueError: A file of the model has changed since it was packaged.
         """
-        import torch
-
-        from models.network import Observed
-
         serving = json.loads(Path(context.artifacts["serving"]).read_text(encoding="utf-8"))
         _check(Path(context.artifacts["model"]), serving["files"])
         self._precision: str = serving["precision"]
@@ -101,48 +98,35 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         images = list(model_input["image"])
         if not images:
             raise RequestError(f"There is no row: for each, {HINT}.")
-        answers: list[dict[str, Any]] = []
-        for start in range(0, len(images), BATCH_SIZE):
-            part = images[start : start + BATCH_SIZE]
-            encoded = [_encoded(image, row) for row, image in enumerate(part, start)]
-            answers += self._classify(self._pixels(encoded, start, isinstance(part[0], str)))
-            if self._log:
-                self._log.put(encoded, answers[start:])
-        return pd.DataFrame(answers)
+        starts = range(0, len(images), BATCH_SIZE)
+        tables = [self._answer(images[start : start + BATCH_SIZE], start) for start in starts]
+        return pd.concat(tables, ignore_index=True)
 
-    def _pixels(self, images: Sequence[bytes], start: int, is_text: bool) -> NDArray[np.uint8]:
-        arrays = []
-        for row, image in enumerate(images, start):
-            try:
-                arrays.append(to_array(image, **self._classifier.images))
-            except ValueError as error:
-                hint = f"; {HINT}" if is_text else ""
-                raise RequestError(
-                    f"row {row}: the image does not decode: {error}{hint}"
-                ) from error
-        return np.stack(arrays)
-
-    def _classify(self, pixels: NDArray[np.uint8]) -> list[dict[str, Any]]:
-        import torch
-
-        labels = self._classifier.labels
-        images = torch.from_numpy(pixels).to(self._device)
-        probabilities, features = self._observed.answer(images, self._precision)
-        rows = probabilities.tolist()
-        feature_rows = [None] * len(rows) if features is None else features.cpu().numpy()
-        return [
+    def _answer(self, images: list[Any], start: int) -> pd.DataFrame:
+        """Answers a batch of images, which begins with a row of the request, and logs it."""
+        encoded = [_encoded(image, row) for row, image in enumerate(images, start)]
+        pixels = np.stack([self._pixels(image, row) for row, image in enumerate(encoded, start)])
+        on_device = torch.from_numpy(pixels).to(self._device)
+        probabilities, features = self._observed.answer(on_device, self._precision)
+        rows, labels = probabilities.tolist(), self._classifier.labels
+        answers = pd.DataFrame(
             {
-                "label": labels[max(range(len(row)), key=row.__getitem__)],
-                "probabilities": dict(zip(labels, row, strict=True)),
-                "features": row_features,
-                **self._acceptance(max(row)),
+                "label": [labels[row.index(max(row))] for row in rows],
+                "probabilities": [dict(zip(labels, row, strict=True)) for row in rows],
+                "features": None if features is None else [*features.cpu().numpy()],
             }
-            for row, row_features in zip(rows, feature_rows, strict=True)
-        ]
+        )
+        if self._min_confidence is not None:
+            answers["accepted"] = [max(row) >= self._min_confidence for row in rows]
+        if self._log:
+            self._log.put(encoded, answers.to_dict("records"))
+        return answers
 
-    def _acceptance(self, confidence: float) -> dict[str, bool]:
-        least = self._min_confidence
-        return {} if least is None else {"accepted": confidence >= least}
+    def _pixels(self, image: bytes, row: int) -> Any:
+        try:
+            return to_array(image, **self._classifier.images)
+        except ValueError as error:
+            raise RequestError(f"row {row}: the image does not decode: {error}") from error
 
 
 def _check(model: Path, files: Mapping[str, str]) -> None:
