@@ -2,8 +2,8 @@
 
 - CLIP, MetaCLIP: the projected embedding, which is comparable with that of a text
 - SigLIP: the output of the pooling head of its vision part
-- ViT, DeiT and others with a class token and no use of their pooler: this token after the last
-  norm. In many checkpoints the pooler was never trained.
+- ViT, DeiT: the token of the class after the last norm. Their pooler is left out: in many
+  checkpoints it was never trained.
 - other classifiers of images (DINOv2, ResNet, ConvNeXt, Swin, BEiT): their pooled output
 
 Weights that a checkpoint lacks would be random, so such a network is refused.
@@ -26,7 +26,7 @@ VISION = {
     "siglip_vision_model": ("SiglipVisionModel", "pooler_output"),
 }
 # Their last norm is of all tokens, the first of which is that of the class.
-CLASS_TOKEN = ("deit", "vit", "vit_msn")
+CLASS_TOKEN = ("deit", "vit")
 # Give embeddings, but have no classifier in `transformers`.
 NO_CLASSIFIER = ("dinov3_convnext", "dinov3_vit")
 
@@ -48,7 +48,7 @@ def load(name: str, version: str | None) -> EmbeddingNetwork:
         OSError: The hub cannot be reached.
     """
     kind, pooling = _kind_of(name, pretrained.read_config(name, version, Path()))
-    model, lacking = pretrained.load(kind, name, version, **options(kind, pooling))
+    model, lacking = pretrained.load(kind, name, version, **options(pooling))
     if lacking:
         raise ValueError(
             f"model.pretrained: the files of {name} lack weights of its config: {min(lacking)}, "
@@ -79,7 +79,7 @@ def check(name: str, version: str | None, shape: Shape, root: Path) -> None:
     kind, pooling = _kind_of(name, published)
     own = dict(published.get("vision_config", published))
     pretrained.try_without_memory(
-        lambda: Backbone(kind(kind.config_class.from_dict(own), **options(kind, pooling)), pooling),
+        lambda: Backbone(kind(kind.config_class.from_dict(own), **options(pooling)), pooling),
         shape,
         f"model.pretrained: {name} gives no embedding of",
     )

@@ -65,30 +65,33 @@ class Settings(Family):
         if not self.files or self.pretrained_version:
             return self.pretrained_version
         try:
-            return digest_of(self._paths(root))
-        except OSError:
+            return digest_of(self._find_files(root))
+        except ValueError:
             return None  # `pretrained_faults` says why
 
     def pretrained_faults(self, root: Path) -> Iterator[str]:
-        """A sentence for each file that is missing, or one if their content has changed."""
-        missing = [name for name, path in self._paths(root).items() if not path.is_file()]
-        yield from (f"model.files.{name}: no file {self.files[name]}." for name in missing)
-        if not missing:
-            try:
-                self._check_files(root)
-            except (ValueError, OSError) as error:
-                yield str(error)
+        """A sentence for a file that is missing, or if the content of the files has changed."""
+        try:
+            self._find_files(root)
+        except ValueError as error:
+            yield str(error)
 
-    def _paths(self, root: Path) -> dict[str, Path]:
-        return {name: (root / Path(path).expanduser()) for name, path in self.files.items()}
+    def _find_files(self, root: Path) -> dict[str, Path]:
+        """The paths of the files, by the names of the arguments.
 
-    def _check_files(self, root: Path) -> None:
-        """Checks that the files are what they were when the workload was read."""
+        Raises:
+            ValueError: One is missing, or they are not what they were when the workload was read.
+        """
+        paths = {name: (root / Path(path).expanduser()) for name, path in self.files.items()}
+        for name, path in paths.items():
+            if not path.is_file():
+                raise ValueError(f"model.files.{name}: no file {self.files[name]}.")
         version = self.pretrained_version
-        if version and digest_of(self._paths(root)) != version:
+        if version and digest_of(paths) != version:
             raise ValueError(
                 f"model.files: their content is not model.pretrained_version {version}."
             )
+        return paths
 
     def build(self, shape: tuple[int, ...], classes: int) -> "Network":
         """Makes a network by a call of the user's function.
@@ -99,9 +102,7 @@ class Settings(Family):
         """
         from models.custom_network import make
 
-        root = Path().absolute()
-        self._check_files(root)
-        paths = self._paths(root)
+        paths = self._find_files(Path().absolute())
         stored = {name: f"{name}{path.suffix}" for name, path in paths.items()}
         config = {
             "factory": self.factory,

@@ -1,6 +1,5 @@
 """A backbone of `transformers`, which stays as it is, and a head on its embeddings."""
 
-import inspect
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -130,11 +129,9 @@ def make_head(inputs: int, hidden: int, dropout: float, classes: int) -> nn.Sequ
     )
 
 
-def options(kind: Any, pooling: str) -> dict[str, bool]:
-    """What a class takes beside the config: no pooler where none is used."""
-    parameters = inspect.signature(kind.__init__).parameters
-    leave_out = pooling == "class_token" and "add_pooling_layer" in parameters
-    return {"add_pooling_layer": False} if leave_out else {}
+def options(pooling: str) -> dict[str, bool]:
+    """What the class of a backbone takes beside the config: no pooler where none is used."""
+    return {"add_pooling_layer": False} if pooling == "class_token" else {}
 
 
 def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> EmbeddingNetwork:
@@ -144,6 +141,6 @@ def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> Embedd
     described, sizes = (description["config"][part] for part in ("backbone", "head"))
     kind, pooling = getattr(transformers, described["class"]), described["pooling"]
     config = kind.config_class.from_dict(dict(described["config"]))
-    model = kind(config, **options(kind, pooling)).requires_grad_(False)
+    model = kind(config, **options(pooling)).requires_grad_(False)
     mean, std = description["mean"], description["std"]
     return EmbeddingNetwork(Backbone(model, pooling), make_head(**sizes), sizes, mean, std)

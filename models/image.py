@@ -196,10 +196,11 @@ def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, i
             raise ValueError(f"{width} x {height} pixels are too many")
         draft = image.draft(None, (math.ceil(least), math.ceil(least))) if least else None
         reduction = width / draft[1][2] if draft else 1
+        # Of colours of 16 bits, Pillow keeps the upper 8.
         is_narrowed = ";16" in str(getattr(image, "tile", "")) and image.mode[0] != "I"
         image.load()
         if is_narrowed:
-            _check_narrowed(image)
+            _check_range(np.asarray(image.convert("RGB")).max(), 255)
         if image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8):  # it lies on its side
             width, height = height, width
         ImageOps.exif_transpose(image, in_place=True)
@@ -279,35 +280,32 @@ def _convert(image: Image.Image, mode: str) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-def _check_narrowed(image: Image.Image) -> None:
-    """Refuses colours of 16 bits, of which Pillow keeps the upper 8, where `_narrow` refuses grey.
+def _check_range(greatest: float, white: float) -> None:
+    """Refuses what a camera of 12 bits wrote, which would be all but black.
+
+    Which value is white cannot be told from one image, and scaling each by its own largest value
+    would make dark images bright.
 
     Raises:
         ValueError: At most 16 of 256 shades are left.
     """
-    if 0 < np.asarray(image.convert("RGB")).max() < 16:
+    if 0 < greatest < white / 16:
         raise ValueError(
-            "its values end below 4,096, and white is 65,535: at most 16 of 256 shades are left. A "
-            "camera of 12 bits writes such files: multiply all by 65,535 / 4,095"
+            "its values end below a sixteenth of white: at most 16 of 256 shades are left. A "
+            "camera of 12 bits writes such files: multiply all by 16"
         )
 
 
 def _narrow(image: Image.Image) -> Image.Image:
     """A grey image of whole numbers up to 65,535, or of floats up to 1, as `L`.
 
-    Pillow's own conversion cuts everything above 255 off. What a camera of 12 bits wrote would be
-    all but black, and is refused: which value is white cannot be told from one image, and scaling
-    each by its own largest value would make dark images bright.
+    Pillow's own conversion cuts everything above 255 off.
     """
     white = 1 if image.mode == "F" else 65_535
     grey = np.asarray(image).astype(np.float64)
     if not (grey.min() >= 0 and grey.max() <= white):
         raise ValueError(f"values from {grey.min():g} to {grey.max():g}, not from 0 to {white:,}")
-    if 0 < 16 * grey.max() < white:
-        raise ValueError(
-            f"its values end at {grey.max():g}, and white is {white:,}: at most 16 of 256 greys "
-            f"are left. A camera of 12 bits writes such files: multiply all by {white:,} / 4,095"
-        )
+    _check_range(grey.max(), white)
     if "transparency" in image.info:
         grey[grey == image.info["transparency"]] = white
     return Image.fromarray((grey * (255 / white) + 0.5).astype(np.uint8))

@@ -194,7 +194,6 @@ class Observed:
         self._taken.features = None
         probabilities = self._network.probabilities(images, precision)
         features: Tensor | None = self._taken.features
-        self._taken.features = None
         return probabilities, None if features is None else features.flatten(1).float()
 
     def _take(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -21,7 +21,6 @@ READ = ("*.json", "*.safetensors", "*.bin")
 CONFIG = "config.json"
 SECONDS = 10.0  # to wait for the hub
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[^@]+)?")
 COMMIT = re.compile("[0-9a-f]{40}")
 
 HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
@@ -107,8 +106,6 @@ def find_version(name: str, root: Path) -> str:
     if folder := find_folder(name, root):
         files = {path.name: path for pattern in READ for path in folder.glob(pattern)}
         return digest_of({name: path for name, path in files.items() if path.is_file()})
-    if not HUB_NAME.fullmatch(name):
-        raise FileNotFoundError(f"there is no folder {name}")
     model, revision = split_name(name)
     return revision if COMMIT.fullmatch(revision) else _download(model, revision).parent.name
 

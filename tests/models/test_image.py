@@ -92,7 +92,7 @@ def test_every_mode_comes_out_as_it_looks(data, mode, pixel):
     [
         ("I", -1, "values from -1 to -1"),
         ("I", 65_536, "values from 65536 to 65536"),
-        ("I;16", 4095, r"end at 4095, .* camera of 12 bits"),
+        ("I;16", 4095, r"end below a sixteenth .* camera of 12 bits"),
         ("F", 200.0, "not from 0 to 1"),
         ("F", float("nan"), "not from 0 to 1"),
     ],
@@ -127,7 +127,7 @@ def test_colours_of_16_bits_are_read_and_those_of_a_camera_of_12_bits_refused(ki
     assert first_pixel(colour_of_16_bits(4096, kind)) == (16, 16, 16)
     assert first_pixel(colour_of_16_bits(0, kind)) == BLACK
     for function in (inspect, lambda data: to_array(data, 4, 3, "crop")):
-        with pytest.raises(ValueError, match=r"end below 4,096, .* camera of 12 bits"):
+        with pytest.raises(ValueError, match=r"end below a sixteenth .* camera of 12 bits"):
             function(colour_of_16_bits(4095, kind))
 
 
