@@ -125,6 +125,7 @@ def colour_of_16_bits(value: int, kind: str) -> bytes:
 def test_colours_of_16_bits_are_read_and_those_of_a_camera_of_12_bits_refused(kind):
     assert first_pixel(colour_of_16_bits(257 * 80, kind)) == (80, 80, 80)
     assert first_pixel(colour_of_16_bits(4096, kind)) == (16, 16, 16)
+    assert first_pixel(colour_of_16_bits(257 * 17, kind)) == (17, 17, 17)
     assert first_pixel(colour_of_16_bits(0, kind)) == BLACK
     for function in (inspect, lambda data: to_array(data, 4, 3, "crop")):
         with pytest.raises(ValueError, match=r"end below a sixteenth .* camera of 12 bits"):
