@@ -7,7 +7,7 @@
 - `<split>/images-00000.npy` and on: uint8 (N, H, W, C) each, one after the other in row order;
   those of the training split are larger by `images.margin`
 - or, of the training split, only `source.json`: its images are decoded from the raw data while
-  the network trains (`tasks/data/source_images.py`)
+  the network trains (`tasks/train/stream.py`)
 - `<split>/labels.npy`: int64 (rows,), the index of each row's class
 - `<split>/rows.parquet`: path, label, sha256, pixels, file, row: where each row comes from
 

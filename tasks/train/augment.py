@@ -6,16 +6,14 @@ the CPU, so that the changes are the same on every device.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from models.image import Part
 from retrain.workload import Augment
-from tasks.train.sampler import AUGMENT, BatchSampler
+from tasks.train.sampler import AUGMENT, BatchSampler, Part
 
 # Labels, and the share of each image that they are for; the shares add up to 1.
 Targets = tuple[tuple[Tensor, float], ...]
@@ -97,12 +95,12 @@ def _transforms(changes: Augment) -> Iterator[torch.nn.Module]:
         yield augmentation.RandomErasing(p=changes.erasing)
 
 
-def crop(images: Tensor, parts: NDArray[np.float64], size: int) -> Tensor:
+def crop(images: Tensor, parts: Sequence[Part], size: int) -> Tensor:
     """Cuts a part out of each image and scales it (bicubic, antialiased).
 
     Args:
         images: uint8 (N, H, W, C).
-        parts: float64 (N, 4), the values of a `Part` for each image.
+        parts: One for each image.
         size: Height and width of the result.
 
     Returns:
@@ -110,8 +108,8 @@ def crop(images: Tensor, parts: NDArray[np.float64], size: int) -> Tensor:
     """
     height, width = images.shape[1:3]
     scaled = []
-    for image, part in zip(images.permute(0, 3, 1, 2), parts.tolist(), strict=True):
-        left, top, right, bottom = Part(*part).box(width, height)
+    for image, part in zip(images.permute(0, 3, 1, 2), parts, strict=True):
+        left, top, right, bottom = part.box(width, height)
         cut = image[None, :, top:bottom, left:right].float()
         scaled.append(
             torch.nn.functional.interpolate(cut, (size, size), mode="bicubic", antialias=True)

@@ -19,6 +19,35 @@ RATIO = (3 / 4, 4 / 3)
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of an image, of any size of it.
+
+    Attributes:
+        area: The share of the image's area that the part has.
+        ratio: Width to height, both in pixels. A part that would not fit is made smaller.
+        x: Where it is in its free space, from 0 (left) to before 1 (right).
+        y: Where it is in its free space, from 0 (top) to before 1 (bottom).
+    """
+
+    area: float
+    ratio: float
+    x: float
+    y: float
+
+    def box(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """The part's left, top, right and bottom in an image of a size, in pixels."""
+        across = min((self.area * width * height * self.ratio) ** 0.5, width, self.ratio * height)
+        w, h = max(1, round(across)), max(1, round(across / self.ratio))
+        left, top = int(self.x * (width - w + 1)), int(self.y * (height - h + 1))
+        return left, top, left + w, top + h
+
+    @property
+    def shorter_side(self) -> float:
+        """Its shorter side, as a share of the image's shorter side, or less."""
+        return float((self.area * min(self.ratio, 1 / self.ratio)) ** 0.5)
+
+
+@dataclass(frozen=True)
 class BatchSampler:
     """The part of every batch that one worker trains on.
 
@@ -78,7 +107,7 @@ class BatchSampler:
         seeds = np.random.SeedSequence((self.seed, NETWORK, epoch, self.rank))
         return [int(seed) for seed in seeds.generate_state(self.per_epoch, np.uint64)]
 
-    def parts(self, step: int, least: float) -> "NDArray[np.float64]":
+    def parts(self, step: int, least: float) -> list[Part]:
         """The parts that are cut out of a worker's images, as Szegedy et al. (2015) do.
 
         Args:
@@ -86,24 +115,23 @@ class BatchSampler:
             least: The smallest share of an image's area.
 
         Returns:
-            float64 (share, 4), the values of a `models.image.Part` for each image.
+            A part for each image.
         """
         import numpy as np
 
         # Drawn for the whole batch: an image's part does not depend on the number of workers.
         random = np.random.default_rng((self.seed, CROP, step))
-        parts: NDArray[np.float64] = random.random((self.workers, self.share, 4))[self.rank]
-        return as_parts(parts, least)
+        return parts_of(random.random((self.workers, self.share, 4))[self.rank], least)
 
 
-def as_parts(random: "NDArray[np.float64]", least: float) -> "NDArray[np.float64]":
-    """Makes the values of a `models.image.Part` from random numbers, (n, 4), from 0 to below 1."""
+def parts_of(random: "NDArray[np.float64]", least: float) -> list[Part]:
+    """Makes a part of each row of random numbers, (n, 4), from 0 to below 1."""
     import numpy as np
 
-    parts = random.copy()
-    parts[:, 0] = least + (1 - least) * parts[:, 0]
-    parts[:, 1] = np.exp(np.interp(parts[:, 1], (0, 1), np.log(RATIO)))
-    return parts
+    areas = least + (1 - least) * random[:, 0]
+    ratios = np.exp(np.interp(random[:, 1], (0, 1), np.log(RATIO)))
+    values = (areas, ratios, random[:, 2], random[:, 3])
+    return [Part(*part) for part in zip(*(column.tolist() for column in values), strict=True)]
 
 
 def class_weights(labels: "NDArray[np.int64]", classes: int) -> "NDArray[np.float64]":

@@ -4,8 +4,13 @@ It is the way of Ray's guides: the trainer has a dataset, and each worker goes t
 it in batches. The dataset has the images of all epochs that are left, so that no epoch waits for a
 new plan, and a training that resumes begins with the images that were left. One worker gets them in
 the order that the seed decides; several share out what comes.
+
+`preprocess` writes `source.json` for such a split: `image_column`, that of the data's Parquet
+files, and `bytes`, the size of all its encoded images. `rows.parquet` lists the image of each row.
 """
 
+import hashlib
+import json
 import pickle
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -13,17 +18,23 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from models.image import cut_array, to_array
+from retrain.errors import RemoteError
 from tasks.compute.ray_data import connect
-from tasks.data.shards import open_prepared
-from tasks.data.source_images import SourceImages
+from tasks.data.reading import ImageFiles
+from tasks.data.shards import ROWS, SOURCE, open_prepared
+from tasks.data.units import SECONDS_PER_BYTE, SECONDS_PER_IMAGE
 from tasks.train import checkpoint, elsewhere
 from tasks.train.job import TrainingJob
-from tasks.train.sampler import CROP, SHUFFLE, BatchSampler, as_parts
+from tasks.train.sampler import CROP, SHUFFLE, BatchSampler, parts_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
     from ray.data import Dataset
 
 NAME = "train"
@@ -46,27 +57,46 @@ def _dataset(job: TrainingJob) -> "Dataset":
     connect()
     from ray.data import from_items
 
-    source = _Source(job)
-    step = checkpoint.newest(job.scratch, job.checkpoints)
-    tasks = [*source.tasks(step)]
+    tasks = [*_Source(job).tasks(checkpoint.newest(job.scratch, job.checkpoints))]
     dataset = from_items(tasks, override_num_blocks=min(len(tasks), 10_000))
     dataset.context.raise_original_map_exception = True
     return dataset.map_batches(partial(_decode, pickle.dumps(job)), batch_size=None)
 
 
+def _decode(job: bytes, tasks: dict[str, NDArray[np.int64]]) -> Iterator[dict[str, Any]]:
+    """Decodes the images of some tasks; runs in a process of Ray Data.
+
+    Yields:
+        `image`, uint8 (n, H, W, C), and `label`, int64 (n,).
+    """
+    columns = [tasks[name].tolist() for name in ("epoch", "first", "last")]
+    for place in zip(*columns, strict=True):
+        yield _source(job).decode(*place)
+
+
+@lru_cache(maxsize=1)
+def _source(job: bytes) -> "_Source":
+    """The images of a training; kept for a process's next task."""
+    return _Source(elsewhere.located(pickle.loads(job)))
+
+
 class _Source:
-    """The training images, and the order in which they are decoded."""
+    """The training images as the data has them, and the order in which they are decoded."""
 
     def __init__(self, job: TrainingJob) -> None:
+        """Reads the list of the images."""
         data = open_prepared(job.images)
         split, settings, workers = data.split("train"), job.hyperparameters, job.scale.workers
-        self.images = SourceImages(split.folder, data.images, job.pulled)
-        self.labels = split.labels
+        self._form, self._labels = data.images, split.labels
         self._batches = BatchSampler(
             len(split), settings.batch_size, settings.seed, rank=0, workers=max(workers, 1)
         )
         self._epochs, self._least = settings.epochs, settings.augment.crop
-        self._per_task = max(1, int(TASK_SECONDS / self.images.seconds_per_image))
+        described = json.loads((split.folder / SOURCE).read_text(encoding="utf-8"))
+        self._rows = pq.read_table(split.folder / ROWS, columns=["file", "row", "sha256"])
+        self._files = ImageFiles(job.pulled / "data", described["image_column"])
+        seconds = SECONDS_PER_IMAGE + SECONDS_PER_BYTE * described["bytes"] / len(split)
+        self._per_task = max(1, int(TASK_SECONDS / seconds))
 
     def tasks(self, step: int) -> Iterator[dict[str, int]]:
         """Which images of which epoch each task decodes, from a step on."""
@@ -80,13 +110,11 @@ class _Source:
                     yield {"epoch": epoch, "first": max(first, begin), "last": last}
 
     @lru_cache(maxsize=2)  # noqa: B019  there is one of it in a process
-    def _order(self, epoch: int) -> "NDArray[np.int64]":
+    def _order(self, epoch: int) -> NDArray[np.int64]:
         """The rows of the split in an order of an epoch, int64 (rows,)."""
-        import numpy as np
-
         random = np.random.default_rng((self._batches.seed, SHUFFLE, epoch))
-        rows = np.arange(len(self.labels))
-        if not self.images.is_parquet:
+        rows = np.arange(len(self._rows))
+        if self._files.image_column is None:
             return random.permutation(rows)
         blocks = np.array_split(rows, range(BLOCK, len(rows), BLOCK))
         rows = np.concatenate([blocks[number] for number in random.permutation(len(blocks))])
@@ -95,31 +123,49 @@ class _Source:
         return rows
 
     def decode(self, epoch: int, first: int, last: int) -> dict[str, Any]:
-        """Decodes the images of a task; see `_decode`."""
-        import numpy as np
+        """Decodes the images of a task, in the order in which the data has them; see `_decode`.
 
+        Raises:
+            ValueError: An image is no longer what was checked.
+        """
+        size, channels, resize = (self._form[name] for name in ("size", "channels", "resize"))
         rows, parts = self._order(epoch)[first:last], None
         if self._least is not None:
             random = np.random.default_rng((self._batches.seed, CROP, epoch))
-            parts = as_parts(random.random((last, 4))[first:], self._least)
-        return {"image": self.images.decode(rows, parts), "label": self.labels[rows]}
+            parts = parts_of(random.random((last, 4))[first:], self._least)
+        decoded = np.empty((len(rows), size, size, channels), np.uint8)
+        order = np.argsort(rows)
+        encoded = self._read(self._rows.take(rows[order]))
+        for place, data in zip(order.tolist(), encoded, strict=True):
+            if parts is None:
+                decoded[place] = to_array(data, size, channels, resize)
+            else:
+                part = parts[place]
+                decoded[place] = cut_array(data, size, channels, part.box, part.shorter_side)
+        return {"image": decoded, "label": self._labels[rows]}
 
+    def _read(self, rows: pa.Table) -> Iterator[bytes]:
+        """The encoded images, if they are those that were checked.
 
-def _decode(job: bytes, tasks: "dict[str, NDArray[np.int64]]") -> Iterator[dict[str, Any]]:
-    """Decodes the images of some tasks; runs in a process of Ray Data.
-
-    Yields:
-        `image`, uint8 (n, H, W, C), and `label`, int64 (n,).
-    """
-    columns = [tasks[name].tolist() for name in ("epoch", "first", "last")]
-    for place in zip(*columns, strict=True):
-        yield _source(job).decode(*place)
-
-
-@lru_cache(maxsize=1)
-def _source(job: bytes) -> _Source:
-    """The images of a training; kept for a process's next task."""
-    return _Source(elsewhere.located(pickle.loads(job)))
+        Raises:
+            ValueError: An image is not the one that was checked.
+        """
+        files, numbers, digests = (rows[name].to_pylist() for name in rows.column_names)
+        images = self._files.read(list(zip(files, numbers, strict=True)))
+        for file, digest in zip(files, digests, strict=True):
+            try:
+                data = next(images, None)
+                fault = "an image in it is gone" if data is None else "it has changed"
+            except RemoteError:
+                raise
+            except OSError as error:
+                data, fault = None, error.strerror or str(error)
+            if data is None or hashlib.sha256(data).hexdigest() != digest:
+                raise ValueError(
+                    f"{file} of the pulled data is no longer what was checked: {fault}. Run again; "
+                    "if that does not help, check the disk for errors."
+                )
+            yield data
 
 
 class Stream:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tasks.train.sampler import BatchSampler, class_weights
+from tasks.train.sampler import BatchSampler, Part, class_weights
 
 LABELS = np.repeat([0, 1, 2], [900, 90, 10])
 
@@ -46,3 +46,14 @@ def test_images_are_drawn_so_that_classes_are_equal():
     drawn = np.concatenate([LABELS[sampler.epoch(epoch)].ravel() for epoch in range(20)])
     shares = np.bincount(drawn, minlength=3) / len(drawn)
     assert shares == pytest.approx([1 / 3] * 3, abs=0.1)
+
+
+def test_a_part_has_its_area_and_its_sides_and_fits():
+    random = np.random.default_rng(0)
+    for width, height in ((300, 200), (20, 900), (7, 7)):
+        for area, ratio, x, y in random.uniform((0, 0.5, 0, 0), (1, 1.5, 1, 1), (200, 4)):
+            left, top, right, bottom = Part(area, ratio, x, y).box(width, height)
+            assert 0 <= left < right <= width and 0 <= top < bottom <= height
+            wanted = np.array([ratio**0.5, ratio**-0.5]) * (area * width * height) ** 0.5
+            if wanted.max() < min(width, height):
+                assert np.abs(wanted - (right - left, bottom - top)).max() <= 1
