@@ -14,7 +14,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.workload import Data, Gate
 from tasks.gate import wording
-from tasks.promote.personal import review as review, standing
+from tasks.promote.personal import standing
 from tasks.pull.step import find_source
 
 

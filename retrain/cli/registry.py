@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from time import strftime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -21,7 +21,7 @@ from retrain.messages import ago, local_time, with_local_times, wrapped
 from retrain.project import Project
 
 if TYPE_CHECKING:
-    from retrain.registry.ledger import Entry
+    from retrain.registry.ledger import Action, Entry
 
 Reason = Annotated[str, Parameter(help="Why, for the ledger.")]
 Waiting = Annotated[int | None, Parameter(help="Only if it is this version that waits.")]
@@ -180,7 +180,7 @@ def approve(
 
     Example: `retrain approve vit --reason "checked by hand"`
     """
-    return _review("approve", project, workload, reason, version)
+    return _decided("promoted", project, workload, reason, version)
 
 
 @app.command(group=DECIDING)
@@ -189,20 +189,7 @@ def reject(workload: Name, /, *, reason: Reason, version: Waiting = None, projec
 
     Example: `retrain reject vit --reason "too few night images"`
     """
-    return _review("reject", project, workload, reason, version)
-
-
-def _review(
-    choice: Literal["approve", "reject"],
-    project: Project,
-    workload: str,
-    reason: str,
-    version: int | None,
-) -> Answer:
-    from flows.reports.overview import review
-
-    result = review(project, workload, choice, reason, version=version)
-    return Answer(result, lambda: print(f"{result.outcome}."))
+    return _decided("rejected", project, workload, reason, version)
 
 
 @app.command(group=DECIDING)
@@ -214,8 +201,14 @@ def rollback(workload: Name, /, *, reason: Reason, to: int | None = None, projec
     Args:
         to: Go back to this earlier champion.
     """
-    from flows.rollback import roll_back
+    return _decided("rolled back", project, workload, reason, to)
 
-    result = roll_back(project, workload, reason, to)
+
+def _decided(
+    action: "Action", project: Project, workload: str, reason: str, version: int | None
+) -> Answer:
+    from flows.rollback import decide
+
+    result = decide(project, workload, action, reason, version)
     sentences = [f"{text}." for text in (result.outcome, result.says) if text]
     return Answer(result, lambda: print(*sentences, sep="\n"))

@@ -15,11 +15,7 @@ WARM_UP = 3  # calls; the first for one image is slower
 # 95 % of 20 calls leave one out, so that one disturbance decides nothing. A small network has made
 # 50 in a fraction of the time; a large one stops after the fewest.
 FEWEST, MOST, SECONDS = 20, 50, 1.0
-
-
-def calls() -> tuple[int, int, int, float]:
-    """What decides how often a single image is timed, for `tasks.compute.asked.ask`."""
-    return WARM_UP, FEWEST, MOST, SECONDS
+CALLS = (WARM_UP, FEWEST, MOST, SECONDS)  # for `tasks.compute.asked.ask`
 
 
 def summarise(timed: Mapping[str, Any]) -> Latency:

@@ -7,8 +7,7 @@ import pytest
 from retrain.registry import decisions, model_card, versions
 from retrain.workload import Gate
 from tasks.promote import check, latency, outcome
-from tasks.promote.personal import review
-from tests.tasks.promote.conftest import FAST, champion, decide, history, train
+from tests.tasks.promote.conftest import FAST, approve, champion, decide, history, train
 
 BOUND = Gate(max_latency_ms=50)
 MANUAL = Gate(max_latency_ms=50, approval="manual")
@@ -102,8 +101,8 @@ def test_what_is_too_slow_by_the_time_of_its_approval_still_waits(project, run, 
     run(train(project), "first", rules=MANUAL)
     takes(80)
     with pytest.raises(ValueError, match=r"still waits: a single image takes 80\.0 ms .*: 50\. "):
-        review(project, "toy", "approve", "it looks right")
+        approve(project, "it looks right")
     assert champion(project) is None
     assert versions.get(project, "toy", 1).broken is None
     takes(40)
-    assert review(project, "toy", "approve", "it looks right").version == champion(project) == 1
+    assert approve(project, "it looks right").version == champion(project) == 1
