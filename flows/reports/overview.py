@@ -72,7 +72,9 @@ def comparison_of(considered: Mapping[str, Any], metric: str) -> dict[str, Any] 
     comparison = considered.get("comparisons", {}).get("champion")
     if not comparison or metric not in comparison["metrics"]:
         return None
-    return {"metric": metric, "images": comparison["images"], **comparison["metrics"][metric]}
+    found = comparison["metrics"][metric]
+    says = wording.difference(metric, found)
+    return {"metric": metric, "images": comparison["images"], **found, "says": says}
 
 
 def _data_version(project: Project, last_run: Mapping[str, Any] | None) -> str | None:

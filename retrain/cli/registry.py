@@ -134,7 +134,7 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
                 local_time(entry.time).rpartition(" ")[0],
                 _from_to(entry),
                 _decision(entry),
-                _difference(facts),
+                facts["comparison"] and facts["comparison"]["says"],
                 entry.who,
             )
             for entry, facts in zip(entries, document, strict=True)
@@ -143,7 +143,7 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
         if older := len(ledger.entries) - len(entries):
             print(f"{older} are older: retrain history {workload} --last 0")
         if any(facts["comparison"] for facts in document):
-            print("Difference to the champion then, with its interval; of accuracies in points.")
+            print("Difference to the champion then, with its interval.")
 
     return Answer(document, show)
 
@@ -152,16 +152,6 @@ def _decision(entry: "Entry") -> str:
     """What was decided, by which verdict and why."""
     verdict = "" if entry.verdict == entry.action else f": {entry.verdict}"
     return f"{entry.action}{verdict}" + (f" ({entry.reason})" if entry.reason else "")
-
-
-def _difference(facts: Mapping[str, Any]) -> str | None:
-    """The difference to the champion, of accuracies in points, and its interval."""
-    comparison = facts["comparison"]
-    if comparison is None:
-        return None
-    factor, form = (100, "+.1f") if comparison["metric"] == "accuracy" else (1, "+.4f")
-    numbers = [factor * comparison[name] for name in ("difference", "low", "high")]
-    return "{:{form}} ({:{form}} to {:{form}})".format(*numbers, form=form)
 
 
 def _from_to(entry: "Entry") -> str:

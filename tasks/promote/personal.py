@@ -10,8 +10,9 @@ from retrain.registry import decisions, versions
 from retrain.registry.ledger import Action, Decision, Entry, Ledger
 from retrain.registry.versions import CHAMPION, REFERENCE, Latency, ModelVersion
 from retrain.runs import records
+from tasks.gate.wording import failures
+from tasks.promote import latency
 from tasks.promote.check import check_before_promotion, check_version
-from tasks.promote.latency import bound_of, exceeds
 from tasks.promote.outcome import how_to_review
 
 
@@ -106,11 +107,11 @@ def _decide(
     if version is None:
         remedy = f"run again: retrain train {name}" if waiting else "choose another with --to"
         raise ValueError(f"{name} version {number} was deleted; {remedy}.")
-    latency = None
+    speed = None
     if action == "promoted":
         _check(project, version, ledger, champion)
     if action == "rolled back":
-        latency = _measured(project, version)
+        speed = _measured(project, version)
     decision = Decision(
         action=action,
         version=number,
@@ -135,10 +136,10 @@ def _decide(
     decisions.apply(project, version, decision)
     entry = decisions.read(project, name).latest(decision)
     assert entry is not None
-    return _decided(name, entry, latency)
+    return _decided(name, entry, speed)
 
 
-def _decided(name: str, entry: Entry, latency: Latency | None = None) -> PersonalDecision:
+def _decided(name: str, entry: Entry, speed: Latency | None = None) -> PersonalDecision:
     """The decision of a person about a model, from its entry in the ledger."""
     return PersonalDecision(
         workload=name,
@@ -149,7 +150,7 @@ def _decided(name: str, entry: Entry, latency: Latency | None = None) -> Persona
         who=entry.who,
         time=entry.time,
         run=entry.run,
-        says=str(latency) if latency else None,
+        says=str(speed) if speed else None,
     )
 
 
@@ -174,14 +175,13 @@ def _check(project: Project, version: ModelVersion, ledger: Ledger, champion: in
     assert waiting is not None
     if champion != waiting.previous:
         raise ChampionChangedError(standing(version.name, waiting, champion))
-    bound = bound_of(decisions.document_of(project, ledger, waiting))
+    bound = latency.bound_of(decisions.document_of(project, ledger, waiting))
     with TemporaryDirectory(dir=project.state) as scratch:
-        latency = check_before_promotion(project, version, Path(scratch), bound)
-    if bound is not None and latency.p95 > bound:
+        measured = check_before_promotion(project, version, Path(scratch), bound)
+    if slow := failures(latency.rules_of(bound, measured)):
         raise ValueError(
-            f"{version.title} is not promoted and still waits: {exceeds(latency, bound)}. Approve "
-            "it again when this machine is less busy; or raise the bound, and then: retrain train "
-            f"{version.name}"
+            f"{version.title} is not promoted and still waits: {slow}. Approve it again when this "
+            f"machine is less busy; or raise the bound, and then: retrain train {version.name}"
         )
 
 

@@ -24,6 +24,7 @@ from tasks.compute.asked import start_ahead
 from tasks.data import package
 from tasks.data.reading import open_images
 from tasks.data.reference import keep_reference
+from tasks.gate.wording import failures
 from tasks.promote import card, latency
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
 from tasks.promote.lineage import lineage_of
@@ -156,7 +157,7 @@ def promoted(
 
 def _to_judge(rules: Gate, intent: Intent, version: ModelVersion) -> ModelVersion:
     """A version with the latency that it is judged by: one that was too slow may try again."""
-    slow = not all(rule["passed"] for rule in latency.rules_of(rules, version.latency))
+    slow = failures(latency.rules_of(rules.max_latency_ms, version.latency))
     return replace(version, latency=None) if slow and intent.again else version
 
 
@@ -178,19 +179,16 @@ def _decide(
         version: The registered model.
         project: The clone.
     """
-    latency_rules = latency.rules_of(rules, version.latency)
-    passed = decision.facts["passed"] and all(rule["passed"] for rule in latency_rules)
+    latency_rules = latency.rules_of(rules.max_latency_ms, version.latency)
     document = {**decision.facts, "rules": [*decision.facts["rules"], *latency_rules]}
-    action: Action = "promoted" if passed else "rejected"
+    action: Action = "promoted"
     reason = None
     if not intent.promote:
         action = "compared"
-    elif not passed:
-        reasons = [rule["says"] for rule in document["rules"] if "says" in rule]
-        reason = "; ".join(reasons)[:LONGEST_REASON] or None
-    elif not intent.again:
-        reason = _withheld(project, version)
-        action = "rejected" if reason else action
+    elif not decision.facts["passed"] or failures(latency_rules):
+        action, reason = "rejected", failures(document["rules"])[:LONGEST_REASON] or None
+    elif not intent.again and (reason := _withheld(project, version)):
+        action = "rejected"
     if action == "promoted" and rules.approval == "manual":
         action = "waiting"
     return Decision(
@@ -309,12 +307,11 @@ def _facts(version: ModelVersion, entry: Decision | None = None) -> Facts:
     if entry is None:
         return facts
     assert entry.document
-    if latency_rules := [
-        rule for rule in entry.document["rules"] if rule.get("of") == latency.BOUND
-    ]:
+    judged = entry.document["rules"]
+    if latency_rules := [rule for rule in judged if rule.get("of") == latency.BOUND]:
         facts["rules"] = latency_rules
     if entry.action == "waiting":
         facts["waiting"] = True
-    if entry.reason and not any("says" in rule for rule in entry.document["rules"]):
+    if entry.reason and entry.document["passed"] and not failures(latency_rules):
         facts["withheld"] = entry.reason
     return facts
