@@ -37,7 +37,7 @@ def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def precision(training: Mapping[str, Any]) -> str:
     """The precision of a training, by its facts; a user's own function was told it."""
     told = training["numerics"].get("told_precision")
-    return f"told {told}" if told else str(training["numerics"]["precision"])
+    return f"{told} (as told)" if told else str(training["numerics"]["precision"])
 
 
 def how_to_review(name: str) -> str:
