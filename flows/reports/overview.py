@@ -13,6 +13,7 @@ from retrain.registry.ledger import Entry, Ledger
 from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.workload import Data, Gate
+from tasks.data import rules
 from tasks.gate import wording
 from tasks.promote.personal import standing
 from tasks.pull.step import find_source
@@ -73,7 +74,7 @@ def comparison_of(considered: Mapping[str, Any], metric: str) -> dict[str, Any] 
     if not comparison or metric not in comparison["metrics"]:
         return None
     found = comparison["metrics"][metric]
-    says = wording.difference(metric, found)
+    says = rules.difference(metric, found)
     return {"metric": metric, "images": comparison["images"], **found, "says": says}
 
 

@@ -16,9 +16,10 @@ from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.metrics import METRICS, SELECTIVE, split_name
+from tasks.data.rules import Rule, rule_of
 from tasks.data.slices import metric_of, named, parse
 from tasks.gate.paired import COMPARABLE
-from tasks.gate.wording import Rule, never_predicted, rule_of, sentences
+from tasks.gate.wording import never_predicted, sentences
 
 # The same network gives slightly different probabilities in batches of another size. A metric that
 # counts rows never changes by so little.
@@ -58,13 +59,12 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
     against = {role: each for role, each in roles.items() if each and each.comparison}
     verdict, compared, becomes = _verdict(rules, scores, opponents, against)
     passed = _all_passed(bounded) and verdict in (*PASSES, *rules.promotes)
-    says, new = [], []
+    says: list[str] = []
     if verdict != ALREADY:
         for role, opponent in against.items():
             says += sentences(rules, role, opponent)
         verdict = verdict if _all_passed(bounded) else "below bounds"
-    if champion and champion.comparison:
-        new = champion.comparison["new_classes"]
+    new = champion.comparison["new_classes"] if champion and champion.comparison else ()
     return {
         "passed": passed,
         "verdict": verdict,

@@ -1,52 +1,14 @@
-"""Puts what the gate found into words: rules, comparisons, and remarks on single classes."""
+"""Puts what the gate found into words: comparisons, and remarks on single classes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import ge, gt, le
 from typing import Any
 
 from retrain.workload import Gate
 from tasks.data.champion import Opponent
+from tasks.data.rules import amount, difference
 from tasks.gate.paired import fewest_images, images_needed
 
 SHOWN = 10  # names in a sentence
-# The rule in words, the value, the bound and whether it `passed`: None if too few images say so.
-Rule = dict[str, Any]
-RELATIONS = {">=": ge, "<=": le, ">": gt}
-
-
-def rule_of(name: str, relation: str, value: float, bound: float, words: str = "") -> Rule:
-    """A rule with a bound.
-
-    Args:
-        name: Of the value.
-        relation: `>=`, `<=` or `>`, of the value to the bound.
-        value: As it was measured.
-        bound: The bound.
-        words: What follows the bound, such as its unit.
-    """
-    return {
-        "rule": f"{name} {relation} {bound:g}{words}",
-        "value": value,
-        "bound": bound,
-        "passed": RELATIONS[relation](value, bound),
-    }
-
-
-def failures(rules: Sequence[Mapping[str, Any]]) -> str:
-    """The rules that failed, with their values; empty if none has."""
-    failed = [rule for rule in rules if rule["passed"] is False]
-    return "; ".join(f"{rule['rule']} fails with {rule['value']:.4g}" for rule in failed)
-
-
-def difference(metric: str, found: Mapping[str, Any]) -> str:
-    """The difference between two models in a metric, and its interval.
-
-    Args:
-        metric: The metric.
-        found: What `tasks.gate.paired.compare` gives.
-    """
-    ends = f"{_amount(metric, found['low'], '+')} to {_amount(metric, found['high'], '+')}"
-    return f"{_amount(metric, found['difference'], '+')}{_unit(metric)} ({ends})"
 
 
 def sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
@@ -102,12 +64,12 @@ def resolution(rules: Gate, comparison: Mapping[str, Any]) -> str:
     metric, images = rules.metric, comparison["images"]
     visible = comparison["metrics"][metric]["visible"]
     words = (
-        f"With {images:,} test images, an improvement below {_amount(metric, visible)}"
-        f"{_unit(metric)} cannot be seen"
+        f"With {images:,} test images, an improvement below {amount(metric, visible)}"
+        f" cannot be seen"
     )
     if 0 < rules.margin < visible:
         words += (
-            f"; the margin of {_amount(metric, rules.margin)}{_unit(metric)} needs about "
+            f"; the margin of {amount(metric, rules.margin)} needs about "
             f"{images_needed(images, visible, rules.margin):,}"
         )
     return f"{words}."
@@ -122,16 +84,17 @@ def too_few_images(rules: Gate, images: int, comparison: Mapping[str, Any] | Non
         comparison: The last comparison with the champion; None if there was none.
     """
     metric, needed, how = rules.metric, 0, "about"
-    found = comparison and comparison["metrics"].get(metric)
-    if found and rules.margin:
+    if not rules.margin:
+        return None
+    if comparison and (found := comparison["metrics"].get(metric)):
         needed = images_needed(comparison["images"], found["visible"], rules.margin)
-    elif metric == "accuracy" and rules.margin:
+    elif metric == "accuracy":
         needed, how = fewest_images(rules.margin, rules.level), "at least"
     if images >= needed:
         return None
     return (
         f"{images:,} test images are too few to see a difference of {metric} as small as "
-        f"gate.margin, {_amount(metric, rules.margin)}{_unit(metric)}: that needs {how} {needed:,}."
+        f"gate.margin, {amount(metric, rules.margin)}: that needs {how} {needed:,}."
     )
 
 
@@ -146,12 +109,3 @@ def never_predicted(table: Sequence[Mapping[str, Any]]) -> list[str]:
         for row in table
         if row["rows"] and not row["predicted"]
     ]
-
-
-def _amount(metric: str, value: float, sign: str = "") -> str:
-    """A difference of accuracies in points, or of another metric as it is."""
-    return f"{100 * value:{sign}.1f}" if metric == "accuracy" else f"{value:{sign}.4f}"
-
-
-def _unit(metric: str) -> str:
-    return " points" if metric == "accuracy" else ""

@@ -22,7 +22,6 @@ from tasks.data.metrics import METRICS, SELECTIVE, acceptance, wilson
 from tasks.data.package import images_of
 from tasks.promote.outcome import precision, slice_row
 
-TEMPLATE = Path(__file__).with_name("card.md.j2")
 WORST = 5
 FEW = 30  # test images; the interval of a recall is then wider than 0.2, unless it is near 0 or 1
 NAMED = 20  # classes
@@ -46,16 +45,12 @@ def describe(
         scores: The output of `evaluate`.
         decision: The facts of `gate`.
     """
-    from jinja2 import Environment
-
     table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
     tested = sorted((row for row in table if row["rows"]), key=lambda row: float(row["recall"]))
     model = trained.folder / "model"
     least, slices = scores.facts["min_confidence"], decision["slices"]
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"cell": cell, "count": "{:,}".format, "listed": _list}
-    environment.filters["number"] = console.number
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return rendered(
+        "card",
         name=name,
         labels=json.loads((model / models.LABELS).read_text(encoding="utf-8")),
         images=images_of(model),
@@ -78,6 +73,17 @@ def describe(
         precision=precision(trained.facts) if "numerics" in trained.facts else None,
         commit=trained.provenance.get("commit"),
     )
+
+
+def rendered(template: str, **content: Any) -> str:
+    """The text (Markdown) of a template that lies beside this file, by its name."""
+    from jinja2 import Environment
+
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters |= {"cell": cell, "count": "{:,}".format, "listed": _list}
+    environment.filters["number"] = console.number
+    text = Path(__file__).with_name(f"{template}.md.j2").read_text(encoding="utf-8")
+    return environment.from_string(text).render(content)
 
 
 def keep(project: Project, run_id: str, package_digest: str, text: str) -> None:

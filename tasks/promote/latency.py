@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrain.registry.versions import Latency
-from tasks.gate.wording import Rule, rule_of
+from tasks.data.rules import Rule, rule_of
 
 BOUND = "gate.max_latency_ms"
 WARM_UP = 3  # calls; the first for one image is slower

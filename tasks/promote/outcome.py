@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from retrain.registry.model_card import VERDICTS
 from retrain.registry.versions import Latency
-from tasks.gate.wording import difference, failures
+from tasks.data.rules import difference, failures
 
 MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "cannot tell"}
 
@@ -83,7 +83,7 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
 def _why(document: Mapping[str, Any]) -> str:
     """The rules that failed and which version is champion; or what the verdict rests on."""
     decision, champion = document["decision"], document["champion"]
-    clause = VERDICTS.get(decision["verdict"], decision["verdict"])
+    clause: str = VERDICTS.get(decision["verdict"], decision["verdict"])
     found = decision["comparisons"].get("champion", {}).get("metrics", {})
     for metric in [*found][:1]:  # the first one decides
         clause += f"; {metric} {difference(metric, found[metric])}"

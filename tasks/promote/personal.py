@@ -10,7 +10,7 @@ from retrain.registry import decisions, versions
 from retrain.registry.ledger import Action, Decision, Entry, Ledger
 from retrain.registry.versions import CHAMPION, REFERENCE, Latency, ModelVersion
 from retrain.runs import records
-from tasks.gate.wording import failures
+from tasks.data.rules import failures
 from tasks.promote import latency
 from tasks.promote.check import check_before_promotion, check_version
 from tasks.promote.outcome import how_to_review

@@ -24,7 +24,7 @@ from tasks.compute.asked import start_ahead
 from tasks.data import package
 from tasks.data.reading import open_images
 from tasks.data.reference import keep_reference
-from tasks.gate.wording import failures
+from tasks.data.rules import failures
 from tasks.promote import card, latency
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
 from tasks.promote.lineage import lineage_of
