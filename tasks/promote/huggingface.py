@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PROCESSOR = "preprocessor_config.json"
-METADATA = "`config.json`"  # where the threshold is
-# As a model's page on the Hugging Face hub has it, above its README.
-META = {"library_name": "transformers", "pipeline_tag": "image-classification"}
 
 
 def write(model: Path, folder: Path, min_confidence: float | None = None) -> None:
@@ -90,7 +87,7 @@ def processor(images: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32]":
-    """Classifies encoded images with the folder, as `usage` shows it.
+    """Classifies encoded images with the folder, as its README shows it.
 
     Returns:
         float32 (images, classes).
@@ -112,27 +109,3 @@ def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32]":
             answers.append(logits.softmax(-1)[0])
     probabilities: NDArray[np.float32] = torch.stack(answers).numpy()
     return probabilities
-
-
-def usage(images: Mapping[str, Any]) -> str:
-    """How the folder is used (Markdown); `images` as `images_of` gives it."""
-    grey = '.convert("L")' if images["channels"] == 1 else ""
-    size = images["size"]
-    cut = "those that are cut to a square, and " if images["resize"] == "crop" else ""
-    return f"""\
-```python
-from PIL import Image, ImageOps
-from transformers import AutoImageProcessor, AutoModelForImageClassification
-
-processor = AutoImageProcessor.from_pretrained(".", backend="pil")
-model = AutoModelForImageClassification.from_pretrained(".")
-image = ImageOps.exif_transpose(Image.open("photo.jpg")){grey}
-logits = model(**processor(image, return_tensors="pt")).logits
-logits = logits / model.config.calibration_temperature
-print(model.config.id2label[int(logits.argmax())], float(logits.softmax(-1).max()))
-```
-
-The pixels are those of the training with `backend="pil"`; another backend scales images slightly
-differently. A few images differ a little all the same: {cut}JPEGs whose shorter side has
-{4 * size:,} pixels or more, which the training had reduced by their decoder
-(`image.draft("RGB", ({2 * size}, {2 * size}))` on the opened file does nearly that)."""
