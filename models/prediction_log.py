@@ -52,7 +52,7 @@ class PredictionLog:
         self._listener.start()
         atexit.register(self.close)
 
-    def put(self, images: Sequence[bytes], answers: Sequence[Mapping[str, Any]]) -> None:
+    def put(self, images: Sequence[bytes], answers: Sequence[Mapping[Any, Any]]) -> None:
         """Takes encoded images with their `label` and `probabilities` (by class); waits for none.
 
         Rows that the thread has no room for are dropped.
