@@ -2,8 +2,10 @@
 
     echo '["QUESTION.parquet", "ANSWERS", THREADS, FIRST, END]' | python -I -B answer.py
 
-It imports its libraries before it reads these arguments, because that takes most of its start, and
-ends when its input is closed.
+It imports its libraries first, because that takes most of its time. Then it answers the question of
+each line of its input in a process of its own, a fork, which starts with these libraries and with
+nothing of the packages that were asked before. It writes a line when a file of answers is there,
+and `DONE` after the last one. It ends when its input is closed, or a question has failed.
 
 The question has a row for each image: `file` (relative to a folder, as bytes), `row` (0 in an image
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
@@ -46,6 +48,7 @@ PROJECT = Path(__file__).absolute().parents[2]
 PACKAGES = ("flows", "models", "retrain", "tasks")
 # The most that the package gets at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
+DONE = "done\n"
 # A batch ends after so many rows, so that batches do not depend on where a program begins.
 PART = 32 * MAX_ROWS
 
@@ -57,8 +60,33 @@ Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one w
 ANSWER = ["label", "probabilities", "accepted", "features", "error"]
 
 
-def main(question: Path, answers: Path, threads: int, first: int, end: int) -> None:
-    """Answers the rows of a question from the first one to before the end."""
+def main() -> None:
+    """Answers each question of the input."""
+    _import_libraries()
+    written = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # for a library that prints
+    for line in sys.stdin:
+        # On macOS a fork cannot use the system's libraries, so the program answers once there.
+        if sys.platform != "darwin" and (child := os.fork()):
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if code:
+                sys.exit(code if code > 0 else 128 - code)  # as a shell names a signal
+            written.write(DONE)
+        else:
+            Thread(target=_end_with_the_asker, daemon=True).start()
+            question, answers, *numbers = json.loads(line)
+            os.chdir(answers)
+            for _ in answer(Path(question), Path(answers), *numbers):
+                written.write("\n")
+            os._exit(0)
+
+
+def answer(question: Path, answers: Path, threads: int, first: int, end: int) -> Iterator[None]:
+    """Answers the rows of a question from the first one to before the end.
+
+    Yields:
+        When a file of answers is there.
+    """
     sys.path.insert(0, str(PROJECT))
     from tasks.compute.prefetch import prefetch
     from tasks.data.reading import ImageFiles
@@ -72,9 +100,8 @@ def main(question: Path, answers: Path, threads: int, first: int, end: int) -> N
     while (file := file_of(answers, first)).exists():
         first += pq.read_metadata(file).num_rows
     files = ImageFiles(Path(told["root"]), told["image_column"])
-    answer = partial(_answer, models, told["classes"], asked, answers)
-    for _ in prefetch(answer, batches(files, asked, first, end), len(models) + 1, len(models)):
-        pass
+    write = partial(_answer, models, told["classes"], asked, answers)
+    yield from prefetch(write, batches(files, asked, first, end), len(models) + 1, len(models))
     if told["calls"]:
         _, images = next(batches(files, asked, 0, end))
         timed = time_calls(models[0][0].predict, [data for data, _ in images], *told["calls"])
@@ -294,13 +321,9 @@ def _end_with_the_asker() -> None:
 
 
 def _import_libraries() -> None:
+    import mlflow.pyfunc  # noqa: F401
     import transformers.models.vit.modeling_vit  # noqa: F401
 
 
 if __name__ == "__main__":
-    _import_libraries()
-    if line := sys.stdin.readline():
-        Thread(target=_end_with_the_asker, daemon=True).start()
-        question, answers, *numbers = json.loads(line)
-        os.chdir(answers)
-        main(Path(question), Path(answers), *numbers)
+    main()

@@ -12,17 +12,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
-from time import sleep
 from typing import IO, TYPE_CHECKING
 
 from retrain import atomic
 from tasks.compute import ray_data
-from tasks.compute.answer import PART, file_of
+from tasks.compute.answer import DONE, PART, file_of
 from tasks.data.package import classes_of
 from tasks.data.reading import ImageFiles, Place
 
@@ -35,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("answer.py")
 ANSWERS, TIMES = "answers", "answers/time.json"
-LOOK = 0.1  # seconds between two looks at how far the program is
 ENVIRONMENT = {
     "RETRAIN_LOG_PREDICTIONS": "",  # what is asked here is no request to a server
     # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
@@ -51,6 +49,7 @@ def ask(
     done: Callable[[int], object] = lambda images: None,
     features: Sequence[bool] = (),
     calls: Sequence[float] = (),
+    keep: bool = False,
 ) -> Iterator["pa.Table"]:
     """Has a package classify images.
 
@@ -66,6 +65,7 @@ def ask(
         features: Whether the features of each image are wanted; empty if of none.
         calls: The arguments of `answer.time_calls` after the images, if a single image is timed;
             `folder / TIMES` gets the result.
+        keep: Whether the program waits for the next question then, as one that was started ahead.
 
     Yields:
         The answers for some images at a time, in order, as soon as they are there: `label`,
@@ -92,7 +92,7 @@ def ask(
         run = partial(_run_to_its_end, question, answers)
         running = ray_data.each(lambda _: run, [*bounds], seconds=seconds, on_gpus=True)
     else:
-        running = _run(question, answers, cpu_count(), (0, len(places)))
+        running = _run(question, answers, cpu_count(), (0, len(places)), keep)
     _write(question, package, files, places, features, calls)
     first = 0
     for _ in chain(running, [None]):  # once more after its end
@@ -147,15 +147,23 @@ def start_ahead() -> None:
         _waiting.append(_start())
 
 
+def end_waiting() -> None:
+    """Ends the program that waits for a question: its libraries take memory."""
+    while _waiting:
+        program, errors = _waiting.pop()
+        with program, errors:
+            pass
+
+
 def _start() -> tuple["subprocess.Popen[str]", IO[bytes]]:
-    """Starts a program; what it prints goes to a file."""
+    """Starts a program; its errors go to a file."""
     errors = TemporaryFile()  # noqa: SIM115  closed with the program
     program = subprocess.Popen(
         [sys.executable, "-I", "-B", str(PROGRAM)],
         env=os.environ | ENVIRONMENT,
         text=True,
         stdin=subprocess.PIPE,  # a program ends when it is closed
-        stdout=errors,  # of a library that prints
+        stdout=subprocess.PIPE,
         stderr=errors,
     )
     return program, errors
@@ -164,22 +172,32 @@ def _start() -> tuple["subprocess.Popen[str]", IO[bytes]]:
 _waiting: list[tuple["subprocess.Popen[str]", IO[bytes]]] = []
 
 
-def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> Iterator[None]:
-    """Runs the program for a part; yields now and then until it has ended.
+def _run(
+    question: Path, answers: Path, threads: int, part: tuple[int, int], keep: bool = False
+) -> Iterator[None]:
+    """Runs the program for a part; yields when it has written answers.
 
     Raises:
         ValueError: It has failed; the message is its last line of errors.
     """
     program, errors = _waiting.pop() if _waiting else _start()
-    with program, errors:
+    with ExitStack() as stack:
+        stack.enter_context(program)
+        stack.enter_context(errors)
         assert program.stdin
+        assert program.stdout
         with suppress(BrokenPipeError):  # it has ended; its errors say why
             program.stdin.write(json.dumps([str(question), str(answers), threads, *part]) + "\n")
             program.stdin.flush()
-        while program.poll() is None:
-            yield
-            sleep(LOOK)
-        if program.returncode:
+        for line in program.stdout:
+            if line != DONE:
+                yield
+                continue
+            if keep:
+                stack.pop_all()
+                _waiting.append((program, errors))
+            return
+        if program.wait():
             errors.seek(0)
             message = errors.read().decode(errors="replace").strip()
             logger.error("The package's process ended with %s:\n%s", program.returncode, message)

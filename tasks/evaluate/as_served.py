@@ -40,7 +40,7 @@ def classify(
     images = image_table.read_split(validated, SPLIT)
     labels = [*package.classes_of(folder)]
     with console.counted(name, len(images)) as show:
-        answered = ask(folder, files, places_of(images), workspace.scratch, show)
+        answered = ask(folder, files, places_of(images), workspace.scratch, show, keep=True)
         answers = _checked(images, answered, labels)
         predictions.write(images, answers, labels, workspace.folder / FILE)
 

@@ -24,6 +24,7 @@ from retrain.step import Facts, Step, Workspace, current_run, step
 from retrain.store import Artifact, Store
 from retrain.verify import Verifier
 from retrain.workload import Gate
+from tasks.compute.asked import end_waiting
 from tasks.data import image_table, package as packaged
 from tasks.data.champion import Registered, Scored, TestSplit
 from tasks.data.metrics import summarise
@@ -128,7 +129,10 @@ def score_ahead(pulled: Artifact, validated: Artifact, training: str) -> None:
     run = current_run()
     champion = versions.champion(run.project, run.workload.name)
     if champion and champion.train_key != training:
-        score_opponents(pulled, validated, None)
+        try:
+            score_opponents(pulled, validated, None)
+        finally:
+            end_waiting()
 
 
 def score_opponents(
