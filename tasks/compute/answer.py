@@ -40,8 +40,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tasks.data.reading import ImageFiles
 
 PROJECT = Path(__file__).absolute().parents[2]
@@ -56,13 +54,24 @@ PART = 32 * MAX_ROWS
 Image = tuple[bytes, str | None]
 Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one with the answers
 # What a package may say of an image: the label, the probability of each class, whether it accepts
-# the label, and the features; or why it refuses the image.
-ANSWER = ["label", "probabilities", "accepted", "features", "error"]
+# the label, and the features; or why it refuses the image. And what the image is.
+ANSWER = pa.schema(
+    {
+        "label": pa.string(),
+        "probabilities": pa.list_(pa.float32()),
+        "accepted": pa.bool_(),
+        "error": pa.string(),
+        "features": pa.list_(pa.float32()),
+        "sha256": pa.string(),
+    }
+)
 
 
 def main() -> None:
     """Answers each question of the input."""
-    _import_libraries()
+    import mlflow.pyfunc  # noqa: F401
+    import transformers.models.vit.modeling_vit  # noqa: F401
+
     written = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # for a library that prints
     for line in sys.stdin:
@@ -158,9 +167,8 @@ def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
     import torch
 
     models = []
-    uses: list[Any]
-    uses = [partial(torch.cuda.device, gpu) for gpu in range(torch.cuda.device_count())]
-    for use in uses or [nullcontext]:
+    gpus: list[Any] = [partial(torch.cuda.device, gpu) for gpu in range(torch.cuda.device_count())]
+    for use in gpus or [nullcontext]:
         with use():
             # MLflow would search the installed libraries for half a second, to warn of others.
             model = mlflow.pyfunc.load_model(str(package), suppress_warnings=True)
@@ -170,7 +178,7 @@ def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
             assert Path(str(module.__file__)).is_relative_to(package), (
                 f"{name} is not the package's"
             )
-    return models if uses else models * threads
+    return models if gpus else models * threads
 
 
 def batches(
@@ -223,8 +231,8 @@ def _answer(
     file.with_suffix(".partial").rename(file)
 
 
-def answers_of(predict: Predict, images: Sequence[bytes]) -> "pd.DataFrame":
-    """The `ANSWER` for each image; what a package does not say is missing.
+def answers_of(predict: Predict, images: Sequence[bytes]) -> list[dict[str, Any]]:
+    """What a package says of each image, by the names in `ANSWER`, or the `error`.
 
     A package refuses a whole table if one image in it is bad. So the table is halved until the bad
     image is alone. Each good image goes through the network once, with as many others as possible.
@@ -233,38 +241,35 @@ def answers_of(predict: Predict, images: Sequence[bytes]) -> "pd.DataFrame":
     from mlflow.exceptions import MlflowException
 
     try:
-        answers: pd.DataFrame = predict(pd.DataFrame({"image": images}))
-        return answers.reindex(columns=ANSWER).astype(object)
+        answers: list[dict[str, Any]] = predict(pd.DataFrame({"image": images})).to_dict("records")
+        return answers
     except MlflowException as error:
         if error.error_code != "INVALID_PARAMETER_VALUE":
             raise
         if len(images) == 1:
             why = " ".join(str(error).split()).removeprefix("row 0: ")
-            return pd.DataFrame({"error": [why]}).reindex(columns=ANSWER).astype(object)
+            return [{"error": why}]
         half = len(images) // 2
-        return pd.concat([answers_of(predict, images[:half]), answers_of(predict, images[half:])])
+        return answers_of(predict, images[:half]) + answers_of(predict, images[half:])
 
 
 def _as_table(
-    images: Sequence[Image], answers: "pd.DataFrame", wanted: Sequence[bool], classes: list[str]
+    images: Sequence[Image],
+    answers: Sequence[dict[str, Any]],
+    wanted: Sequence[bool],
+    classes: list[str],
 ) -> pa.Table:
     """The answers for some images as `asked.ask` gives them."""
-    answers = answers.where(answers.notna(), None)
-    errors = [ours or theirs for (_, ours), theirs in zip(images, answers["error"], strict=True)]
-    digests = [None if error else hashlib.sha256(data).hexdigest() for data, error in images]
-    rows = [row and [row[name] for name in classes] for row in answers["probabilities"]]
-    kept = [row if want else None for row, want in zip(answers["features"], wanted, strict=True)]
-    floats = pa.list_(pa.float32())
-    return pa.table(
-        {
-            "label": pa.array([*answers["label"]], pa.string()),
-            "probabilities": pa.array(rows, floats),
-            "accepted": pa.array([*answers["accepted"]], pa.bool_()),
-            "error": pa.array(errors, pa.string()),
-            "features": pa.array(kept, floats),
-            "sha256": pa.array(digests, pa.string()),
-        }
-    )
+    for (data, unreadable), answer, is_wanted in zip(images, answers, wanted, strict=True):
+        if "probabilities" in answer:
+            answer["probabilities"] = [answer["probabilities"][name] for name in classes]
+        if not is_wanted:
+            answer["features"] = None
+        if unreadable:
+            answer["error"] = unreadable
+        else:
+            answer["sha256"] = hashlib.sha256(data).hexdigest()
+    return pa.Table.from_pylist(answers, ANSWER)
 
 
 def time_calls(
@@ -318,11 +323,6 @@ def _end_with_the_asker() -> None:
     """Ends this process when the one that has started it is gone, which closes the pipe."""
     os.read(0, 1)
     os._exit(1)
-
-
-def _import_libraries() -> None:
-    import mlflow.pyfunc  # noqa: F401
-    import transformers.models.vit.modeling_vit  # noqa: F401
 
 
 if __name__ == "__main__":

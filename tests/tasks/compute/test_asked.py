@@ -71,6 +71,7 @@ def test_a_call_that_was_ended_goes_on_and_the_answers_are_the_same(
     assert again["sha256"].to_pylist() == once["sha256"].to_pylist()
     assert np.abs(rows_of(again, "probabilities") - rows_of(once, "probabilities")).max() < 1e-6
     monkeypatch.setattr(asked, "PROGRAM", tmp_path / "gone.py")
+    asked.end_waiting()
     with pytest.raises(ValueError, match="No such file"):
         [*ask(package, files, places, tmp_path / "new")]
 
@@ -102,15 +103,9 @@ def changed(package, folder, name, before, after):
 def started(monkeypatch):
     """The programs that are started."""
     asked.end_waiting()
-    programs, start = [], asked._start
-
-    def counted():
-        programs.append(start())
-        return programs[-1]
-
-    monkeypatch.setattr(asked, "_start", counted)
-    yield programs
-    asked.end_waiting()
+    programs, start = [], asked._Program
+    monkeypatch.setattr(asked, "_Program", lambda: programs.append(start()) or programs[-1])
+    return programs
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a program answers once there")
@@ -124,15 +119,16 @@ def test_one_program_answers_for_packages_with_other_code(
     questions = ((package, pixels(ROWS)), (other, 255 - pixels(ROWS)), (package, pixels(ROWS)))
     for number, (each, seen) in enumerate(questions):
         folder = tmp_path / str(number)
-        answers = pa.concat_tables(ask(each, files, places, folder, keep=True))
+        answers = pa.concat_tables(ask(each, files, places, folder))
         expected = plain_probabilities(model, seen, ROWS)
         assert np.abs(rows_of(answers, "probabilities") - expected).max() < 1e-6
     assert len(started) == 1
     with pytest.raises(ValueError, match="Error: old"):
-        [*ask(broken, files, places, tmp_path / "3", keep=True)]
+        [*ask(broken, files, places, tmp_path / "3")]
     assert pa.concat_tables(ask(package, files, places, tmp_path / "4")) == answers
     assert len(started) == 2
-    assert [program.poll() is None for program, _ in started] == [False, False]
+    asked.end_waiting()
+    assert all(program.poll() is not None for program in started)
 
 
 @pytest.mark.slow

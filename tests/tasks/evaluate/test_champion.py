@@ -257,8 +257,8 @@ def broken(written: Path, folder: Path) -> Path:
 def test_a_reference_that_does_not_answer_is_set_aside(
     project, trained, written, data, scores, tmp_path, caplog, monkeypatch
 ):
-    started, start = [], asked._start
-    monkeypatch.setattr(asked, "_start", lambda: started.append(start()) or started[-1])
+    started, start = [], asked._Program
+    monkeypatch.setattr(asked, "_Program", lambda: started.append(start()) or started[-1])
     asked.end_waiting()
     best = appoint(project, broken(written, tmp_path / "best"), trained)
     client = tracking.client(project)
@@ -269,7 +269,7 @@ def test_a_reference_that_does_not_answer_is_set_aside(
         followed(runner, score_ahead, *data, "training")
     if sys.platform != "darwin":
         assert len(started) == 1  # for both
-    assert all(program.poll() is not None for program, _ in started)  # before a long training
+    assert all(program.poll() is not None for program in started)  # before a long training
     assert "too old" in caplog.text
     assert "That is the reference, the best version so far. It is set aside" in caplog.text
     entry = decisions.read(project, "toy").entries[-1]
