@@ -66,9 +66,8 @@ EDITS = {
     "tasks/pull/dvc_source.py": ["pull"],
     "tasks/pull/file_sources.py": ["pull"],
     "tasks/train/loops/function.py": [],
-    "tasks/train/dataloader_ingest.py": [],
-    "tasks/train/stream_ingest.py": [],
-    "tasks/data/source_images.py": [],
+    "tasks/train/datasets.py": ["train"],
+    "tasks/train/stream.py": [],
     "tasks/train/loops/mine.py": [],
     "tasks/train/loops/torch.py": ["train"],
     "tasks/train/progress.py": [],
@@ -198,7 +197,7 @@ def test_a_function_of_the_user_s_counts_with_its_network_and_their_libraries():
 def test_the_decoder_of_raw_images_counts_only_where_a_training_streams_them():
     pixels, source = (plans(ROOT, FACTS | {"storage": storage}) for storage in ("pixels", "source"))
     assert source["train"].code.keys() - pixels["train"].code.keys() >= {
-        *("models.image", "tasks.data.reading", "tasks.train.stream_ingest")
+        *("models.image", "tasks.data.reading", "tasks.train.stream")
     }
     assert "tasks.data.index" not in source["train"].code
     assert source["evaluate"] == pixels["evaluate"]
