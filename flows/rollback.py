@@ -3,7 +3,7 @@
 retrain rollback vit --reason "wrong labels in week 12" [--to VERSION]
 prefect deployment run rollback/vit --param reason="wrong labels in week 12" --watch
 
-The command calls `roll_back` without Prefect: going back is not to depend on a server.
+The commands call `decide` without Prefect: going back is not to depend on a server.
 """
 
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from retrain.flow import flow
 from retrain.project import find_project
 from retrain.runs.records import Document
-from tasks.promote.personal import roll_back as roll_back
+from tasks.promote.personal import decide as decide
 
 
 @flow
@@ -29,5 +29,5 @@ def rollback(workload: str, reason: str, to: int | None = None) -> Document:
     Raises:
         ValueError: There is nothing to go back to, or the version cannot be served.
     """
-    result = roll_back(find_project(), workload, reason, to)
+    result = decide(find_project(), workload, "rolled back", reason, to)
     return asdict(result) | {"state": "Rolled back", "outcome": f"{result.outcome}."}

@@ -221,8 +221,7 @@ def _outputs_behind(project: Project, opponents: list[ModelVersion]) -> frozense
     digests: set[str] = set()
     for version in opponents:
         with suppress(ValueError):  # its lineage is gone or was changed, as `verify` says
-            if record := lineage.read(project, version):
-                digests |= {output.digest for output in record.steps}
+            digests |= {output.digest for output in lineage.read(project, version).steps}
     return frozenset(digests)
 
 

@@ -105,8 +105,8 @@ def _before(project: Project, document: Document, images: "pd.DataFrame") -> Bef
         return None
     version = versions.get(project, document["workload"], champion["version"])
     with suppress(ValueError):  # the record is gone or was changed, as `verify` says
-        record = version and lineage.read(project, version)
-        if record:
+        if version:
+            record = lineage.read(project, version)
             return _recorded(Store.of(project), record, f"version {champion['version']}")
     return None
 

@@ -13,8 +13,9 @@ from retrain.registry.ledger import Entry, Ledger
 from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.workload import Data, Gate
+from tasks.data import rules
 from tasks.gate import wording
-from tasks.promote.personal import review as review, standing
+from tasks.promote.personal import standing
 from tasks.pull.step import find_source
 
 
@@ -72,7 +73,9 @@ def comparison_of(considered: Mapping[str, Any], metric: str) -> dict[str, Any] 
     comparison = considered.get("comparisons", {}).get("champion")
     if not comparison or metric not in comparison["metrics"]:
         return None
-    return {"metric": metric, "images": comparison["images"], **comparison["metrics"][metric]}
+    found = comparison["metrics"][metric]
+    says = rules.difference(metric, found)
+    return {"metric": metric, "images": comparison["images"], **found, "says": says}
 
 
 def _data_version(project: Project, last_run: Mapping[str, Any] | None) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrain.cli.command import KEEPING, LOOKING, UNKNOWN, Answer, Clone, Version, app, in_words
+from retrain.cli.command import KEEPING, LOOKING, Answer, Clone, Version, app, in_words
 from retrain.messages import wrapped
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> A
     record = lineage.read(project, version)
     count = 0
     if images:
-        if record is None:
-            raise ValueError(f"The images of {version.title} were {UNKNOWN}.")
         count = lineage.write_images(project, record, Path.cwd() / images)
     ledger = decisions.read(project, version.name)
     entries = [entry for entry in ledger.entries if entry.version == version.version]
@@ -54,11 +52,10 @@ def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> A
     }
 
     def show() -> None:
-        fields = _of_version(version, entries) + _of_record(version, record)
+        fields = _of_version(version, entries) + _of_record(record)
         for name, value in [("predictions", origin), *fields] if origin else fields:
             print(wrapped(f"{name:<13}{in_words(value)}", " " * 13))
-        if record:
-            _show_steps(record)
+        _show_steps(record)
         if images:
             print(f"{count:,} images are listed in {images}.")
 
@@ -133,15 +130,8 @@ def _of_version(version: "ModelVersion", entries: "list[Entry]") -> list[tuple[s
     ]
 
 
-def _of_record(version: "ModelVersion", record: "Lineage | None") -> list[tuple[str, Any]]:
+def _of_record(record: "Lineage") -> list[tuple[str, Any]]:
     """What is recorded of how a version was made: a name and a value each."""
-    if record is None:
-        return [
-            *((name, None) for name in ("training", "images", "machine")),
-            ("data", {"version": version.data}),
-            ("code", {"commit": version.commit}),
-            ("MLflow run", version.run_id),
-        ]
     provenance = record.trained.provenance
     return [
         ("training", _chosen(record.training, "start", "best_epoch", "numerics")),

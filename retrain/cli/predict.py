@@ -124,5 +124,5 @@ def card(model: Version, /, *, project: Clone) -> Answer:
     version = find_named(project, model)
     text = model_card.read(project, version)
     if text is None:
-        raise ValueError(f"{version.title} has no card: it is too old.")
+        raise ValueError(f"{version.title} has no card: the MLflow run of its training is gone.")
     return Answer({"card": text}, lambda: print(text, end=""))

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from time import strftime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -21,7 +21,7 @@ from retrain.messages import ago, local_time, with_local_times, wrapped
 from retrain.project import Project
 
 if TYPE_CHECKING:
-    from retrain.registry.ledger import Entry
+    from retrain.registry.ledger import Action, Entry
 
 Reason = Annotated[str, Parameter(help="Why, for the ledger.")]
 Waiting = Annotated[int | None, Parameter(help="Only if it is this version that waits.")]
@@ -134,7 +134,7 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
                 local_time(entry.time).rpartition(" ")[0],
                 _from_to(entry),
                 _decision(entry),
-                _difference(facts),
+                facts["comparison"] and facts["comparison"]["says"],
                 entry.who,
             )
             for entry, facts in zip(entries, document, strict=True)
@@ -143,7 +143,7 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
         if older := len(ledger.entries) - len(entries):
             print(f"{older} are older: retrain history {workload} --last 0")
         if any(facts["comparison"] for facts in document):
-            print("Difference to the champion then, with its interval; of accuracies in points.")
+            print("Difference to the champion then, with its interval.")
 
     return Answer(document, show)
 
@@ -152,16 +152,6 @@ def _decision(entry: "Entry") -> str:
     """What was decided, by which verdict and why."""
     verdict = "" if entry.verdict == entry.action else f": {entry.verdict}"
     return f"{entry.action}{verdict}" + (f" ({entry.reason})" if entry.reason else "")
-
-
-def _difference(facts: Mapping[str, Any]) -> str | None:
-    """The difference to the champion, of accuracies in points, and its interval."""
-    comparison = facts["comparison"]
-    if comparison is None:
-        return None
-    factor, form = (100, "+.1f") if comparison["metric"] == "accuracy" else (1, "+.4f")
-    numbers = [factor * comparison[name] for name in ("difference", "low", "high")]
-    return "{:{form}} ({:{form}} to {:{form}})".format(*numbers, form=form)
 
 
 def _from_to(entry: "Entry") -> str:
@@ -180,7 +170,7 @@ def approve(
 
     Example: `retrain approve vit --reason "checked by hand"`
     """
-    return _review("approve", project, workload, reason, version)
+    return _decided("promoted", project, workload, reason, version)
 
 
 @app.command(group=DECIDING)
@@ -189,20 +179,7 @@ def reject(workload: Name, /, *, reason: Reason, version: Waiting = None, projec
 
     Example: `retrain reject vit --reason "too few night images"`
     """
-    return _review("reject", project, workload, reason, version)
-
-
-def _review(
-    choice: Literal["approve", "reject"],
-    project: Project,
-    workload: str,
-    reason: str,
-    version: int | None,
-) -> Answer:
-    from flows.reports.overview import review
-
-    result = review(project, workload, choice, reason, version=version)
-    return Answer(result, lambda: print(f"{result.outcome}."))
+    return _decided("rejected", project, workload, reason, version)
 
 
 @app.command(group=DECIDING)
@@ -214,8 +191,14 @@ def rollback(workload: Name, /, *, reason: Reason, to: int | None = None, projec
     Args:
         to: Go back to this earlier champion.
     """
-    from flows.rollback import roll_back
+    return _decided("rolled back", project, workload, reason, to)
 
-    result = roll_back(project, workload, reason, to)
+
+def _decided(
+    action: "Action", project: Project, workload: str, reason: str, version: int | None
+) -> Answer:
+    from flows.rollback import decide
+
+    result = decide(project, workload, action, reason, version)
     sentences = [f"{text}." for text in (result.outcome, result.says) if text]
     return Answer(result, lambda: print(*sentences, sep="\n"))

@@ -219,7 +219,7 @@ def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -
                 client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict
             )
     done = client.get_registered_model(name).tags.get(ledger.DONE, "0")
-    if ledger.number_of(done) != model_ledger.done:
+    if int(done) != model_ledger.done:
         return
     appointed = [entry for entry in model_ledger.unfinished if entry.appoints]
     if appointed:

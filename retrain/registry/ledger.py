@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
@@ -106,9 +106,6 @@ class Entry(Outcome):
         )
 
 
-FIELDS = {field.name for field in fields(Entry)} - {"number"}
-
-
 @dataclass(frozen=True)
 class Ledger:
     """The ledger of a model, as it was read.
@@ -185,7 +182,7 @@ class Ledger:
         return self._replayed[0]
 
     @cached_property
-    def withdrawn(self) -> Mapping[int | str | None, Entry]:
+    def withdrawn(self) -> Mapping[int | str, Entry]:
         """The versions that a person took out of production or rejected, each with that entry.
 
         Their trainings are among them, by their digests: in another package, too, such a model is
@@ -195,9 +192,9 @@ class Ledger:
         return self._replayed[1]
 
     @cached_property
-    def _replayed(self) -> tuple[tuple[int, ...], dict[int | str | None, Entry]]:
+    def _replayed(self) -> tuple[tuple[int, ...], dict[int | str, Entry]]:
         line: list[int] = []
-        withdrawn: dict[int | str | None, Entry] = {}
+        withdrawn: dict[int | str, Entry] = {}
         training = {entry.version: entry.training for entry in self.entries if entry.training}
         for entry in self.entries:
             against: list[int] = []
@@ -209,11 +206,10 @@ class Ledger:
             elif entry.appoints and line[-1:] != [entry.version]:  # else it got its alias back
                 line.append(entry.version)
             for version in against:
-                withdrawn[version] = withdrawn[training.get(version)] = entry
+                withdrawn[version] = withdrawn[training[version]] = entry
             if entry.appoints or entry.action == "waiting":
                 withdrawn.pop(entry.version, None)
-                withdrawn.pop(training.get(entry.version), None)
-        withdrawn.pop(None, None)  # of entries of older versions of this project
+                withdrawn.pop(training[entry.version], None)
         return tuple(line), withdrawn
 
 
@@ -226,11 +222,8 @@ def read(model: Model) -> Ledger:
     entries = []
     for key in sorted(model.ledger):
         try:
-            values = json.loads(model.ledger[key])
-            # Entries of older versions of this project have signatures besides.
-            known = {name: values[name] for name in FIELDS & values.keys()}
-            entries.append(Entry(number=int(key), **known))
-        except (ValueError, TypeError, AttributeError) as error:
+            entries.append(Entry(number=int(key), **json.loads(model.ledger[key])))
+        except (ValueError, TypeError) as error:
             raise ValueError(
                 f"The ledger of {model.name}: entry {key} was changed, so that it cannot be read. "
                 "Nothing is decided until that is mended."
@@ -238,7 +231,7 @@ def read(model: Model) -> Ledger:
     return Ledger(
         name=model.name,
         entries=tuple(entries),
-        done=number_of(model.tags.get(DONE, "0")),
+        done=int(model.tags.get(DONE, "0")),
         run=model.tags.get(LEDGER_RUN),
         aliases=model.aliases,
     )
@@ -267,11 +260,6 @@ def text_of(decision: Decision, name: str) -> str:
 def key_of(number: int) -> str:
     """The name of an entry as a parameter of the ledger's run."""
     return f"{number:06d}"
-
-
-def number_of(done: str) -> int:
-    """The number in the tag `DONE`; older versions of this project wrote a digest behind it."""
-    return int(done.partition(" ")[0])
 
 
 def digest_of_document(document: Mapping[str, Any] | None) -> str | None:

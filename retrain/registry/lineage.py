@@ -128,14 +128,12 @@ def write(project: Project, lineage: Lineage) -> str:
     return digest
 
 
-def read(project: Project, version: ModelVersion) -> Lineage | None:
-    """The record of a version; None for an old version, which has none.
+def read(project: Project, version: ModelVersion) -> Lineage:
+    """The record of a version.
 
     Raises:
         ValueError: The record is gone, or was changed.
     """
-    if version.lineage is None:
-        return None
     path = f"{FOLDER}/{version.lineage}.json"
     content = tracking.read_artifact(project, version.run_id, path)
     if content is None or hashlib.sha256(content).hexdigest() != version.lineage:

@@ -7,20 +7,14 @@ from tempfile import TemporaryDirectory
 from retrain import atomic, tracking
 from retrain.digests import sha256_of
 from retrain.project import Project
-from retrain.registry.versions import PACKAGES, ModelVersion
+from retrain.registry.versions import ModelVersion
 
 MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
 WEIGHTS = "model.safetensors"
 EXAMPLES = "examples"  # the folder of the run's artifacts with what each package has to answer
 REMEDY = (
-    "If it is the champion, the run of its training uploads it again: retrain train {name} --run. "
-    "Else, or if there is no such run, take another version: retrain rollback {name} --reason WHY"
+    "Restore its files from a backup, or take another version: retrain rollback {name} --reason WHY"
 )
-
-
-def places(version: ModelVersion) -> tuple[str, str]:
-    """The paths of a version's package and of its example, among the artifacts of its run."""
-    return f"{PACKAGES}/{version.package_digest}", f"{EXAMPLES}/{version.package_digest}.parquet"
 
 
 def download(project: Project, version: ModelVersion) -> Path:

@@ -105,9 +105,9 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
     """
     began = time.monotonic()
     record = lineage.read(project, version)
-    if record is None or record.parameters is None or record.commit is None:
+    if record.parameters is None or record.commit is None:
         raise UsageError(
-            f"{version.title} cannot be reproduced: it was registered without its lineage, or "
+            f"{version.title} cannot be reproduced: its parameters were not recorded, or it was "
             "trained outside git."
         )
     differs = [*_surroundings(record)]

@@ -253,7 +253,8 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
             `packages.MODEL`.
     """
     client = tracking.client(project)
-    place = upload(project, candidate, package)
+    place = f"{PACKAGES}/{candidate.package_digest}"
+    client.log_artifacts(candidate.run_id, str(package), place)
     snapshot.find_or_create(client, project, candidate.name)
     tags = {
         f"retrain.{name}": value if isinstance(value, str) else compact(value)
@@ -270,13 +271,6 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
     registered = get(project, candidate.name, int(created.version))
     assert registered is not None
     return registered
-
-
-def upload(project: Project, candidate: Candidate, package: Path) -> str:
-    """Uploads the package of a model; returns its path among the artifacts of its run."""
-    place = f"{PACKAGES}/{candidate.package_digest}"
-    tracking.client(project).log_artifacts(candidate.run_id, str(package), place)
-    return place
 
 
 def mark_broken(project: Project, version: ModelVersion, why: str) -> None:

@@ -1,10 +1,10 @@
 """Compares the challenger with the champion and with the reference, on the same test images."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from retrain.step import REPORT, Facts, Step, Workspace, current_run, digest_of, step
 from retrain.store import Artifact
@@ -13,9 +13,9 @@ from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Scored
 from tasks.data.metrics import split_name
 from tasks.data.predictions import LEARNT, learnt_images
-from tasks.data.slices import Slice, contains, metric_of, named, parse
+from tasks.data.slices import contains, metric_of, named, parse
 from tasks.gate import paired
-from tasks.gate.pairs import Comparable, Pairs, pair
+from tasks.gate.pairs import Pairs, pair
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def compare(
     An image that one of the two, or a model that it started from, was trained on is no test.
 
     Returns:
-        `images`, how many were compared; `learnt` and `other_classes`, how many were left out, and
-        `absent`, as in `Comparable`; `new_classes`, those of the challenger that the opponent does
+        `images`, how many were compared; `learnt`, `other_classes` and
+        `absent`, as in `pair`; `new_classes`, those of the challenger that the opponent does
         not know; `recorded`, whether it is known what the opponent was trained on; `level`, the
         probability of an error; and `metrics`, for each metric in `gate.metric` and `gate.no_worse`
         the values of both models and what `paired.compare` gives. Without images to compare,
@@ -78,17 +78,14 @@ def compare(
     """
     challenger, opponent = predictions.read(scores.folder), predictions.read(opponent_scores.folder)
     # The challenger has learnt a test image only if the model that it started from did.
-    files = [terms.learnt, scores.folder / REPORT / LEARNT]
-    learnt = [np.load(file, allow_pickle=False) for file in files if file and file.exists()]
-    comparable = pair(challenger, opponent, np.concatenate(learnt) if learnt else None)
-    enough = comparable.pairs.rows >= rules.min_compared
-    names = dict.fromkeys((rules.metric, *rules.no_worse)) if enough else ()
-    by_name = {name: _by_name(rules, name, scores, comparable) for name in names}
-    return {
-        "images": comparable.pairs.rows,
-        "learnt": comparable.learnt,
-        "other_classes": comparable.other_classes,
-        "absent": list(comparable.absent),
+    learnt = [np.zeros(0, np.uint64)]
+    for file in (terms.learnt, scores.folder / REPORT / LEARNT):
+        if file and file.exists():
+            learnt.append(np.load(file, allow_pickle=False))
+    pairs, used, counts = pair(challenger, opponent, np.concatenate(learnt))
+    names = (rules.metric, *rules.no_worse) if pairs.rows >= rules.min_compared else ()
+    by_name = {name: _compared(rules, name, scores, pairs, used) for name in names}
+    return counts | {
         "new_classes": [name for name in challenger.known if name not in opponent.known],
         "recorded": terms.learnt is not None,
         "level": rules.level,
@@ -97,28 +94,23 @@ def compare(
     }
 
 
-def _by_name(rules: Gate, name: str, scores: Artifact, comparable: Comparable) -> dict[str, Facts]:
-    """Compares by one metric, or in each of several slices; empty if there are too few images."""
-    pairs = comparable.pairs
-    if parsed := parse(name):
-        return _by_slice(rules, named(scores.facts["slices"], *parsed), scores, comparable)
-    _, label = split_name(name)
-    images = pairs.rows if label is None else pairs.of_class(label).rows
-    return {name: _by(pairs, name, rules)} if images >= rules.min_compared else {}
-
-
-def _by_slice(
-    rules: Gate, parts: Sequence[Slice], scores: Artifact, comparable: Comparable
+def _compared(
+    rules: Gate, name: str, scores: Artifact, pairs: Pairs, used: NDArray[np.bool_]
 ) -> dict[str, Facts]:
-    """The accuracies in the slices of one rule of `gate.no_worse`.
+    """Compares by one metric, or in each of several slices; empty if there are too few images.
 
-    That one of them is called worse by mistake has the probability of the level.
+    That one of the slices is called worse by mistake has the probability of the level.
     """
+    slices = parse(name)
+    if slices is None:
+        _, label = split_name(name)
+        images = pairs.rows if label is None else pairs.of_class(label).rows
+        return {name: _by(pairs, name, rules)} if images >= rules.min_compared else {}
     compared = {}
-    for part in parts:
-        inside = np.flatnonzero(contains(scores, part)[comparable.used])
-        if len(inside) >= rules.min_compared:
-            compared[metric_of(part)] = _by(comparable.pairs.take(inside), "accuracy", rules)
+    for part in named(scores.facts["slices"], *slices):
+        inside = pairs.take(np.flatnonzero(contains(scores, part)[used]))
+        if inside.rows >= rules.min_compared:
+            compared[metric_of(part)] = _by(inside, "accuracy", rules)
     worse = paired.holm({name: facts["p_worse"] for name, facts in compared.items()}, rules.level)
     for name, facts in compared.items():
         if facts["outcome"] == "worse" and name not in worse:

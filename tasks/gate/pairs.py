@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from retrain.step import Facts
 from tasks.data.metrics import METRICS, Predictions, Tally, split_name
 from tasks.data.predictions import NamedPredictions
 
@@ -55,71 +56,47 @@ class Pairs:
         )
         return int((challenger & ~opponent).sum()), int((opponent & ~challenger).sum())
 
-    def tally(self, answers: Predictions) -> Tally:
-        """The counts and metrics of the answers of one of the two models."""
-        return Tally(self.names, self.classes, answers)
-
     def score(self, answers: Predictions, metric: str) -> float:
         """A metric of one of the two models, also one of a class."""
         kind, label = split_name(metric)
-        tally = self.tally(answers)
+        tally = Tally(self.names, self.classes, answers)
         if label is None:
             return METRICS[kind](tally)
         return float(getattr(tally.of_classes, kind)[self.names.index(label)])
 
 
-@dataclass(frozen=True)
-class Comparable:
-    """The images on which two models can be compared, and why others were left out.
-
-    Attributes:
-        pairs: Their answers for the images that were not left out. Only the classes that these
-            images have count in averages.
-        absent: The classes that both models know and that these images lack.
-        learnt: How many images were left out because a model was trained or validated on them.
-        other_classes: How many were left out because one of the models does not know their class.
-        used: bool (images,), which of the images were not left out.
-    """
-
-    pairs: Pairs
-    absent: tuple[str, ...]
-    learnt: int
-    other_classes: int
-    used: NDArray[np.bool_]
-
-
 def pair(
-    challenger: NamedPredictions, opponent: NamedPredictions, learnt: NDArray[np.uint64] | None
-) -> Comparable:
+    challenger: NamedPredictions, opponent: NamedPredictions, learnt: NDArray[np.uint64]
+) -> tuple[Pairs, NDArray[np.bool_], Facts]:
     """Pairs the predictions of two models for the same images.
 
     Args:
         challenger: The predictions of the challenger.
         opponent: The predictions of the opponent.
         learnt: The images that are left out because a model was trained or validated on them, as
-            `image_id` gives them; None if they are not known.
+            `image_id` gives them.
+
+    Returns:
+        The answers for the images that were not left out, of which only the classes that these
+        images have count in averages; bool (images,), which those are; and `images`, how many;
+        `learnt`, how many were left out because a model was trained or validated on them;
+        `other_classes`, how many because one of the models does not know their class; and
+        `absent`, the classes that both know and that the images lack.
     """
     assert np.array_equal(challenger.images, opponent.images)
     shared = [name for name in challenger.known if name in opponent.known]
-    fresh = (
-        np.ones(len(challenger.images), bool)
-        if learnt is None
-        else ~np.isin(challenger.images, learnt)
-    )
+    fresh = ~np.isin(challenger.images, learnt)
     labels = challenger.rows["label"]
     of_shared = pc.is_in(labels, pa.array(shared, pa.string())).to_numpy()
     used = fresh & of_shared
     seen_classes = set(labels.filter(used).unique().to_pylist())
     present = [name for name in shared if name in seen_classes]
     names = tuple(dict.fromkeys((*present, *challenger.known, *opponent.known)))
-    return Comparable(
-        Pairs(
-            names,
-            len(present),
-            *(predictions.take(used).indexed(names) for predictions in (challenger, opponent)),
-        ),
-        tuple(name for name in shared if name not in seen_classes),
-        int((~fresh).sum()),
-        int((fresh & ~of_shared).sum()),
-        used,
-    )
+    answers = (predictions.take(used).indexed(names) for predictions in (challenger, opponent))
+    counts = {
+        "images": int(used.sum()),
+        "learnt": int((~fresh).sum()),
+        "other_classes": int((fresh & ~of_shared).sum()),
+        "absent": [name for name in shared if name not in seen_classes],
+    }
+    return Pairs(names, len(present), *answers), used, counts

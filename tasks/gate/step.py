@@ -16,20 +16,16 @@ from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.metrics import METRICS, SELECTIVE, split_name
-from tasks.data.slices import Slice, metric_of, named, parse
+from tasks.data.rules import Rule, rule_of
+from tasks.data.slices import metric_of, named, parse
 from tasks.gate.paired import COMPARABLE
-from tasks.gate.wording import about_classes, new_classes, sentences
+from tasks.gate.wording import never_predicted, sentences
 
 # The same network gives slightly different probabilities in batches of another size. A metric that
 # counts rows never changes by so little.
 ROUNDING = 1e-6
 
-# The rule in words, the value, the bound and whether it `passed`: None if too few images say so. Of
-# some that failed also `says`: all of that and what to do.
-Rule = dict[str, Any]
-
 ALREADY = "champion already"
-PER_CLASS = "per_class.json"  # of the evaluation
 PASSES = ("first", "repackaged", ALREADY)  # within the bounds, beside what `promotes` names
 
 
@@ -56,18 +52,19 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
-    table = json.loads((scores.folder / PER_CLASS).read_text(encoding="utf-8"))
+    table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
     champion = opponents.champion
     bounded = bounds(rules, scores, table, is_first=champion is None)
-    within = _all_passed(bounded)
-    against = _compared_opponents(opponents)
-    verdict, compared, becomes = _verdict(rules, scores, opponents)
-    passed = within and verdict in (*PASSES, *rules.promotes)
-    says = []
+    roles = {"champion": champion, "reference": opponents.reference}
+    against = {role: each for role, each in roles.items() if each and each.comparison}
+    verdict, compared, becomes = _verdict(rules, scores, opponents, against)
+    passed = _all_passed(bounded) and verdict in (*PASSES, *rules.promotes)
+    says: list[str] = []
     if verdict != ALREADY:
         for role, opponent in against.items():
             says += sentences(rules, role, opponent)
-        verdict = verdict if within else "below bounds"
+        verdict = verdict if _all_passed(bounded) else "below bounds"
+    new = champion.comparison["new_classes"] if champion and champion.comparison else ()
     return {
         "passed": passed,
         "verdict": verdict,
@@ -77,15 +74,24 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
             role: {"version": opponent.version, **(opponent.comparison or {})}
             for role, opponent in against.items()
         },
-        "says": says + about_classes(table, opponents),
+        "says": says + never_predicted(table),
         "test_images": scores.facts["test_images"],
         "reference": becomes,
-        "new_classes": new_classes(table, opponents),
-        "slices": [part | {"judged": is_judged(rules, part)} for part in scores.facts["slices"]],
+        "new_classes": [
+            {name: row[name] for name in ("label", "rows", "recall")}
+            for row in table
+            if row["label"] in new
+        ],
+        "slices": [
+            part | {"judged": part["images"] >= rules.min_compared}
+            for part in scores.facts["slices"]
+        ],
     }
 
 
-def _verdict(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, list[Rule], bool]:
+def _verdict(
+    rules: Gate, scores: Artifact, opponents: Opponents, against: Mapping[str, Opponent]
+) -> tuple[str, list[Rule], bool]:
     """The verdict within the bounds, its rules, and whether the model becomes the reference."""
     champion, reference = opponents.champion, opponents.reference
     if champion is None:
@@ -101,10 +107,8 @@ def _verdict(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, 
     # The reference need not be surpassed, whatever is configured: else nothing could be promoted
     # after a rollback.
     allowed = {"champion": rules.promotes, "reference": ("not worse", "better", *rules.promotes)}
-    against = _compared_opponents(opponents)
     verdict, comparison_rules = _compared(rules, scores, against, allowed)
-    becomes = _outcome(rules, scores, reference or champion) == "better"
-    return verdict, comparison_rules, becomes
+    return verdict, comparison_rules, _outcome(rules, scores, reference or champion) == "better"
 
 
 def _compared(
@@ -140,12 +144,6 @@ def _outcome(rules: Gate, scores: Artifact, opponent: Opponent) -> str:
         gain = -change if rules.metric in scores.facts["lower_is_better"] else change
         return "not worse" if gain >= -rules.margin - ROUNDING else "worse"
     return str(facts["outcome"])
-
-
-def _compared_opponents(opponents: Opponents) -> Mapping[str, Opponent]:
-    """The models that were compared image by image, by their role."""
-    roles = {"champion": opponents.champion, "reference": opponents.reference}
-    return {role: opponent for role, opponent in roles.items() if opponent and opponent.comparison}
 
 
 def _all_passed(rules: Sequence[Rule]) -> bool:
@@ -203,72 +201,42 @@ def bounds(
     bounded += [(name, "<=", bound) for name, bound in rules.max.items()]
     bound_rules = []
     for name, relation, bound in bounded:
-        judged, value, images = (
-            _of_slices(rules, named(scores.facts["slices"], *column))
-            if (column := parse(name))
-            else _of_metric(rules, scores, table, name)
-        )
+        judged, value, images = _measured(rules, scores, table, name)
         if is_first or images >= rules.min_compared:
-            bound_rules.append(_rule(judged, relation, value, bound))
+            bound_rules.append(rule_of(judged, relation, value, bound))
         else:
-            words = f"{bound:g}, not judged with {images} image{'' if images == 1 else 's'}"
-            bound_rules.append(_rule(name, relation, value, bound, words) | {"passed": None})
-    return bound_rules + _of_coverage(scores) + _of_package(rules, scores)
+            words = f", not judged with {images} image{'' if images == 1 else 's'}"
+            bound_rules.append(rule_of(name, relation, value, bound, words) | {"passed": None})
+    if (coverage := scores.facts["metrics"].get("coverage")) is not None:
+        bound_rules.append(rule_of("coverage", ">", coverage, 0.0))
+    if rules.max_package_mb is not None:
+        size = scores.facts["package_bytes"] / 1e6
+        bound_rules.append(rule_of("size of the package", "<=", size, rules.max_package_mb, " MB"))
+    return bound_rules
 
 
-def _of_metric(
+def _measured(
     rules: Gate, scores: Artifact, table: Sequence[Mapping[str, Any]], name: str
 ) -> tuple[str, float, int]:
-    """A metric, also one of a class: its name, its value and the number of its images."""
+    """A metric, also one of a class or of slices: its name, its value and how many images it has.
+
+    Of several slices or classes it is the worst of those with enough images.
+    """
+    if column := parse(name):
+        slices = named(scores.facts["slices"], *column)
+        judged = [part for part in slices if part["images"] >= rules.min_compared]
+        worst = min(judged or slices, key=lambda part: float(part["accuracy"]))
+        return metric_of(worst), worst["accuracy"], max(part["images"] for part in slices)
     kind, label = split_name(name)
     if label is None and kind != "worst_class_recall":
         return name, scores.facts["metrics"][name], scores.facts["metrics"]["rows"]
-    if label is not None:
-        rows = [row for row in table if row["label"] == label]
-        if not rows:
-            raise ValueError(f"gate: {name}: the test split has no class {label!r}.")
-        return name, float(rows[0][kind]), int(rows[0]["rows"])
-    judged = [row for row in table if row["rows"] >= rules.min_compared]
-    worst = min(judged or table, key=lambda row: float(row["recall"]))
-    return name, float(worst["recall"]), int(worst["rows"])
-
-
-def _of_slices(rules: Gate, slices: Sequence[Slice]) -> tuple[str, float, int]:
-    """The worst of some slices with enough images, and the images of the largest of them."""
-    judged = [part for part in slices if is_judged(rules, part)]
-    worst = min(judged or slices, key=lambda part: float(part["accuracy"]))
-    return metric_of(worst), worst["accuracy"], max(part["images"] for part in slices)
-
-
-def is_judged(rules: Gate, part: Slice) -> bool:
-    """Whether a slice has enough images."""
-    return int(part["images"]) >= rules.min_compared
-
-
-def _of_coverage(scores: Artifact) -> list[Rule]:
-    """The rule that a model accepts some answers; no rule if it does not say which it accepts."""
-    coverage = scores.facts["metrics"].get("coverage")
-    if coverage is None:
-        return []
-    rule = {"rule": "coverage > 0", "value": coverage, "bound": 0.0, "passed": coverage > 0}
-    if not rule["passed"]:
-        rule["says"] = "it accepts none of its answers for the test images"
-    return [rule]
-
-
-def _of_package(rules: Gate, scores: Artifact) -> list[Rule]:
-    """The rule that the package is no larger than its bound; no rule without a bound."""
-    bound = rules.max_package_mb
-    if bound is None:
-        return []
-    size = scores.facts["package_bytes"] / 1e6
-    rule = _rule("size of the package", "<=", size, bound, f"{bound:g} MB")
-    if not rule["passed"]:
-        rule["says"] = (
-            f"the package has {size:.4g} MB, more than gate.max_package_mb: {bound:g}; take a "
-            "smaller network, or raise the bound"
-        )
-    return [rule]
+    rows = [row for row in table if label in (None, row["label"])]
+    if not rows:
+        raise ValueError(f"gate: {name}: the test split has no class {label!r}.")
+    column_name = kind if label else "recall"
+    enough = [row for row in rows if row["rows"] >= rules.min_compared]
+    least = min(enough or rows, key=lambda row: float(row[column_name]))
+    return name, float(least[column_name]), int(least["rows"])
 
 
 def comparisons(
@@ -301,16 +269,6 @@ def comparisons(
             {"rule": words, "value": facts["challenger"], "bound": bound, "passed": passed}
         )
     return comparison_rules
-
-
-def _rule(name: str, relation: str, value: float, bound: float, words: str = "") -> Rule:
-    passed = value >= bound if relation == ">=" else value <= bound
-    return {
-        "rule": f"{name} {relation} {words or f'{bound:g}'}",
-        "value": value,
-        "bound": bound,
-        "passed": passed,
-    }
 
 
 gate.checks(check)

@@ -5,13 +5,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from retrain.errors import UsageError
 from retrain.project import Project
@@ -19,9 +19,11 @@ from retrain.registry import model_card, packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
 from tasks.data.metrics import acceptance
+from tasks.promote import huggingface, onnx_file
+from tasks.promote.card import rendered
 from tasks.promote.check import TOLERANCE, check_files, differences, example_for
 
-FORMATS = {"huggingface": "tasks.promote.huggingface", "onnx": "tasks.promote.onnx_file"}
+FORMATS = {"huggingface": huggingface, "onnx": onnx_file}
 README = "README.md"
 # An ONNX file takes the same pixels, so that its probabilities are those of the package, but for
 # rounding. Other libraries decode and scale images otherwise: a probability differed by 0.03 at
@@ -40,7 +42,7 @@ class Exported:
         folder: The folder that was written.
         compared: The number of test images on which its answers were compared.
         same: The number of these images that got the same label.
-        difference: The largest difference of a probability; None if nothing was compared.
+        difference: The largest difference of a probability.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Exported:
     folder: str
     compared: int
     same: int
-    difference: float | None
+    difference: float
 
     @property
     def outcome(self) -> str:
@@ -60,8 +62,6 @@ class Exported:
     @property
     def comparison(self) -> str:
         """How its answers compare with those of the package, in one sentence."""
-        if self.difference is None:
-            return "Its answers were not compared with those of the package."
         return (
             f"Of {self.compared:,} test images it gives {self.same:,} the label that the package "
             f"gives; their probabilities differ by {self.difference:.1g} at most."
@@ -84,9 +84,7 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"--to {folder} is there already: name a new or empty folder.")
-    module: Any = import_module(FORMATS[form])
-    if hasattr(module, "check"):
-        module.check()
+    module = FORMATS[form]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=".export-") as place:
         scratch, target = Path(place), Path(place, "export")
@@ -99,11 +97,11 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         with _importing_from(fetched / package.CODE):
             module.write(model, target, version.min_confidence)
         serving = json.loads((fetched / package.SERVING).read_text(encoding="utf-8"))
+        answers = module.answer(target, example["image"].to_pylist())
         tolerance = (TOLERANCE[serving["precision"]], 1.0) if form == "onnx" else RESIZED
-        exported = _compared(module, version, target, example, form, folder, *tolerance)
-        images = package.images_of(model)
-        card = model_card.read(project, version)
-        text = readme(version, card, module, images, serving["precision"], exported.comparison)
+        exported = _compared(version, form, folder, example, answers, *tolerance)
+        images, comparison = package.images_of(model), exported.comparison
+        text = readme(project, version, form, images, serving["precision"], comparison)
         (target / README).write_text(text, encoding="utf-8")
         target.replace(folder)
     return exported
@@ -120,12 +118,11 @@ def _importing_from(folder: Path) -> Iterator[None]:
 
 
 def _compared(
-    module: Any,
     version: ModelVersion,
-    target: Path,
-    example: pa.Table | None,
     form: str,
     folder: Path,
+    example: pa.Table,
+    answers: NDArray[np.float32],
     tolerance: float,
     share: float,
 ) -> Exported:
@@ -134,28 +131,24 @@ def _compared(
     Raises:
         ValueError: Too many answers differ.
     """
-    same, agreeing, compared, largest = 0, 0, 0, None
-    if example is not None and len(example):
-        answers = module.answer(target, example["image"].to_pylist())
-        if answers is not None:  # in the order of the labels
-            apart, agree = differences(example, answers, tolerance)
-            expected = np.array(example["probabilities"].to_pylist())
-            same = int((answers.argmax(axis=1) == expected.argmax(axis=1)).sum())
-            agreeing, compared, largest = int(agree.sum()), len(example), float(apart.max())
-    exported = Exported(version.name, version.version, form, str(folder), compared, same, largest)
-    if agreeing < share * compared:
+    apart, agree = differences(example, answers, tolerance)
+    expected = np.array(example["probabilities"].to_pylist())
+    same, largest = int((answers.argmax(axis=1) == expected.argmax(axis=1)).sum()), apart.max()
+    counts = (len(example), same, float(largest))
+    exported = Exported(version.name, version.version, form, str(folder), *counts)
+    if agree.mean() < share:
         raise ValueError(
-            f"{version.name} version {version.version} is not exported: what was written gives "
-            f"other answers. {exported.comparison} For {agreeing:,} they differ by {tolerance:g} "
-            f"at most, which {share:.0%} of the images have to."
+            f"{version.title} is not exported: what was written gives other answers. "
+            f"{exported.comparison} For {agree.sum():,} they differ by {tolerance:g} at most, "
+            f"which {share:.0%} of the images have to."
         )
     return exported
 
 
 def readme(
+    project: Project,
     version: ModelVersion,
-    card: str | None,
-    module: Any,
+    form: str,
     images: Mapping[str, Any],
     precision: str,
     comparison: str,
@@ -163,24 +156,21 @@ def readme(
     """The text of the README in the folder (Markdown).
 
     Args:
+        project: The clone with the card of the version.
         version: The version of the model.
-        card: The card of the version, if it has one.
-        module: The module of the format.
+        form: One of `FORMATS`.
         images: What images the model takes, as `images_of` gives it.
         precision: In which the package answers.
         comparison: The sentence about the answers.
     """
-    lines = []
-    if meta := getattr(module, "META", None):  # as model pages on the Hugging Face hub have it
-        lines += ["---", *(f"{name}: {value}" for name, value in meta.items()), "---", ""]
-    lines += [card or f"# {version.name}\n", "## How to use what is here", ""]
-    lines += [f"Version {version.version} of `{version.name}`, as its registry has it.", ""]
-    lines += [module.usage(images), "", comparison]
-    if version.min_confidence is not None:
-        lines += [
-            f"The package {acceptance(version.min_confidence)}: `min_confidence` in "
-            f"{module.METADATA}."
-        ]
-    if precision != "fp32":
-        lines += [f"The package answers in {precision}; what is here calculates in fp32."]
-    return "\n".join(lines) + "\n"
+    least = version.min_confidence
+    return rendered(
+        "readme",
+        version=version,
+        form=form,
+        card=model_card.read(project, version),
+        images=images,
+        precision=precision,
+        comparison=comparison,
+        accepts=None if least is None else acceptance(least),
+    )

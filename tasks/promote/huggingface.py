@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
-from models import fine_tuned
-from models.architecture import classifiers
+from models import pretrained
 from models.image import RESAMPLING
 from retrain.atomic import write_json
 from tasks.data.package import images_of
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PROCESSOR = "preprocessor_config.json"
-METADATA = "`config.json`"  # where the threshold is
-# As a model's page on the Hugging Face hub has it, above its README.
-META = {"library_name": "transformers", "pipeline_tag": "image-classification"}
 
 
 def write(model: Path, folder: Path, min_confidence: float | None = None) -> None:
@@ -37,11 +33,13 @@ def write(model: Path, folder: Path, min_confidence: float | None = None) -> Non
     Raises:
         ValueError: The network is none of `transformers`.
     """
+    from transformers import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
+
     loaded = models.load(model)
     network: Any = loaded.module.classifier
     config: Any = getattr(network, "config", None)
-    supported = classifiers(config.to_dict()) if hasattr(config, "to_dict") else {}
-    if supported.get(type(network).__name__) is not type(network):
+    supported = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING.get(type(config), ())
+    if type(network) not in (supported if isinstance(supported, tuple) else (supported,)):
         family = json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"]
         raise ValueError(
             f"A network of the family {family} is no image classifier of transformers, which "
@@ -52,8 +50,8 @@ def write(model: Path, folder: Path, min_confidence: float | None = None) -> Non
     if min_confidence is not None:
         config.min_confidence = min_confidence
     config.label2id = {label: index for index, label in enumerate(loaded.labels)}
-    with fine_tuned.quiet():
-        network.save_pretrained(folder)
+    pretrained.quiet()
+    network.save_pretrained(folder)
     write_json(folder / PROCESSOR, processor(images_of(model)))
 
 
@@ -89,7 +87,7 @@ def processor(images: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32]":
-    """Classifies encoded images with the folder, as `usage` shows it.
+    """Classifies encoded images with the folder, as its README shows it.
 
     Returns:
         float32 (images, classes).
@@ -98,9 +96,9 @@ def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32]":
     from PIL import Image, ImageOps
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-    with fine_tuned.quiet():
-        prepare = AutoImageProcessor.from_pretrained(folder, backend="pil")
-        network = AutoModelForImageClassification.from_pretrained(folder)
+    pretrained.quiet()
+    prepare = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    network = AutoModelForImageClassification.from_pretrained(folder)
     grey = len(prepare.image_mean) == 1
     answers = []
     for data in images:
@@ -111,27 +109,3 @@ def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32]":
             answers.append(logits.softmax(-1)[0])
     probabilities: NDArray[np.float32] = torch.stack(answers).numpy()
     return probabilities
-
-
-def usage(images: Mapping[str, Any]) -> str:
-    """How the folder is used (Markdown); `images` as `images_of` gives it."""
-    grey = '.convert("L")' if images["channels"] == 1 else ""
-    size = images["size"]
-    cut = "those that are cut to a square, and " if images["resize"] == "crop" else ""
-    return f"""\
-```python
-from PIL import Image, ImageOps
-from transformers import AutoImageProcessor, AutoModelForImageClassification
-
-processor = AutoImageProcessor.from_pretrained(".", backend="pil")
-model = AutoModelForImageClassification.from_pretrained(".")
-image = ImageOps.exif_transpose(Image.open("photo.jpg")){grey}
-logits = model(**processor(image, return_tensors="pt")).logits
-logits = logits / model.config.calibration_temperature
-print(model.config.id2label[int(logits.argmax())], float(logits.softmax(-1).max()))
-```
-
-The pixels are those of the training with `backend="pil"`; another backend scales images slightly
-differently. A few images differ a little all the same: {cut}JPEGs whose shorter side has
-{4 * size:,} pixels or more, which the training had reduced by their decoder
-(`image.draft("RGB", ({2 * size}, {2 * size}))` on the opened file does nearly that)."""

@@ -7,19 +7,15 @@ would. Each call classifies one encoded image, as a request would, on one thread
 from collections.abc import Mapping
 from typing import Any
 
-from retrain.registry.versions import Latency, milliseconds
-from retrain.workload import Gate
+from retrain.registry.versions import Latency
+from tasks.data.rules import Rule, rule_of
 
 BOUND = "gate.max_latency_ms"
 WARM_UP = 3  # calls; the first for one image is slower
 # 95 % of 20 calls leave one out, so that one disturbance decides nothing. A small network has made
 # 50 in a fraction of the time; a large one stops after the fewest.
 FEWEST, MOST, SECONDS = 20, 50, 1.0
-
-
-def calls() -> tuple[int, int, int, float]:
-    """What decides how often a single image is timed, for `tasks.compute.asked.ask`."""
-    return WARM_UP, FEWEST, MOST, SECONDS
+CALLS = (WARM_UP, FEWEST, MOST, SECONDS)  # for `tasks.compute.asked.ask`
 
 
 def summarise(timed: Mapping[str, Any]) -> Latency:
@@ -37,35 +33,14 @@ def summarise(timed: Mapping[str, Any]) -> Latency:
     )
 
 
-def rules_of(rules: Gate, latency: Latency | None) -> list[Mapping[str, Any]]:
+def rules_of(bound: float | None, latency: Latency | None) -> list[Rule]:
     """The rule about the latency, as the gate's other rules; none without a bound or a measure."""
-    bound = rules.max_latency_ms
     if bound is None or latency is None:
         return []
-    rule: dict[str, Any] = {
-        "rule": f"p95 of a single image <= {bound:g} ms",
-        "value": latency.p95,
-        "bound": bound,
-        "passed": latency.p95 <= bound,
-        "of": BOUND,
-    }
-    if not rule["passed"]:
-        rule["says"] = (
-            f"{exceeds(latency, bound)}; take a smaller network or smaller images, or raise the "
-            "bound; --promote measures again"
-        )
-    return [rule]
+    return [rule_of("p95 of a single image", "<=", latency.p95, bound, " ms") | {"of": BOUND}]
 
 
 def bound_of(document: Mapping[str, Any]) -> float | None:
     """The bound that a decision was made by; None if there was none."""
     rules = document.get("rules", ())
     return next((rule["bound"] for rule in rules if rule.get("of") == BOUND), None)
-
-
-def exceeds(latency: Latency, bound: float) -> str:
-    """Says that a version is slower than a bound allows."""
-    took = milliseconds(latency.p95)
-    return (
-        f"a single image takes {took} (p95 of {latency.calls} calls), more than {BOUND}: {bound:g}"
-    )

@@ -7,10 +7,10 @@ known. ONNX comes with the optional dependencies `retrain[onnx]`.
 import json
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import models
 from models.image import to_arrays
@@ -23,22 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FILE = "model.onnx"
-METADATA = f"the metadata of `{FILE}`"  # where the threshold is
-NEEDED = ("onnx", "onnxscript")
+NEEDED = ("onnx", "onnxruntime", "onnxscript")
 LARGEST = 1_900_000_000  # bytes of weights in the file itself: protobuf ends at 2 GiB
-
-
-def check() -> None:
-    """Refuses to begin without the libraries.
-
-    Raises:
-        UsageError: One is missing.
-    """
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise UsageError(
-            f"--format onnx needs {' and '.join(missing)}: .venv/bin/pip install -e '.[onnx]'"
-        )
 
 
 def write(model: Path, folder: Path, min_confidence: float | None = None) -> None:
@@ -50,8 +36,13 @@ def write(model: Path, folder: Path, min_confidence: float | None = None) -> Non
         min_confidence: The least confidence of an answer that is accepted; None without one.
 
     Raises:
+        UsageError: A library is missing.
         ValueError: The exporter of PyTorch cannot write this network.
     """
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise UsageError(
+            f"--format onnx needs {' and '.join(missing)}: .venv/bin/pip install -e '.[onnx]'"
+        )
     import torch
 
     from models.network import Probabilities
@@ -66,42 +57,32 @@ def write(model: Path, folder: Path, min_confidence: float | None = None) -> Non
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.onnx.export(
+            program = torch.onnx.export(
                 network,
                 (example,),
-                folder / FILE,
                 input_names=["images"],
                 output_names=["probabilities"],
                 dynamic_shapes=({0: torch.export.Dim("images")},),
-                external_data=(model / models.WEIGHTS).stat().st_size > LARGEST,
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"PyTorch cannot write this network as ONNX: {first}") from error
+    assert program is not None
     if min_confidence is not None:
-        _describe(folder / FILE, {"min_confidence": f"{min_confidence:g}"})
+        program.model.metadata_props["min_confidence"] = f"{min_confidence:g}"
+    is_large = (model / models.WEIGHTS).stat().st_size > LARGEST
+    program.save(folder / FILE, external_data=is_large)
     write_json(folder / models.LABELS, list(loaded.labels))
     write_json(folder / models.IMAGES, images_of(model))
 
 
-def _describe(file: Path, values: dict[str, str]) -> None:
-    """Adds metadata to an ONNX file."""
-    import onnx
-
-    described = onnx.load(file, load_external_data=False)
-    onnx.helper.set_model_props(described, values)
-    onnx.save(described, file)
-
-
-def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32] | None":
-    """Classifies encoded images with the file; None if onnxruntime is not installed.
+def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32]":
+    """Classifies encoded images with the file.
 
     Returns:
         float32 (images, classes).
     """
-    if find_spec("onnxruntime") is None:
-        return None
     import onnxruntime
 
     described = json.loads((folder / models.IMAGES).read_text(encoding="utf-8"))
@@ -110,33 +91,3 @@ def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32] | None
     probabilities: NDArray[np.float32]
     [probabilities] = session.run(None, {"images": to_arrays(images, **form)})
     return probabilities
-
-
-def usage(images: Mapping[str, Any]) -> str:
-    """How the file is used (Markdown); `images` as `images_of` gives it."""
-    size, channels = images["size"], images["channels"]
-    mode = "L" if channels == 1 else "RGB"
-    cut, box = "", ""
-    if images["resize"] == "crop":
-        box = ", box=(left, top, left + side, top + side)"
-        cut = (
-            "side = min(image.size)\n"
-            "left, top = (image.width - side) // 2, (image.height - side) // 2\n"
-        )
-    return f"""\
-`{FILE}` takes `images`, uint8 (N, {size}, {size}, {channels}), normalises their pixels, and gives
-`probabilities`, float32 (N, classes), in the order of `{models.LABELS}`.
-
-```python
-import json
-import numpy as np
-import onnxruntime
-from PIL import Image, ImageOps
-
-session = onnxruntime.InferenceSession("{FILE}")
-image = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("{mode}")
-{cut}image = image.resize(({size}, {size}), Image.Resampling.{images["resampling"].upper()}{box})
-pixels = np.asarray(image).reshape(1, {size}, {size}, {channels})
-[probabilities] = session.run(None, {{"images": pixels}})
-print(json.load(open("{models.LABELS}"))[int(probabilities[0].argmax())])
-```"""

@@ -6,11 +6,12 @@ the run was to promote the model or only to compare it; and `how` the latter is 
 not by `--promote`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from retrain.registry.model_card import VERDICTS
 from retrain.registry.versions import Latency
+from tasks.data.rules import difference, failures
 
 MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "cannot tell"}
 
@@ -36,58 +37,7 @@ def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def precision(training: Mapping[str, Any]) -> str:
     """The precision of a training, by its facts; a user's own function was told it."""
     told = training["numerics"].get("told_precision")
-    return f"told {told}" if told else str(training["numerics"]["precision"])
-
-
-def _passed(document: Mapping[str, Any]) -> bool:
-    """Whether a model may be promoted, if nobody is against it."""
-    latency_rules = document["model"].get("rules", ())
-    return bool(document["decision"]["passed"]) and not _failed(latency_rules)
-
-
-def _failed(judged: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rules that failed; one that too few images were there for is none of them."""
-    return [rule for rule in judged if rule["passed"] is False]
-
-
-def verdict(document: Mapping[str, Any]) -> Verdict:
-    """The decision, and the classes that the champion lacks."""
-    state, sentence = _verdict(document)
-    new = document["decision"].get("new_classes", ())  # not in the records of older versions
-    classes = ", ".join(
-        f"{row['label']} ({row['rows']} test images, recall {row['recall']:.2f})" for row in new
-    )
-    return Verdict(state, sentence + (f" New classes: {classes}." if new else ""))
-
-
-def _verdict(document: Mapping[str, Any]) -> tuple[str, str]:
-    decision, model, champion = document["decision"], document["model"], document["champion"]
-    name = f"{model['name']} version {model['version']}"
-    if decision["verdict"] == "champion already":
-        return "Unchanged", f"This model is already the champion, {name}."
-    if not document["promote"]:
-        return "Compared", f"{name} {_compared(document)}."
-    if why := model.get("withheld"):
-        return "Rejected", f"{name} is not promoted: {why}; it is promoted only with --promote."
-    if model.get("waiting"):
-        how = how_to_review(model["name"])
-        return "Waiting", f"{name} passes the gate and waits for approval: {how}."
-    if not _passed(document):
-        return "Rejected", f"{name} is rejected: {_why_rejected(document)}."
-    if champion is None:
-        return "Promoted", f"{name} is the first champion."
-    instead = f"in place of version {champion['version']}"
-    return "Promoted", f"{name} is the new champion, {instead}: {_why_promoted(decision)}."
-
-
-def _why_promoted(decision: Mapping[str, Any]) -> str:
-    """The verdict of the gate, and the difference that it rests on."""
-    why: str = VERDICTS.get(decision["verdict"], decision["verdict"])
-    found = decision["comparisons"].get("champion", {}).get("metrics", {})
-    for metric, values in found.items():  # the first one decides
-        interval = f"between {values['low']:+.4f} and {values['high']:+.4f}"
-        return f"{why} ({metric} {values['difference']:+.4f}, {interval})"
-    return why
+    return f"{told} (as told)" if told else str(training["numerics"]["precision"])
 
 
 def how_to_review(name: str) -> str:
@@ -95,29 +45,57 @@ def how_to_review(name: str) -> str:
     return f"retrain approve {name} --reason WHY, or retrain reject {name} --reason WHY"
 
 
-def _compared(document: Mapping[str, Any]) -> str:
-    """Says what the gate would do with a model that the run did not promote."""
-    if not _passed(document):
-        return f"would be rejected: {_why_rejected(document)}"
-    champion = document["champion"]
-    new = f"new champion, in place of version {champion['version']}" if champion else None
-    how = document.get("how", "add --promote to promote it")
-    return f"would be the {new or 'first champion'}; {how}"
-
-
-def _why_rejected(document: Mapping[str, Any]) -> str:
-    """The rules that failed, and which version is champion."""
-    champion, verdict = document["champion"], document["decision"]["verdict"]
-    reasons = "; ".join(
-        rule.get("says") or f"{rule['rule']} fails with {rule['value']:.4f}"
-        for rule in _failed(rules(document))
+def verdict(document: Mapping[str, Any]) -> Verdict:
+    """The decision, and the classes that the champion lacks."""
+    decision, model, champion = document["decision"], document["model"], document["champion"]
+    name = f"{model['name']} version {model['version']}"
+    passed = decision["passed"] and not failures(model.get("rules", ()))
+    instead = f"new champion, in place of version {champion['version']}" if champion else ""
+    why = _why(document)
+    if decision["verdict"] == "champion already":
+        found = Verdict("Unchanged", f"This model is already the champion, {name}.")
+    elif not document["promote"]:
+        how = document.get("how", "add --promote to promote it")
+        would = f"the {instead or 'first champion'}; {how}" if passed else f"rejected: {why}"
+        found = Verdict("Compared", f"{name} would be {would}.")
+    elif withheld := model.get("withheld"):
+        found = Verdict(
+            "Rejected", f"{name} is not promoted: {withheld}; it is promoted only with --promote."
+        )
+    elif model.get("waiting"):
+        how = how_to_review(model["name"])
+        found = Verdict("Waiting", f"{name} passes the gate and waits for approval: {how}.")
+    elif not passed:
+        found = Verdict("Rejected", f"{name} is rejected: {why}.")
+    elif champion is None:
+        found = Verdict("Promoted", f"{name} is the first champion.")
+    else:
+        found = Verdict("Promoted", f"{name} is the {instead}: {why}.")
+    classes = ", ".join(
+        f"{row['label']} ({row['rows']} test images, recall {row['recall']:.2f})"
+        for row in decision["new_classes"]
     )
+    return (
+        found._replace(sentence=f"{found.sentence} New classes: {classes}.") if classes else found
+    )
+
+
+def _why(document: Mapping[str, Any]) -> str:
+    """The rules that failed and which version is champion; or what the verdict rests on."""
+    decision, champion = document["decision"], document["champion"]
+    clause: str = VERDICTS.get(decision["verdict"], decision["verdict"])
+    found = decision["comparisons"].get("champion", {}).get("metrics", {})
+    for metric in [*found][:1]:  # the first one decides
+        clause += f"; {metric} {difference(metric, found[metric])}"
+    failed = failures(rules(document))
+    if decision["passed"] and not failed:
+        return clause
     stays = (
         f"Version {champion['version']} stays the champion"
         if champion
         else "There is no champion yet"
     )
-    return f"{reasons or VERDICTS.get(verdict, verdict)}. {stays}"
+    return f"{failed or clause}. {stays}"
 
 
 def show(document: Mapping[str, Any]) -> None:
@@ -135,14 +113,13 @@ def show(document: Mapping[str, Any]) -> None:
             for metric, value in document["metrics"].items()
         ],
     )
-    # Not in the records of older versions, like the sentences below.
-    if slices := document["decision"].get("slices"):
+    if slices := document["decision"]["slices"]:
         console.say_table(
             ("slice", "images", "accuracy", "95 % interval"), [*map(slice_row, slices)]
         )
     for rule in rules(document):
         console.say(f"{MARKS[rule['passed']]}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
-    for sentence in document["decision"].get("says", ()):
+    for sentence in document["decision"]["says"]:
         console.say(escape(sentence))
     if measured := document["model"].get("latency"):
         console.say(escape(str(Latency(**measured))))

@@ -1,22 +1,19 @@
 """Carries out what a person decides about a model: an approval, a rejection or a rollback."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Action, Decision, Entry, Ledger
-from retrain.registry.versions import ModelVersion
+from retrain.registry.versions import CHAMPION, REFERENCE, Latency, ModelVersion
 from retrain.runs import records
+from tasks.data.rules import failures
+from tasks.promote import latency
 from tasks.promote.check import check_before_promotion, check_version
-from tasks.promote.latency import bound_of, exceeds
 from tasks.promote.outcome import how_to_review
-
-Choice = Literal["approve", "reject"]
-ACTIONS: dict[Choice, Action] = {"approve": "promoted", "reject": "rejected"}
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,8 @@ class PersonalDecision:
     action: Action
     version: int
     previous: int | None
-    reason: str
-    who: str
+    reason: str | None
+    who: str | None
     time: str
     run: str | None
     says: str | None = None
@@ -60,137 +57,140 @@ class PersonalDecision:
         return f"{title} is rejected {why}{stays}"
 
 
-def decided(name: str, entry: Entry, says: str | None = None) -> PersonalDecision:
-    """The decision of a person about a model, from its entry in the ledger."""
-    assert entry.reason and entry.who
-    return PersonalDecision(
-        name,
-        entry.action,
-        entry.version,
-        entry.previous,
-        entry.reason,
-        entry.who,
-        entry.time,
-        entry.run,
-        says,
-    )
-
-
-def review(
-    project: Project,
-    name: str,
-    choice: Choice,
-    reason: str,
-    *,
-    version: int | None = None,
+def decide(
+    project: Project, name: str, action: Action, reason: str, version: int | None = None
 ) -> PersonalDecision:
-    """Promotes the version that waits for approval, or rejects it.
+    """Promotes the version that waits for approval, or rejects it; or goes back to a champion.
 
-    Before it becomes champion, it is checked again that it can be served. After a kill, the same
-    call does the rest.
+    Before it becomes champion, a version is checked: its files, and what it answers when it is
+    loaded in a process of its own. After a kill, the same call does the rest.
 
     Args:
         project: The clone that the registry belongs to.
         name: The name of the model.
-        choice: What the person says.
+        action: `promoted` or `rejected`, of the version that waits; or `rolled back`, to the
+            version.
         reason: Why, for the ledger.
-        version: Only if this version waits; whichever waits if None.
+        version: Only if this version waits, whichever waits if None; or the champion to go back
+            to, that before the current one if None. What was rolled back itself does not count:
+            two calls go back two promotions.
 
     Raises:
-        UsageError: There is no reason or no such workload; or another version waits.
-        ChampionChangedError: The version was compared with a champion of the past.
-        ValueError: Nothing waits; or the version was deleted, cannot be served, or is too slow.
+        UsageError: There is no reason or no such workload; or another version waits; or the version
+            was never champion, or is it now.
+        ChampionChangedError: What waits was compared with a champion of the past; or another run
+            has changed the champion meanwhile.
+        ValueError: Nothing waits, or there is no champion before; or the version was deleted,
+            cannot be served, or is too slow.
     """
-    reason = _checked(project, name, reason)
+    if not decisions.read(project, name).entries:
+        records.check_name(project, name)
+    reason = reason.strip()
+    if not reason:
+        raise UsageError("A decision needs a reason, for those who read the ledger later.")
     with versions.lock(project):
+        unfinished = decisions.read(project, name).unfinished
         decisions.settle(project, name)
-        ledger = decisions.read(project, name)
-        if ledger.waiting is None:
-            last = ledger.entries[-1] if ledger.entries else None
-            if last and last.reviews and (last.action, last.reason) == (ACTIONS[choice], reason):
-                return decided(name, last)  # by a call that was killed
-            raise ValueError(f"No version of {name} waits for approval.")
-        if version not in (None, ledger.waiting.version):
-            raise UsageError(
-                f"{name} version {ledger.waiting.version} waits for approval, not {version}."
-            )
-        return _review(project, name, ledger, ledger.waiting, choice, reason)
+        for entry in unfinished:
+            if (entry.action, entry.reason) == (action, reason):  # by a call that was killed
+                return _decided(name, entry)
+        return _decide(project, decisions.read(project, name), action, reason, version)
 
 
-def _review(
-    project: Project,
-    name: str,
-    ledger: Ledger,
-    waiting: Entry,
-    choice: Choice,
-    reason: str,
+def _decide(
+    project: Project, ledger: Ledger, action: Action, reason: str, number: int | None
 ) -> PersonalDecision:
-    version = versions.get(project, name, waiting.version)
+    name, champion = ledger.name, ledger.aliases.get(CHAMPION)
+    waiting = None if action == "rolled back" else _waiting(ledger, number)
+    number = waiting.version if waiting else _target(ledger, champion, number)
+    version = versions.get(project, name, number)
     if version is None:
-        raise ValueError(
-            f"{name} version {waiting.version} waits, but was deleted. Run again: "
-            f"retrain train {name}"
-        )
-    champion = versions.champion(project, name)
-    current = champion.version if champion else None
-    if choice == "approve":
-        _check(project, version, ledger, waiting, current)
-    document = decisions.considered(project, ledger, waiting)
+        remedy = f"run again: retrain train {name}" if waiting else "choose another with --to"
+        raise ValueError(f"{name} version {number} was deleted; {remedy}.")
+    speed = None
+    if action == "promoted":
+        _check(project, version, ledger, champion)
+    if action == "rolled back":
+        speed = _measured(project, version)
     decision = Decision(
-        action=ACTIONS[choice],
-        version=version.version,
-        previous=current,
-        verdict=waiting.verdict,
-        document=document,
+        action=action,
+        version=number,
+        previous=champion,
+        verdict=action,
         reason=reason,
-        data=waiting.data,
-        commit=waiting.commit,
-        run=waiting.run,
-        reference=waiting.reference,
-        reviews=waiting.number,
+        reference=ledger.aliases.get(REFERENCE) in (None, *_left_out(ledger, champion, number)),
         package=version.package_digest,
         training=version.train_digest,
     )
+    if waiting:
+        decision = replace(
+            decision,
+            verdict=waiting.verdict,
+            document=decisions.considered(project, ledger, waiting),
+            data=waiting.data,
+            commit=waiting.commit,
+            run=waiting.run,
+            reference=waiting.reference,
+            reviews=waiting.number,
+        )
     decisions.apply(project, version, decision)
     entry = decisions.read(project, name).latest(decision)
     assert entry is not None
-    return decided(name, entry)
+    return _decided(name, entry, speed)
 
 
-def _check(
-    project: Project, version: ModelVersion, ledger: Ledger, waiting: Entry, champion: int | None
-) -> None:
-    """Checks that a version may be approved as it is, and can be served.
+def _decided(name: str, entry: Entry, speed: Latency | None = None) -> PersonalDecision:
+    """The decision of a person about a model, from its entry in the ledger."""
+    return PersonalDecision(
+        workload=name,
+        action=entry.action,
+        version=entry.version,
+        previous=entry.previous,
+        reason=entry.reason,
+        who=entry.who,
+        time=entry.time,
+        run=entry.run,
+        says=str(speed) if speed else None,
+    )
+
+
+def _waiting(ledger: Ledger, number: int | None) -> Entry:
+    """The entry of the version that waits; an error if none does, or another one."""
+    name, waiting = ledger.name, ledger.waiting
+    if waiting is None:
+        raise ValueError(f"No version of {name} waits for approval. See: retrain history {name}")
+    if number not in (None, waiting.version):
+        raise UsageError(f"{name} version {waiting.version} waits for approval, not {number}.")
+    return waiting
+
+
+def _check(project: Project, version: ModelVersion, ledger: Ledger, champion: int | None) -> None:
+    """Checks that the version that waits may be approved as it is, and can be served.
 
     Raises:
         ChampionChangedError: The version was compared with a champion of the past.
         ValueError: The comparison is gone, or the version cannot be served, or is too slow.
     """
+    waiting = ledger.waiting
+    assert waiting is not None
     if champion != waiting.previous:
         raise ChampionChangedError(standing(version.name, waiting, champion))
-    bound = bound_of(decisions.document_of(project, ledger, waiting))
-    project.state.mkdir(exist_ok=True)
+    bound = latency.bound_of(decisions.document_of(project, ledger, waiting))
     with TemporaryDirectory(dir=project.state) as scratch:
-        latency = check_before_promotion(project, version, Path(scratch), bound)
-    if bound is not None and latency.p95 > bound:
+        measured = check_before_promotion(project, version, Path(scratch), bound)
+    if slow := failures(latency.rules_of(bound, measured)):
         raise ValueError(
-            f"{version.title} is not promoted and still waits: {exceeds(latency, bound)}. Approve "
-            "it again when this machine is less busy; or raise the bound, and then: retrain train "
-            f"{version.name}"
+            f"{version.title} is not promoted and still waits: {slow}. Approve it again when this "
+            f"machine is less busy; or raise the bound, and then: retrain train {version.name}"
         )
 
 
-def _checked(project: Project, name: str, reason: str) -> str:
-    """The reason for a decision, without spaces around it.
-
-    Raises:
-        UsageError: The reason is empty; or there is no such workload.
-    """
-    if not decisions.read(project, name).entries:
-        records.check_name(project, name)
-    if not reason.strip():
-        raise UsageError("A decision needs a reason, for those who read the ledger later.")
-    return reason.strip()
+def _measured(project: Project, version: ModelVersion) -> Latency:
+    """Checks that an earlier champion can be served; how fast it is stops no rollback."""
+    if version.broken:
+        raise ValueError(version.broken)
+    with TemporaryDirectory(dir=project.state) as scratch:
+        return check_version(project, version, Path(scratch))
 
 
 def standing(name: str, waiting: Entry, champion: int | None) -> str:
@@ -212,69 +212,7 @@ def standing(name: str, waiting: Entry, champion: int | None) -> str:
     )
 
 
-def roll_back(project: Project, name: str, reason: str, to: int | None = None) -> PersonalDecision:
-    """Makes the champion before the current one champion again, or a certain earlier one.
-
-    The version is checked as before a promotion: its files, and what it answers when it is loaded
-    in a process of its own. How fast it is stops nothing. After a kill, the same call does the
-    rest.
-
-    Args:
-        project: The clone that the registry belongs to.
-        name: The name of the model.
-        reason: Why, for the ledger.
-        to: The version; if None, the champion before the current one. What was rolled back itself
-            does not count: two calls go back two promotions.
-
-    Raises:
-        UsageError: There is no reason or no such workload; or the version was never champion, or
-            is it now.
-        ChampionChangedError: Another run has changed the champion meanwhile.
-        ValueError: There is no champion before; or the version cannot be served.
-    """
-    reason = _checked(project, name, reason)
-    with versions.lock(project):
-        return _roll_back(project, name, reason, to)
-
-
-def _roll_back(project: Project, name: str, reason: str, to: int | None) -> PersonalDecision:
-    ledger = decisions.read(project, name)
-    champion = versions.champion(project, name)
-    if ledger.unfinished:
-        decisions.settle(project, name)
-        entry = ledger.appointment
-        if entry in ledger.unfinished and entry.reason == reason:  # this was killed
-            return decided(name, entry)
-        return _roll_back(project, name, reason, to)
-    current = champion.version if champion else None
-    number = _target(name, ledger, current, to)
-    version = versions.get(project, name, number)
-    if version is None:
-        raise ValueError(f"{name} version {number} was deleted; choose another with --to.")
-    if version.broken:
-        raise ValueError(version.broken)
-    project.state.mkdir(exist_ok=True)
-    with TemporaryDirectory(dir=project.state) as scratch:
-        latency = check_version(project, version, Path(scratch))
-    left_out = _left_out(ledger, current, number)
-    best = versions.reference(project, name)
-    decision = Decision(
-        action="rolled back",
-        version=number,
-        previous=current,
-        verdict="rolled back",
-        reason=reason,
-        reference=best is None or best.version in left_out,
-        package=version.package_digest,
-        training=version.train_digest,
-    )
-    decisions.apply(project, version, decision)
-    entry = decisions.read(project, name).appointment
-    assert entry is not None
-    return decided(name, entry, str(latency))
-
-
-def _target(name: str, ledger: Ledger, current: int | None, to: int | None) -> int:
+def _target(ledger: Ledger, current: int | None, to: int | None) -> int:
     """The version to go back to."""
     if to is None:
         line = ledger.line
@@ -282,16 +220,14 @@ def _target(name: str, ledger: Ledger, current: int | None, to: int | None) -> i
             line = line[: line.index(current)]
         if not line:
             before = f" before version {current}" if current else ""
-            raise ValueError(f"{name} has no champion{before} to go back to.")
+            raise ValueError(f"{ledger.name} has no champion{before} to go back to.")
         return line[-1]
-    champions = sorted({entry.version for entry in ledger.entries if entry.appoints})
     if to == current:
-        raise UsageError(f"{name} version {to} is the champion already.")
+        raise UsageError(f"{ledger.name} version {to} is the champion already.")
+    champions = sorted({entry.version for entry in ledger.entries if entry.appoints} - {current})
     if to not in champions:
-        earlier = ", ".join(str(number) for number in champions if number != current)
-        raise UsageError(
-            f"{name} version {to} was never champion." + (f" It was: {earlier}." if earlier else "")
-        )
+        earlier = f" It was: {', '.join(map(str, champions))}." if champions else ""
+        raise UsageError(f"{ledger.name} version {to} was never champion.{earlier}")
     return to
 
 

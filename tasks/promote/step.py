@@ -5,10 +5,7 @@ and one that a kill interrupted is completed.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,9 +22,9 @@ from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.compute.asked import start_ahead
 from tasks.data import package
-from tasks.data.champion import Registered
 from tasks.data.reading import open_images
 from tasks.data.reference import keep_reference
+from tasks.data.rules import failures
 from tasks.promote import card, latency
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
 from tasks.promote.lineage import lineage_of
@@ -91,23 +88,25 @@ def promote(
     """
     project, name = workspace.project, workspace.workload
     with versions.lock(project):
-        _check_still_holds(decision, versions.champion(project, name))
-        if decision.facts["verdict"] == "champion already":
-            return _facts(_unchanged(decision, validated, trained, scores, workspace))
-        describe = partial(
-            card.describe, name, version, validated.facts, trained, scores, decision.facts
-        )
-        registered = existing = versions.find_version(project, name, scores.facts["package"])
+        is_champion = decision.facts["verdict"] == "champion already"
+        if is_champion:
+            decisions.settle(project, name)  # what a kill left undone
+        champion = versions.champion(project, name)
+        _check_still_holds(decision, champion)
+        if champion and is_champion:
+            return _facts(champion)
+        text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
+        registered = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
             if decision.facts["passed"] and intent.promote:
                 start_ahead()  # for the check
             outputs = (pulled, validated, trained, scores)
-            registered = _register(data, version, *outputs, describe(), workspace)
+            registered = _register(data, version, *outputs, text, workspace)
+        elif tracking.is_active(project, registered.run_id):
+            card.keep(project, registered.run_id, scores.facts["package"], text)
         registered = _to_judge(rules, intent, registered)
         entry = _decide(rules, version, decision, intent, registered, project)
         if not decisions.is_entered(project, name, entry):
-            if existing and tracking.is_active(project, existing.run_id):
-                card.keep(project, existing.run_id, scores.facts["package"], describe())
             if entry.action in ("promoted", "waiting"):
                 registered = _check(rules, scores, registered, workspace)
                 entry = _decide(rules, version, decision, intent, registered, project)
@@ -123,30 +122,6 @@ def _check(
     latency = check_before_promotion(project, version, workspace.folder, bound)
     keep_reference(project, version, scores.folder)
     return versions.note_latency(project, version, latency)
-
-
-def _unchanged(
-    decision: Artifact,
-    validated: Artifact,
-    trained: Artifact,
-    scores: Artifact,
-    workspace: Workspace,
-) -> ModelVersion:
-    """The champion, which the model is itself; what a kill left undone is done first.
-
-    If files of its package were changed, they are uploaded again.
-    """
-    project, name = workspace.project, workspace.workload
-    decisions.settle(project, name)
-    champion = versions.champion(project, name)
-    _check_still_holds(decision, champion)
-    assert champion is not None
-    try:
-        assert Registered(project, champion).package  # raises an error if it is damaged
-    except ValueError:
-        with _packaged(validated, trained, scores, workspace) as folder:
-            versions.upload(project, champion, folder)
-    return champion
 
 
 @promote.dry_runs
@@ -182,7 +157,7 @@ def promoted(
 
 def _to_judge(rules: Gate, intent: Intent, version: ModelVersion) -> ModelVersion:
     """A version with the latency that it is judged by: one that was too slow may try again."""
-    slow = not all(rule["passed"] for rule in latency.rules_of(rules, version.latency))
+    slow = failures(latency.rules_of(rules.max_latency_ms, version.latency))
     return replace(version, latency=None) if slow and intent.again else version
 
 
@@ -204,19 +179,16 @@ def _decide(
         version: The registered model.
         project: The clone.
     """
-    latency_rules = latency.rules_of(rules, version.latency)
-    passed = decision.facts["passed"] and all(rule["passed"] for rule in latency_rules)
+    latency_rules = latency.rules_of(rules.max_latency_ms, version.latency)
     document = {**decision.facts, "rules": [*decision.facts["rules"], *latency_rules]}
-    action: Action = "promoted" if passed else "rejected"
+    action: Action = "promoted"
     reason = None
     if not intent.promote:
         action = "compared"
-    elif not passed:
-        reasons = [rule["says"] for rule in document["rules"] if "says" in rule]
-        reason = "; ".join(reasons)[:LONGEST_REASON] or None
-    elif not intent.again:
-        reason = _withheld(project, version)
-        action = "rejected" if reason else action
+    elif not decision.facts["passed"] or failures(latency_rules):
+        action, reason = "rejected", failures(document["rules"])[:LONGEST_REASON] or None
+    elif not intent.again and (reason := _withheld(project, version)):
+        action = "rejected"
     if action == "promoted" and rules.approval == "manual":
         action = "waiting"
     return Decision(
@@ -278,7 +250,14 @@ def _register(
     """
     project, classes, facts = workspace.project, validated.facts["classes"], scores.facts
     model = trained.folder / "model"
-    with _packaged(validated, trained, scores, workspace) as package_folder:
+    with TemporaryDirectory(dir=workspace.folder) as folder:
+        package_folder = Path(folder) / "package"
+        write_package(model, facts["precision"], classes, package_folder, facts["min_confidence"])
+        if package.digest_of_folder(package_folder) != facts["package"]:
+            raise ValueError(
+                "The weights, or models/, have changed since the model was evaluated; nothing is "
+                "registered. Run again."
+            )
         run_id = _run_of(trained, workspace)
         images = sample(open_images(pulled), validated.folder)
         keep(project, run_id, facts["package"], example_of(package_folder, images, scores.folder))
@@ -302,23 +281,6 @@ def _register(
             lineage=lineage.write(project, history),
         )
         return versions.register(project, candidate, package_folder)
-
-
-@contextmanager
-def _packaged(
-    validated: Artifact, trained: Artifact, scores: Artifact, workspace: Workspace
-) -> Iterator[Path]:
-    """A temporary folder with the package of a model, which is the one that was evaluated."""
-    model, classes, facts = trained.folder / "model", validated.facts["classes"], scores.facts
-    with TemporaryDirectory(dir=workspace.folder) as folder:
-        package_folder = Path(folder) / "package"
-        write_package(model, facts["precision"], classes, package_folder, facts["min_confidence"])
-        if package.digest_of_folder(package_folder) != facts["package"]:
-            raise ValueError(
-                "The weights, or models/, have changed since the model was evaluated; nothing is "
-                "registered. Run again."
-            )
-        yield package_folder
 
 
 def _run_of(trained: Artifact, workspace: Workspace) -> str:
@@ -345,12 +307,11 @@ def _facts(version: ModelVersion, entry: Decision | None = None) -> Facts:
     if entry is None:
         return facts
     assert entry.document
-    if latency_rules := [
-        rule for rule in entry.document["rules"] if rule.get("of") == latency.BOUND
-    ]:
+    judged = entry.document["rules"]
+    if latency_rules := [rule for rule in judged if rule.get("of") == latency.BOUND]:
         facts["rules"] = latency_rules
     if entry.action == "waiting":
         facts["waiting"] = True
-    if entry.reason and not any("says" in rule for rule in entry.document["rules"]):
+    if entry.reason and entry.document["passed"] and not failures(latency_rules):
         facts["withheld"] = entry.reason
     return facts

@@ -124,7 +124,7 @@ class TrainingJob:
             temperature: What its logits are divided by.
         """
         with chdir(self.root):
-            complete = models.complete(self.model.family, self.settings, network)
+            complete = models.make(self.model.family, self.settings).complete(network)
         complete.temperature = temperature
         models.save(
             complete,

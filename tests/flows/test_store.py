@@ -100,7 +100,7 @@ def test_verify_finds_damage_and_repair_takes_it_out(copy, folders):
     copy.retrain("verify")
 
 
-def test_a_damaged_package_is_refused_found_and_uploaded_again_by_its_run(copy, first, folders):
+def test_a_damaged_package_is_refused_and_found(copy, first, folders):
     weights = registered_weights(copy, first)
     whole = weights.read_bytes()
     flip(weights, len(whole) // 2)
@@ -109,11 +109,10 @@ def test_a_damaged_package_is_refused_found_and_uploaded_again_by_its_run(copy, 
         ("predict", "vit", "--input", str(folders["pull"] / "data"), "--output", "answers.parquet"),
     ):
         errors = copy.retrain(*arguments, code=1).stderr
-        assert "uploads it again: retrain train vit --run" in errors
+        assert "Restore its files from a backup, or take another version" in errors
     what = f"The package of vit: version 1: artifacts/model/{weights.name} in"
     assert what in copy.retrain("verify", code=1).stdout
-    assert copy.train("--run")["model"] == first["model"]
-    assert weights.read_bytes() == whole
+    weights.write_bytes(whole)
     assert "No package was changed." in copy.retrain("verify").stdout
 
 

@@ -152,9 +152,11 @@ def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first)
     def train():  # with the clone's own code
         return json.loads(clone.run(*RETRAIN, "train", "vit", "--json").stdout)
 
-    source = (clone.root / "models" / "vit.py").read_text()
+    source = (clone.root / "models" / "auto_network.py").read_text()
     clone.edit(
-        "models/vit.py", "def faults(", "def unused() -> int:\n    return 1\n\n\ndef faults("
+        "models/auto_network.py",
+        "def rebuild(",
+        "def unused() -> int:\n    return 1\n\n\ndef rebuild(",
     )
     again = train()
     assert [name for name in ran(again) if name != "evaluate_champion"][:2] == ["train", "evaluate"]
@@ -164,7 +166,7 @@ def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first)
     assert again["model"]["version"] > first["model"]["version"]
     assert "is the new champion, in place of version" in again["outcome"]
     assert "it is the training of the champion in a new package (" in again["outcome"]
-    (clone.root / "models" / "vit.py").write_text(source)
+    (clone.root / "models" / "auto_network.py").write_text(source)
     back = train()
     # It is compared with a champion that the first run did not have.
     assert {*ran(back)} <= {"evaluate_champion", "compare_champion"}
@@ -247,7 +249,7 @@ def test_a_class_that_is_renamed_has_to_be_dropped_by_name(clone, first, photos)
     assert renamed["decision"]["verdict"] == "not worse"
     classes = "The classes are not those of photos version 1, the champion: class-00 is new, and"
     assert f"{classes} class-0 is gone." in renamed["warnings"]
-    assert "The comparison is of the classes that both know." in renamed["decision"]["says"][0]
+    assert "does not know their classes." in renamed["decision"]["says"][0]
     assert (renamed["model"]["version"], renamed["model"]["aliases"]) == (2, ["champion"])
 
 
@@ -300,12 +302,14 @@ def tell_of_the_promotion(clone, number, promoted):
     comparison = promoted["decision"]["comparisons"]["champion"]
     accuracy = comparison["metrics"]["accuracy"]
     [*_, entry] = clone.json("history", "vit")
-    assert entry["comparison"] == {"metric": "accuracy", "images": 360, **accuracy}
     numbers = [100 * accuracy[name] for name in ("difference", "low", "high")]
+    difference = "{:+.1f} points ({:+.1f} to {:+.1f})".format(*numbers)
+    told = {"metric": "accuracy", "images": 360, "says": difference}
+    assert entry["comparison"] == accuracy | told
     shown = clone.retrain("history", "vit").stdout
     newest = shown.splitlines()[3]  # below the heads of the columns
     assert f"1 -> {number}" in newest
-    assert "{:+.1f} ({:+.1f} to {:+.1f})".format(*numbers) in newest
+    assert difference in newest
     [state] = clone.json("status", "vit")
     assert state["data"] == promoted["data"]["version"]
     assert state["resolution"]["visible"] == accuracy["visible"]

@@ -48,6 +48,7 @@ def candidate_of(version) -> Candidate:
 def decision(version: int, action: str = "promoted", previous: int | None = None, **more):
     verdict = "not better" if action == "rejected" else "better"
     given = {"document": {"rules": RULES}, "data": "data-1", "commit": "c0ffee", "run": "run-1"}
+    given["training"] = f"training {version}"
     return Decision(action, version, previous, verdict, **given | more)
 
 

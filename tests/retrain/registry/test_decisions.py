@@ -131,17 +131,6 @@ def test_what_a_machine_left_undone_is_done_by_any(project, name, pair, tmp_path
     assert not decisions.read(project, name).unfinished
 
 
-def test_a_ledger_of_an_older_version_of_this_project_is_read_and_continued(project, name, pair):
-    decisions.apply(project, pair[0], decision(1))
-    client, run = tracking.client(project), decisions.read(project, name).run
-    old = json.loads(ledger.text_of(decision(2, previous=1), name))
-    old |= {"before": "c0ffee", "signature": "badbad"}
-    client.log_param(run, "000002", json.dumps(old))
-    client.set_registered_model_tag(name, ledger.DONE, "1 c0ffee")
-    decisions.settle(project, name)
-    assert alias(project, name) == 2
-
-
 def test_an_entry_that_cannot_be_read_is_named_and_nothing_is_decided(project, name, pair):
     decisions.apply(project, pair[0], decision(1))
     run = decisions.read(project, name).run
@@ -185,7 +174,7 @@ def ledger_of(steps: str, same: Collection[int] = ()) -> ledger.Ledger:
         action = ACTIONS.get(step[0], "promoted")
         fields = {"action": action, "version": int(step[-1]), "previous": before, "verdict": ""}
         fields |= {"reviews": 1 if step[0] == "!" else None, "reference": "*" in step}
-        fields["training"] = "the same" if fields["version"] in same else None
+        fields["training"] = "the same" if fields["version"] in same else f"of {step[-1]}"
         values[f"{number:06d}"] = json.dumps(fields | {"time": ""})
         before = int(step[-1]) if action in ("promoted", "rolled back") else before
     return ledger.read(Model("vit", ledger=values))
@@ -213,7 +202,9 @@ def ledger_of(steps: str, same: Collection[int] = ()) -> ledger.Ledger:
 def test_a_rollback_goes_back_in_the_line_of_champions(steps, line, withdrawn):
     written = ledger_of(steps)
     assert written.line == line
-    assert {version: entry.number for version, entry in written.withdrawn.items()} == withdrawn
+    found = {known: entry.number for known, entry in written.withdrawn.items()}
+    trainings = {f"of {version}": number for version, number in withdrawn.items()}
+    assert found == withdrawn | trainings
     last = [entry for entry in written.entries if entry.appoints][-1]
     assert written.appointment == last
 
@@ -288,7 +279,7 @@ def test_what_waits_is_decided_once(project, name, pair):
         decisions.apply(project, pair[1], decision(2, previous=1, reviews=2, reason="yes"))
     assert decisions.apply(project, pair[1], said).version == 2  # a repeated call
     written = decisions.read(project, name)
-    assert written.withdrawn == {2: written.entries[-1]}
+    assert set(written.withdrawn) == {2, "training 2"}
     assert alias(project, name) == 1
 
 

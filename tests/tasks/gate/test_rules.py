@@ -91,13 +91,7 @@ def test_a_package_may_be_too_large(size, passed):
     decision = decide(Gate(max_package_mb=50), challenger, NONE)
     assert (decision["passed"], decision["verdict"] == "below bounds") == (passed, not passed)
     [rule] = decision["rules"]
-    assert rule["rule"] == "size of the package <= 50 MB"
-    assert rule.get("says") == (
-        None
-        if passed
-        else "the package has 83.24 MB, more than gate.max_package_mb: 50; take a smaller network, "
-        "or raise the bound"
-    )
+    assert (rule["rule"], rule["value"]) == ("size of the package <= 50 MB", size / 1e6)
 
 
 @pytest.mark.parametrize(("coverage", "passed"), [(0.7, True), (0.6, False), (0.0, False)])
@@ -108,7 +102,6 @@ def test_a_bound_may_be_on_what_a_model_accepts_and_it_has_to_accept_something(c
     bound, any_at_all = decision["rules"]
     assert (bound["rule"], any_at_all["rule"]) == ("coverage >= 0.65", "coverage > 0")
     assert any_at_all["passed"] is (coverage > 0)
-    assert ("says" in any_at_all) is (coverage == 0)
 
 
 def sliced(*parts: tuple[str, int, float]) -> Artifact:

@@ -14,7 +14,7 @@ def test_a_model_is_not_promoted_by_a_class_that_was_not_compared():
     assert (decision["passed"], decision["verdict"]) == (False, "cannot tell")
     assert not any("recall[cat]" in rule["rule"] for rule in decision["rules"])
     assert decision["says"] == [
-        "The compared images have none of 1 classes: cat.",
+        "The compared images have none of the classes cat.",
         "It cannot be told whether recall[cat] is worse than that of the champion, version 3: "
         "fewer than 30 images (gate.min_compared).",
     ]

@@ -18,7 +18,7 @@ from retrain.step import DataVersion, Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.data import package
-from tasks.promote import check, package as packaging
+from tasks.promote import check, package as packaging, personal
 from tasks.promote.step import Intent, promote, promoted
 from tests import templates
 from tests.tasks.toy_model import (
@@ -198,11 +198,27 @@ def decide(verdict: str, champion: int | None, run_id: str = "run-1") -> Artifac
         "says": ["Nothing was compared."],
         "comparisons": {},
         "slices": [],
+        "new_classes": [],
         "test_images": "test images",
         "reference": verdict in ("first", "better"),
         "champion": champion and {"version": champion, "metrics": {"accuracy": 0.95}},
     }
     return Artifact("gate", "k", "d", Path(), facts, {"run": run_id})
+
+
+def approve(project: Project, reason: str):
+    """A person promotes what waits."""
+    return personal.decide(project, "toy", "promoted", reason)
+
+
+def reject(project: Project, reason: str):
+    """A person rejects what waits."""
+    return personal.decide(project, "toy", "rejected", reason)
+
+
+def roll_back(project: Project, reason: str, to: int | None = None):
+    """A person goes back to an earlier champion."""
+    return personal.decide(project, "toy", "rolled back", reason, to)
 
 
 def history(project: Project):

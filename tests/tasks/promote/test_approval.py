@@ -10,9 +10,16 @@ from retrain.errors import ChampionChangedError
 from retrain.project import Project
 from retrain.registry import decisions, ledger, packages, versions
 from retrain.step import DataVersion
-from tasks.promote.personal import review, roll_back
 from tasks.promote.step import Intent
-from tests.tasks.promote.conftest import MANUAL, champion, history, train
+from tests.tasks.promote.conftest import (
+    MANUAL,
+    approve,
+    champion,
+    history,
+    reject,
+    roll_back,
+    train,
+)
 
 REASON = "the night images look right"
 AGAIN = Intent(promote=True, again=True)
@@ -39,7 +46,7 @@ def test_what_passes_waits_once_and_nothing_is_served(project, run, look, pair):
 
 
 def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, run, look, pair):
-    done = review(project, "toy", "approve", f" {REASON} ")
+    done = approve(project, f" {REASON} ")
     _, waited, promoted = history(project)
     assert (promoted.action, promoted.reason, promoted.who) == ("promoted", REASON, ledger.who())
     assert (promoted.document, promoted.reviews) == (waited.document, waited.number)
@@ -51,11 +58,11 @@ def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, 
     )
     after = run(pair[1], "champion already", 2, rules=MANUAL)
     assert look(pair[1], "champion already", 2, rules=MANUAL) == after
-    assert roll_back(project, "toy", REASON).version == 1
+    assert roll_back(project, REASON).version == 1
 
 
 def test_what_is_rejected_waits_again_only_on_demand(project, run, look, pair):
-    done = review(project, "toy", "reject", REASON)
+    done = reject(project, REASON)
     assert done.outcome.endswith(f": {REASON}); version 1 stays the champion")
     assert standing(project) == (1, None)
     facts = run(pair[1], "better", 1, rules=MANUAL)
@@ -64,7 +71,7 @@ def test_what_is_rejected_waits_again_only_on_demand(project, run, look, pair):
     assert run(pair[1], "better", 1) == look(pair[1], "better", 1, rules=MANUAL) == facts
     assert run(pair[1], "better", 1, rules=MANUAL, intent=AGAIN)["waiting"]
     assert run(pair[1], "better", 1, rules=MANUAL)["waiting"]  # the demand stands
-    review(project, "toy", "reject", REASON)
+    reject(project, REASON)
     other = DataVersion("data-2", tracked=True)
     assert "withheld" in run(pair[1], "better", 1, rules=MANUAL, data=other)
 
@@ -72,10 +79,10 @@ def test_what_is_rejected_waits_again_only_on_demand(project, run, look, pair):
 def test_a_comparison_with_a_champion_of_the_past_is_not_approved(project, run, pair):
     run(train(project, 2), "better", 1)
     with pytest.raises(ChampionChangedError, match="but version 3 is champion by now"):
-        review(project, "toy", "approve", REASON)
+        approve(project, REASON)
     assert standing(project) == (3, 2)
     run(pair[1], "better", 3, rules=MANUAL)
-    assert review(project, "toy", "approve", REASON).version == champion(project) == 2
+    assert approve(project, REASON).version == champion(project) == 2
 
 
 @pytest.mark.parametrize(
@@ -83,7 +90,7 @@ def test_a_comparison_with_a_champion_of_the_past_is_not_approved(project, run, 
 )
 def test_a_decision_needs_a_reason_of_some_length(project, pair, reason, message):
     with pytest.raises(ValueError, match=message):
-        review(project, "toy", "approve", reason)
+        approve(project, reason)
     assert standing(project) == (1, 2)
 
 
@@ -101,20 +108,20 @@ def test_what_was_changed_since_is_only_rejected(project, run, pair, place, mess
     [file] = [each for each in found if "decisions" in place or each.is_relative_to(known)]
     file.write_text(f"{file.read_text()}\n")
     with pytest.raises(ValueError, match=message):
-        review(project, "toy", "approve", REASON)
+        approve(project, REASON)
     assert standing(project) == (1, 2)
-    assert review(project, "toy", "reject", REASON).version == 2
+    assert reject(project, REASON).version == 2
     if "decisions" in place:
         assert run(pair[1], "better", 1, rules=MANUAL, intent=AGAIN)["waiting"]
-        assert review(project, "toy", "approve", REASON).version == champion(project) == 2
+        assert approve(project, REASON).version == champion(project) == 2
 
 
 def test_a_version_that_was_deleted_is_registered_again_by_a_run(project, run, pair):
     tracking.client(project).delete_model_version("toy", "2")
-    with pytest.raises(ValueError, match="toy version 2 waits, but was deleted"):
-        review(project, "toy", "reject", REASON)
+    with pytest.raises(ValueError, match="toy version 2 was deleted; run again: retrain train toy"):
+        reject(project, REASON)
     assert run(pair[1], "better", 1, rules=MANUAL)["version"] == 3
-    assert review(project, "toy", "approve", REASON).version == champion(project) == 3
+    assert approve(project, REASON).version == champion(project) == 3
 
 
 @pytest.fixture

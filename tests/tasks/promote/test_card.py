@@ -80,7 +80,7 @@ def test_the_card_says_what_is_known(trained, tmp_path):
         "| dog | 31 | 1.0000 | 0.890 to 1.000 | 0.5000 |",
         "The gate says: it is better than the champion.",
         "So it is.",
-        "Family vit, 5,432 parameters, best epoch 3, batches of 64, trained in bf16.",
+        "Family vit, 5,432 parameters, best epoch 3, batches of 64, precision bf16.",
         f"Commit `c0ffee`, weights `{trained.facts['weights']}`.",
         "- Classes with fewer than 30 test images: cat (29). Of these little is known.",
     ):

@@ -1,16 +1,18 @@
 """What is registered is loaded in a process of its own before it becomes champion."""
 
+import json
 import re
 
+import pyarrow as pa
 import pytest
+import torch
 
 import models
 from retrain.registry import packages, versions
 from tasks.data.reading import open_images
 from tasks.promote import check, package as packaging
-from tasks.promote.personal import roll_back
-from tests.tasks.promote.conftest import COMPARE, ROWS, history, train
-from tests.tasks.toy_model import IMAGES, LABELS, write_model, write_scores
+from tests.tasks.promote.conftest import COMPARE, ROWS, history, roll_back, train
+from tests.tasks.toy_model import IMAGES, LABELS, pixels, png, write_model, write_scores
 
 COUNTS = dict.fromkeys(LABELS, 1)
 
@@ -96,10 +98,18 @@ NETWORK = "tests.tasks.promote.network_with_scipy:build_model"
 
 
 def test_the_requirements_of_a_package_are_what_its_modules_import(tmp_path):
-    ours = {"huggingface-hub", "mlflow", "numpy", "pandas", "pi-heif", "pillow",
-            "pydantic", "safetensors", "torch"}  # fmt: skip
+    ours = {"mlflow", "numpy", "pandas", "pi-heif", "pillow", "safetensors", "torch"}
     assert write_custom(tmp_path / "1", "examples.network:build_model").keys() == ours
     assert write_custom(tmp_path / "2", NETWORK).keys() == ours | {"scipy"}
+
+
+def example_of(folder):
+    """An image, and what the network of a package answers for it."""
+    image = pixels(1)[0]
+    loaded = models.load(folder / "model")
+    probabilities = loaded.module.probabilities(torch.from_numpy(image[None]), "fp32").tolist()
+    columns = {"path": ["0.png"], "image": [png(image)], "probabilities": probabilities}
+    return pa.table(columns).replace_schema_metadata({"labels": json.dumps(LABELS)})
 
 
 def test_a_package_finds_only_what_its_requirements_bring(tmp_path):
@@ -107,13 +117,14 @@ def test_a_package_finds_only_what_its_requirements_bring(tmp_path):
     with_scipy, with_optuna = (tmp_path / name for name in ("1", "2"))
     for folder, factory in zip((with_scipy, with_optuna), factories, strict=True):
         assert "optuna" not in write_custom(folder, factory)
-    assert check.check_answers(with_scipy / "package", None, tmp_path).calls
+    example = example_of(with_scipy)
+    assert check.check_answers(with_scipy / "package", example, tmp_path).calls
     with pytest.raises(ValueError, match="No module named 'optuna': the requirements of the pack"):
-        check.check_answers(with_optuna / "package", None, tmp_path)
+        check.check_answers(with_optuna / "package", example, tmp_path)
 
 
 def test_before_a_rollback_a_version_is_loaded_and_asked_without_the_data(project, three):
-    assert roll_back(project, "toy", "wrong labels").version == 2
+    assert roll_back(project, "wrong labels").version == 2
     kept = versions.get(project, "toy", 1)
     example = check.example_for(project, kept)
     others = [each[::-1] for each in example["probabilities"].to_pylist()]
@@ -121,5 +132,5 @@ def test_before_a_rollback_a_version_is_loaded_and_asked_without_the_data(projec
     changed = changed.replace_schema_metadata(example.schema.metadata)
     check.keep(project, kept.run_id, kept.package_digest, changed)
     with pytest.raises(ValueError, match="toy version 1 cannot be served: it answers"):
-        roll_back(project, "toy", "wrong labels")
+        roll_back(project, "wrong labels")
     assert versions.champion(project, "toy").version == 2

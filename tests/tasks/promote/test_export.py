@@ -18,9 +18,9 @@ from retrain.errors import UsageError
 from retrain.registry import model_card, packages, versions
 from tasks.data.package import images_of
 from tasks.promote import huggingface, onnx_file
-from tasks.promote.export import export
+from tasks.promote.export import export, readme
 from tests.tasks.promote.conftest import COMPARE, ROWS
-from tests.tasks.toy_model import IMAGES, LABELS, model_in, write_report
+from tests.tasks.toy_model import IMAGES, LABELS, VERSION, model_in, write_report
 
 ROOT = Path(__file__).parents[3]
 
@@ -240,16 +240,17 @@ def test_what_is_written_answers_as_the_network_that_was_saved(
 def test_without_the_libraries_onnx_is_one_sentence(project, version, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file, "find_spec", lambda name: None)
     with pytest.raises(
-        UsageError, match=r"needs onnx and onnxscript: .*pip install -e '\.\[onnx\]"
+        UsageError, match=r"needs onnx and onnxruntime and onnxscript: .*pip install -e '\.\[onnx\]"
     ):
         export(project, version, tmp_path / "toy", "onnx")
     assert not (tmp_path / "toy").exists()
 
 
-def test_the_readme_of_an_onnx_file_makes_the_same_pixels(tmp_path):
+def test_the_readme_of_an_onnx_file_makes_the_same_pixels(project, tmp_path):
     """The lines of its program between opening an image and asking the file."""
     model = saved(tmp_path / "model", resize="crop")
-    [program] = re.findall(r"```python\n(.*?)```", onnx_file.usage(images_of(model)), re.DOTALL)
+    text = readme(project, VERSION, "onnx", images_of(model), "fp32", "")
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     compile(program, "README.md", "exec")
     data = encoded(70, 50)
     (tmp_path / "photo.jpg").write_bytes(data)

@@ -14,9 +14,8 @@ from retrain import tracking
 from retrain.project import Project
 from retrain.registry import decisions, model_card, packages, versions
 from tasks.promote import check
-from tasks.promote.personal import review, roll_back
 from tests import templates
-from tests.tasks.promote.conftest import run_on, train, trained_in
+from tests.tasks.promote.conftest import approve, roll_back, run_on, train, trained_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("not_loaded")]
 
@@ -38,13 +37,13 @@ def promote(images, project, seed, before):
 def roll_back_once(images, project):
     """As a person who gives the command again only if it was not carried out."""
     if versions.champion(project, "toy").version == 3 or decisions.read(project, "toy").unfinished:
-        roll_back(project, "toy", REASON)
+        roll_back(project, REASON)
 
 
 ACTIONS = {  # what there is before, what is done, and the champion before and after
     "first": (None, lambda images, clone: promote(images, clone, 0, None), None, 1),
     "better": ("one", lambda images, clone: promote(images, clone, 1, 1), 1, 2),
-    "approved": ("pair", lambda _, clone: review(clone, "toy", "approve", REASON), 1, 2),
+    "approved": ("pair", lambda _, clone: approve(clone, REASON), 1, 2),
     "rolled back": ("three", roll_back_once, 3, 2),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retrain import hardware, tracking
+from retrain import hardware
 from retrain.cli.main import main
 from retrain.execute import get_or_run
 from retrain.outputs import plan
@@ -132,16 +132,6 @@ def test_the_command_prints_the_chain(project, version, capsys):
     assert document["file"] is None
     assert document["lineage"]["images"]["splits"] == record.images.splits
     assert document["decisions"][0]["action"] == "promoted"
-
-
-def test_of_a_version_without_a_record_the_command_prints_what_is_known(project, version, capsys):
-    tracking.client(project).delete_model_version_tag("toy", "1", "retrain.lineage")
-    code, output, _ = run_command(capsys, "toy")
-    assert code == 0
-    assert "code         commit c0ffee" in output
-    assert "images       not recorded" in output
-    code, _, errors = run_command(capsys, "toy", "--images", "x.csv")
-    assert (code, errors) == (1, "retrain: The images of toy version 1 were not recorded.\n")
 
 
 @pytest.mark.parametrize(

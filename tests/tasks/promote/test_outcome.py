@@ -10,6 +10,7 @@ FOUND = {"metrics": {"accuracy": {"difference": 0.0125, "low": -0.003, "high": 0
 
 def document(verdict, *, first=False, passed=True, promote=True, rules=(), **model):
     decision = {"verdict": verdict, "passed": passed, "rules": rules, "comparisons": {}}
+    decision["new_classes"] = []
     if verdict == "not worse":
         decision["comparisons"] = {"champion": FOUND}
     champion = None if first else {"version": 3, "metrics": {}}
@@ -25,8 +26,7 @@ def document(verdict, *, first=False, passed=True, promote=True, rules=(), **mod
             document("not worse"),
             "Promoted",
             "toy version 4 is the new champion, in place of version 3: it is not worse than the "
-            "champion, except by less than the margin (accuracy +0.0125, between -0.0030 and "
-            "+0.0280).",
+            "champion, except by less than the margin; accuracy +1.2 points (-0.3 to +2.8).",
         ),
         (
             document("repackaged"),

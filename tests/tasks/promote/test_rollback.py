@@ -13,7 +13,6 @@ from retrain.project import Project
 from retrain.registry import packages, versions
 from retrain.step import DataVersion
 from tasks.promote import package as packaging
-from tasks.promote.personal import roll_back
 from tasks.promote.step import Intent
 from tests.tasks.promote.conftest import (
     COMPARE,
@@ -22,6 +21,7 @@ from tests.tasks.promote.conftest import (
     PROMOTE,
     champion,
     history,
+    roll_back,
 )
 
 REASON = "wrong labels in week 12"
@@ -36,13 +36,13 @@ def folder_of(project: Project, number: int):
 
 
 def test_going_back_twice_goes_back_two_promotions(project, three):
-    first = roll_back(project, "toy", REASON)
+    first = roll_back(project, REASON)
     assert (first.previous, first.version, champion(project)) == (3, 2, 2)
     assert versions.reference(project, "toy").version == 2  # the best so far was taken back
-    second = roll_back(project, "toy", "worse yet")
+    second = roll_back(project, "worse yet")
     assert (second.previous, second.version, champion(project)) == (2, 1, 1)
     with pytest.raises(ValueError, match="toy has no champion before version 1 to go back to"):
-        roll_back(project, "toy", REASON)
+        roll_back(project, REASON)
     entry = history(project)[3]
     assert (entry.action, entry.previous, entry.version) == ("rolled back", 3, 2)
     assert (entry.reason, entry.who, entry.time) == (REASON, first.who, first.time)
@@ -54,10 +54,10 @@ def test_going_back_twice_goes_back_two_promotions(project, three):
 def test_a_rollback_goes_to_the_version_that_is_asked_for(project, three):
     client = tracking.client(project)
     client.set_registered_model_alias("toy", versions.REFERENCE, "1")
-    assert roll_back(project, "toy", REASON, to=2).version == champion(project) == 2
+    assert roll_back(project, REASON, 2).version == champion(project) == 2
     assert versions.reference(project, "toy").version == 1  # which no rollback has taken back
-    assert roll_back(project, "toy", REASON, to=1).version == champion(project) == 1
-    assert roll_back(project, "toy", "it was the data", to=3).version == champion(project) == 3
+    assert roll_back(project, REASON, 1).version == champion(project) == 1
+    assert roll_back(project, "it was the data", 3).version == champion(project) == 3
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_rollback_goes_to_the_version_that_is_asked_for(project, three):
 )
 def test_what_cannot_be_meant_is_refused(project, three, arguments, message):
     with pytest.raises(UsageError, match=message):
-        roll_back(project, "toy", *arguments)
+        roll_back(project, *arguments)
     assert (champion(project), len(history(project))) == (3, 3)
 
 
@@ -82,19 +82,19 @@ def test_a_version_whose_files_are_not_as_registered_is_refused_with_the_name(pr
     content = file.read_bytes()
     file.write_bytes(content + b" ")
     with pytest.raises(ValueError, match=f"2 cannot be served: {name} in .* has changed since"):
-        roll_back(project, "toy", REASON)
+        roll_back(project, REASON)
     file.unlink()
     with pytest.raises(ValueError, match=f"toy version 2 cannot be served: {name} in .* is gone"):
-        roll_back(project, "toy", REASON)
+        roll_back(project, REASON)
     assert (champion(project), len(history(project))) == (3, 3)
     file.write_bytes(content)
-    assert roll_back(project, "toy", REASON).version == 2
+    assert roll_back(project, REASON).version == 2
 
 
 def test_a_version_that_was_deleted_is_refused(project, three):
     tracking.client(project).delete_model_version("toy", "2")
     with pytest.raises(ValueError, match="toy version 2 was deleted; choose another with --to"):
-        roll_back(project, "toy", REASON)
+        roll_back(project, REASON)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def again(project, run, three):
 
 
 def test_what_was_rolled_back_is_not_promoted_again_by_the_same_run(project, again, look, three):
-    done = roll_back(project, "toy", REASON)
+    done = roll_back(project, REASON)
     assert look(three[2], "better", 2) is None
     facts = again()
     assert facts["withheld"] == f"version 3 was rolled back on {done.time[:10]}: {REASON}"
@@ -121,13 +121,13 @@ def test_what_was_rolled_back_is_not_promoted_again_by_the_same_run(project, aga
 
 
 def test_it_is_promoted_again_on_demand_and_not_because_other_data_changed(project, again):
-    roll_back(project, "toy", REASON)
+    roll_back(project, REASON)
     assert "withheld" not in again(COMPARE)
     other = DataVersion("data-2", tracked=True)  # with another file in another workload's folder
     assert again(data=other)["withheld"].startswith("version 3 was rolled back on ")
     assert champion(project) == 2
     assert again(Intent(promote=True, again=True))["aliases"] == ["champion", "reference"]
-    roll_back(project, "toy", REASON)
+    roll_back(project, REASON)
     assert "withheld" in again()
     assert champion(project) == 2
 
@@ -135,7 +135,7 @@ def test_it_is_promoted_again_on_demand_and_not_because_other_data_changed(proje
 def test_the_training_that_was_rolled_back_does_not_come_back_in_another_package(
     project, again, three, in_another_package, monkeypatch
 ):
-    done = roll_back(project, "toy", REASON)
+    done = roll_back(project, REASON)
     facts = again(scores=in_another_package(three[2], "image.py", "import ", "MENDED = 1\nimport "))
     withheld = f"the training of version 4 was rolled back on {done.time[:10]}: {REASON}"
     assert (facts["version"], facts["aliases"], facts["withheld"]) == (4, [], withheld)
