@@ -143,7 +143,7 @@ def older(project, trained, written, data, scores):
     folder = project.root / "older"
     shutil.copytree(written, folder)
     code = folder / "code" / "models"
-    (code / "vit.py").rename(code / "transformer_of_old.py")
+    (code / "vit_network.py").rename(code / "transformer_of_old_network.py")
     description = folder / "artifacts" / "model" / "model.json"
     description.write_text(
         description.read_text().replace('"family": "vit"', '"family": "transformer_of_old"')
