@@ -5,7 +5,7 @@
 Each round trains in every way once, in turns, in one process, on random images: the project's
 step, a plain loop over tensors in memory, and the HF Trainer with its defaults. The figures are
 images/s from an epoch's first batch to its last (the first epoch left out; medians) and, for a GPU
-whose peak is known, the share of it: 3 x the FLOPs of a forward pass (`models.vit.flops`:
+whose peak is known, the share of it: 3 x the FLOPs of a forward pass (`flops` of `models.vit`:
 matrix products only, a multiplication with its addition is two; a backward pass is two forward
 passes) x images/s / the dense bf16 peak that its maker states.
 
@@ -64,7 +64,7 @@ def main() -> None:
     workload = load_workload(find_project().params, "vit", VIT_B16 if on_gpu else SMALL)
     settings = workload.model.model_dump(exclude={"family"})
     shape = (workload.images.size, workload.images.size, workload.images.channels)
-    flops = 3 * vit.flops(vit.Settings.model_validate(settings), shape)
+    flops = 3 * vit.Settings.model_validate(settings).flops(shape)
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         images = loops.prepare(Path(folder) / "images", workload, rows=8192 if on_gpu else 256)

@@ -122,22 +122,23 @@ def run_step(
     Returns:
         The step's facts and its history.
     """
-    storage = "source" if pulled else "pixels"
+    rows = {"train": len(open_prepared(images).split("train"))}
+    facts = {"storage": "source" if pulled else "pixels", "rows": rows}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         output, scratch = root / "output", root / "scratch"
         output.mkdir()
         scratch.mkdir()
-        facts = train(
+        trained = train(
             workload.model,
             workload.train,
             workload.scale,
-            Artifact("preprocess", "benchmark", "benchmark", images, {"storage": storage}),
+            Artifact("preprocess", "benchmark", "benchmark", images, facts),
             Artifact("pull", "benchmark", "benchmark", pulled or root, {"image_column": "image"}),
             Start(None),
             Workspace(output, scratch, "benchmark", workload.name, Project(root)),
         )
-        return facts, json.loads((output / "report" / "history.json").read_text())
+        return trained, json.loads((output / "report" / "history.json").read_text())
 
 
 def step(workload: Workload, images: Path, pulled: Path | None = None) -> Speed:

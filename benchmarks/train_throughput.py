@@ -58,7 +58,6 @@ class Setting:
         overrides: The parameters.
         rows: Training images.
         ways: Functions of `benchmarks.loops`.
-        memory: What the step may hold of the training images, as a part of them.
         target: What the ratio to the bare loop should be.
     """
 
@@ -66,7 +65,6 @@ class Setting:
     overrides: dict[str, Any]
     rows: int
     ways: Sequence[str] = ("step", "bare")
-    memory: float | None = None
     target: str = "≥ 0.97"
 
 
@@ -74,16 +72,6 @@ SETTINGS = {
     "small": Setting("vit as shipped, 8 x 8 grey, fp32", FP32, 1237, ALL),
     "middling": Setting("vit 192 x 6, 32 x 32 RGB, fp32", MIDDLING | FP32, 1024, ALL),
     "auto": Setting("vit 192 x 6, precision auto", MIDDLING, 1024, target="≥ 1.6 (with AMX)"),
-    "fifth": Setting(
-        "vit as shipped, a fifth in memory",
-        FP32 | {"train.epochs": 3},
-        60_000,
-        memory=0.2,
-        target="≥ 0.90",
-    ),
-    "middling-fifth": Setting(
-        "vit 192 x 6, a fifth in memory", MIDDLING | FP32, 1024, memory=0.2, target="≥ 0.90"
-    ),
 }
 
 
@@ -101,11 +89,6 @@ def main() -> None:
 def run(setting: Setting, rounds: int) -> None:
     """Runs the rounds of a setting and prints what they gave."""
     workload = load_workload(find_project().params, "vit", setting.overrides)
-    if setting.memory is not None:
-        size, channels = workload.images.size, workload.images.channels
-        stored = setting.rows * size * size * channels
-        memory = {"memory_gb": setting.memory * stored / 1e9}
-        workload = workload.model_copy(update={"scale": workload.scale.model_copy(update=memory)})
     speeds: dict[str, list[Speed]] = {way: [] for way in setting.ways}
     with tempfile.TemporaryDirectory() as folder:
         torch.set_num_threads(workload.scale.threads or 1)  # as the step does

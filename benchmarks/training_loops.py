@@ -172,12 +172,7 @@ def ray_data_by_hand(workload: Workload, images: Path) -> float:
 
 PAIRS: dict[str, tuple[Callable[..., float], Callable[..., float]]] = {
     "huggingface": (huggingface, lambda *given: loops.hf_trainer(*given).epoch),
-    "dataloader": (
-        lambda workload, images: (
-            loops.step(changed(workload, scale={"ingest": "dataloader"}), images).training
-        ),
-        dataloader_by_hand,
-    ),
+    "dataloader": (lambda *given: loops.step(*given).training, dataloader_by_hand),
     "function": (function, function_by_hand),
     "ray_data": (ray_data, ray_data_by_hand),
 }

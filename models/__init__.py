@@ -1,34 +1,14 @@
-"""The families of networks, one module each, behind one small interface.
+"""Networks that classify images: how they are made, saved, loaded and served.
 
-A family's module has:
+- `families.py` lists the families; each has a module with its `Settings`, a `family.Family`, which
+  make a network
+- `pretrained.py` finds and loads pretrained networks, `backbone.py` those that give embeddings
+- a module whose name ends in `_network`, one for each family, makes a network again that was
+  saved: its `rebuild(description, files)` needs nothing but the description and the files of the
+  network, by the names they are saved under
+- `network.py` wraps a network; `image.py`, `prediction_log.py` and `serving.py` serve it
 
-- `Settings`: its settings in `params.yaml`, beside `family`. A frozen pydantic model, which can be
-  read without importing torch. The messages of its validators begin with the name of a setting
-  and a colon.
-- `pretrained_version(settings, root)`: which weights the network starts from; None without any.
-- `pretrained_faults(settings, shape, root)`: a sentence for each fault of these weights.
-- `library_faults(settings, shape, root)`: a sentence for each fault that only the network's library
-  finds, which may take seconds.
-- `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
-- `rebuild(description, files)`: a network as it was saved, its weights still to be loaded. It
-  needs nothing but the description and the files of the network, by the names they are saved under.
-
-A family may have two more, which do not import torch:
-
-- `flops(settings, shape)`: the operations of a forward pass over one image. They decide the
-  precision and the threads that are `auto`; a network whose family lacks it counts as large.
-- `faults(settings, shape)`: a sentence for each setting that does not fit the images.
-
-A family whose networks take adapters has `without_memory(settings, shape, root)`: the network on
-PyTorch's device `meta`, or None if its sizes are not known.
-
-A family that trains a part of its network, on embeddings, has two more:
-
-- `training_flops(settings, shape)`: the operations of a forward pass through this part.
-- `complete(settings, trained)`: the whole network, with the part that was trained; `build` makes
-  the part, and its shape is that of an embedding: `(D,)`.
-
-`models/families.py` lists them.
+Only this file and those of the last two lines are in the package of a model.
 
 A network is a `torch.nn.Module` that takes uint8 images (N, H, W, C) on its own device, normalises
 them itself, and returns float32 logits (N, classes). Its `description` is a JSON-able mapping.
@@ -42,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.user_code import module_of
-
 if TYPE_CHECKING:
+    from models.family import Family
     from models.network import Network
 
 WEIGHTS = "model.safetensors"
@@ -69,53 +48,33 @@ class Classifier:
     images: Mapping[str, Any]
 
 
+def make(family: str, settings: Mapping[str, Any]) -> "Family":
+    """The settings of a network, which build it.
+
+    Args:
+        family: A module of this package.
+        settings: As that family's `Settings` declare them.
+    """
+    made: Family = importlib.import_module(f"models.{family}").Settings.model_validate(settings)
+    return made
+
+
 def build(
     family: str, settings: Mapping[str, Any], shape: tuple[int, ...], classes: int
 ) -> "Network":
-    """Makes a new network.
-
-    Args:
-        family: A module of this package.
-        settings: The settings of the network, as that family's `Settings` declare them.
-        shape: Height, width and channels of the images; or the length of their embeddings.
-        classes: The number of classes.
-
-    Raises:
-        ValueError: The settings do not fit the shape of the images.
-    """
-    module = importlib.import_module(f"models.{family}")
-    built: Network = module.build(module.Settings.model_validate(settings), shape, classes)
-    return built
-
-
-def complete(family: str, settings: Mapping[str, Any], trained: "Network") -> "Network":
-    """The network that is saved, from what `build` made and a training changed.
-
-    Args:
-        family: A module of this package.
-        settings: The settings of the network, as that family's `Settings` declare them.
-        trained: All of the network, or the part that the family trains.
-
-    Raises:
-        ValueError: The rest of the network cannot be loaded.
-        OSError: The hub cannot be reached.
-    """
-    module = importlib.import_module(f"models.{family}")
-    if not hasattr(module, "complete"):
-        return trained
-    completed: Network = module.complete(module.Settings.model_validate(settings), trained)
-    return completed
+    """Makes a new network; see `Family.build`."""
+    return make(family, settings).build(shape, classes)
 
 
 def modules_of(family: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The modules that make a network: its family's, and the user's that the settings name.
+    """The modules that make a saved network again: its family's, and the user's that is named.
 
     Args:
         family: A module of this package.
         settings: Of the network, as in `params.yaml` or as `save` wrote them.
     """
     named = settings.get("factory")
-    return (f"models.{family}", *((module_of(named),) if named else ()))
+    return (f"models.{family}_network", *((named.partition(":")[0],) if named else ()))
 
 
 def save(
@@ -162,10 +121,10 @@ def load(folder: Path) -> Classifier:
 
     model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
     files = {path.name: path for path in (folder / FILES).glob("*")}
-    family = importlib.import_module(f"models.{model['family']}")
+    family = importlib.import_module(f"models.{model['family']}_network")
     module: Network = family.rebuild(model["network"], files)
     load_model(module, folder / WEIGHTS)
-    module.temperature = model.get("temperature", 1.0)  # none was saved in the beginning
+    module.temperature = model["temperature"]
     labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))
     return Classifier(module.eval(), tuple(labels), images)

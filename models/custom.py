@@ -8,26 +8,22 @@ A network that is loaded gets all its weights from where it was saved. So if the
 parameter `pretrained`, it is False then.
 """
 
-from collections.abc import Iterator, Mapping
-from inspect import signature
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from models import pretrained, user_code
+from models import user_code
+from models.family import Family, Name, Shape
+from models.pretrained import HALF, digest_of
 
 if TYPE_CHECKING:
     from models.network import Network
 
-KEY = "model.factory"
-HALF = (0.5,)
 
-
-class Settings(BaseModel):
+class Settings(Family):
     """The settings of a custom network."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     factory: Annotated[str, Field(pattern=user_code.PATTERN, max_length=1000)] = Field(
         description="The function that makes it: `package.module:name`, below the project's folder."
@@ -35,7 +31,7 @@ class Settings(BaseModel):
     arguments: dict[str, Any] = Field(
         default={}, description="What the function takes beside `num_classes`."
     )
-    files: dict[str, Annotated[str, Field(min_length=1, max_length=4096)]] = Field(
+    files: dict[str, Name] = Field(
         default={},
         description=(
             "Files that the function reads, by the name of the argument that is the path; a "
@@ -54,119 +50,66 @@ class Settings(BaseModel):
         default=list(HALF), description="Standard deviation of each channel; one value is for all."
     )
 
+    def faults(self, shape: Shape) -> list[str]:
+        """A sentence for each setting that does not fit the images, or does not fit others."""
+        messages = [
+            f"model.{name}: {len(values)} values for images of {shape[2]} channels."
+            for name, values in (("mean", self.mean), ("std", self.std))
+            if len(values) not in (1, shape[2])
+        ]
+        twice = {"num_classes", "pretrained", *self.arguments} & self.files.keys()
+        return messages + [f"model.files.{name}: is an argument already." for name in sorted(twice)]
 
-def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
-    """A sentence for each setting that does not fit the images, or does not fit other settings."""
-    messages = [
-        f"model.{name}: {len(values)} values for images of {shape[2]} channels."
-        for name, values in (("mean", settings.mean), ("std", settings.std))
-        if len(values) not in (1, shape[2])
-    ]
-    twice = {"num_classes", "pretrained", *settings.arguments} & settings.files.keys()
-    return messages + [f"model.files.{name}: is an argument already." for name in sorted(twice)]
-
-
-def pretrained_version(settings: Settings, root: Path) -> str | None:
-    """The digest of the files; what else the function loads is its own affair."""
-    if not settings.files or settings.pretrained_version:
-        return settings.pretrained_version
-    try:
-        return pretrained.digest_of(_paths(settings, root))
-    except OSError:
-        return None  # `pretrained_faults` says why
-
-
-def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """A sentence for each file that is missing, or one if the content of the files has changed."""
-    missing = [name for name, path in _paths(settings, root).items() if not path.is_file()]
-    yield from (f"model.files.{name}: no file {settings.files[name]}." for name in missing)
-    if not missing:
+    def find_version(self, root: Path) -> str | None:
+        """The digest of the files; what else the function loads is its own affair."""
+        if not self.files or self.pretrained_version:
+            return self.pretrained_version
         try:
-            files(settings, root)
-        except (ValueError, OSError) as error:
-            yield str(error)
+            return digest_of(self._paths(root))
+        except OSError:
+            return None  # `pretrained_faults` says why
 
+    def pretrained_faults(self, root: Path) -> Iterator[str]:
+        """A sentence for each file that is missing, or one if their content has changed."""
+        missing = [name for name, path in self._paths(root).items() if not path.is_file()]
+        yield from (f"model.files.{name}: no file {self.files[name]}." for name in missing)
+        if not missing:
+            try:
+                self._check_files(root)
+            except (ValueError, OSError) as error:
+                yield str(error)
 
-def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """Finds no faults here, because the training begins with a try of the function."""
-    return iter(())
+    def _paths(self, root: Path) -> dict[str, Path]:
+        return {name: (root / Path(path).expanduser()) for name, path in self.files.items()}
 
+    def _check_files(self, root: Path) -> None:
+        """Checks that the files are what they were when the workload was read."""
+        version = self.pretrained_version
+        if version and digest_of(self._paths(root)) != version:
+            raise ValueError(
+                f"model.files: their content is not model.pretrained_version {version}."
+            )
 
-def files(settings: Settings, root: Path) -> dict[str, Path]:
-    """The paths of the files, by the names of the arguments.
+    def build(self, shape: tuple[int, ...], classes: int) -> "Network":
+        """Makes a network by a call of the user's function.
 
-    Args:
-        settings: The settings of the network.
-        root: Where a relative path starts.
+        Raises:
+            ValueError: The function cannot be imported, fails, or returns no module; or its files
+                have changed.
+        """
+        from models.custom_network import make
 
-    Raises:
-        ValueError: Their content is not what it was when the workload was read.
-        OSError: One cannot be read.
-    """
-    paths, version = _paths(settings, root), settings.pretrained_version
-    if version and pretrained.digest_of(paths) != version:
-        raise ValueError(f"model.files: their content is not model.pretrained_version {version}.")
-    return paths
-
-
-def _paths(settings: Settings, root: Path) -> dict[str, Path]:
-    return {name: (root / Path(path).expanduser()) for name, path in settings.files.items()}
-
-
-def build(settings: Settings, shape: tuple[int, ...], classes: int) -> "Network":
-    """Makes a network by a call of the user's function.
-
-    Args:
-        settings: The settings of the network; relative paths start in the working directory.
-        shape: Height, width and channels of the images.
-        classes: The number of classes.
-
-    Raises:
-        ValueError: The function cannot be imported, fails, or returns no module; or its files have
-            changed.
-    """
-    from models.network import Network
-
-    paths = files(settings, Path().absolute())
-    arguments = settings.arguments | {"num_classes": classes}
-    stored = {name: f"{name}{path.suffix}" for name, path in paths.items()}
-    config = {"factory": settings.factory, "arguments": arguments, "files": stored}
-    classifier = _make(settings.factory, arguments | paths, loaded=False)
-    saved = {stored[name]: path for name, path in paths.items()}
-    mean, std = (
-        values * shape[2] if len(values) == 1 else values
-        for values in (settings.mean, settings.std)
-    )
-    return Network(classifier, config, mean, std, saved)
-
-
-def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
-    """Makes a network as it was saved, its weights still to be loaded.
-
-    Raises:
-        ValueError: The function cannot be imported, fails, or returns no module.
-    """
-    from models.network import Network
-
-    config = description["config"]
-    # Packages of older versions of this project have no files.
-    paths = {name: files[stored] for name, stored in config.get("files", {}).items()}
-    classifier = _make(config["factory"], config["arguments"] | paths, loaded=True)
-    return Network(classifier, config, description["mean"], description["std"], files)
-
-
-def _make(factory: str, arguments: Mapping[str, Any], *, loaded: bool) -> Any:
-    import torch
-
-    function = user_code.find(factory, KEY)
-    if loaded and "pretrained" in {*arguments, *signature(function).parameters}:
-        arguments = {**arguments, "pretrained": False}
-    try:
-        module = function(**arguments)
-    except Exception as error:
-        raise ValueError(f"{KEY}: {factory} failed: {user_code.said_by(error)}.") from error
-    if not isinstance(module, torch.nn.Module):
-        raise ValueError(
-            f"{KEY}: {factory} returned a {type(module).__name__}, not a torch.nn.Module."
+        root = Path().absolute()
+        self._check_files(root)
+        paths = self._paths(root)
+        stored = {name: f"{name}{path.suffix}" for name, path in paths.items()}
+        config = {
+            "factory": self.factory,
+            "arguments": self.arguments | {"num_classes": classes},
+            "files": stored,
+        }
+        mean, std = (
+            values * shape[2] if len(values) == 1 else values for values in (self.mean, self.std)
         )
-    return module
+        saved = {stored[name]: path for name, path in paths.items()}
+        return make(config, mean, std, saved, loaded=False)

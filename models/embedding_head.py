@@ -8,23 +8,15 @@ Nothing of the backbone's image processor counts but the values of pixels: the p
 images, as `images` says.
 """
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from models.pretrained import (  # noqa: F401  # the interface of a family
-    Name,
-    Pretrained,
-    pretrained_faults,
-    pretrained_version,
-    read_config,
-)
+from models.family import Name, Shape
+from models.pretrained import Pretrained
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from models.network import Network
 
 # About the width of embeddings; it only decides the threads and the precision of the training.
@@ -47,100 +39,36 @@ class Settings(Pretrained):
         default=0.3, description="After the hidden layer."
     )
 
+    def training_flops(self, shape: Shape) -> float:
+        """The cost of a forward pass over one embedding: what is trained is the head."""
+        return 2.0 * WIDTH * self.hidden
 
-def training_flops(settings: Settings, shape: tuple[int, int, int]) -> float:
-    """The cost of a forward pass over one embedding: what is trained is the head."""
-    return 2.0 * WIDTH * settings.hidden
+    def without_memory(self, shape: Shape, root: Path) -> None:
+        """Tries the backbone; a head takes no adapters."""
+        from models import backbone
 
+        backbone.check(self.pretrained, self.pretrained_version, shape, root)
 
-def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """Finds what is wrong with the backbone, if its configuration is on this machine.
+    def build(self, shape: tuple[int, ...], classes: int) -> "Network":
+        """Makes a new head, which takes embeddings; `complete` puts it on its backbone."""
+        from models.embedding_head_network import EmbeddingNetwork, make_head
 
-    The network is tried without memory, which takes seconds with the import of torch.
+        [inputs] = shape
+        sizes: dict[str, Any] = {
+            "inputs": inputs,
+            "hidden": self.hidden,
+            "dropout": self.dropout,
+            "classes": classes,
+        }
+        return EmbeddingNetwork(None, make_head(**sizes), sizes, (), ())
 
-    Args:
-        settings: The settings of the network, with the version of the weights.
-        shape: Height, width and channels of the images.
-        root: Where a relative path starts.
+    def complete(self, trained: "Network") -> "Network":
+        """Puts a trained head on its backbone, on the CPU."""
+        from models.backbone import load
+        from models.embedding_head_network import Backbone, EmbeddingNetwork
 
-    Yields:
-        A sentence for each fault.
-    """
-    from models import backbone
-
-    name, version = settings.pretrained, settings.pretrained_version
-    try:
-        if version and (config := read_config(name, version, root)):
-            backbone.check(name, config, shape)
-    except ValueError as error:
-        yield str(error)
-
-
-def build(settings: Settings, shape: tuple[int], classes: int) -> "Network":
-    """Makes a new head, which takes embeddings; `complete` puts it on its backbone.
-
-    Args:
-        settings: The settings of the network.
-        shape: The length of an embedding.
-        classes: The number of classes.
-    """
-    from models.backbone import EmbeddingNetwork
-
-    [inputs] = shape
-    sizes: dict[str, Any] = {
-        "inputs": inputs,
-        "hidden": settings.hidden,
-        "dropout": settings.dropout,
-        "classes": classes,
-    }
-    return EmbeddingNetwork(None, _head(**sizes), sizes, (), ())
-
-
-def complete(settings: Settings, trained: "Network") -> "Network":
-    """Puts a trained head on its backbone.
-
-    Args:
-        settings: The settings of the network.
-        trained: The head that `build` made, after its training.
-
-    Returns:
-        The whole network, which takes images; it is on the CPU.
-
-    Raises:
-        ValueError: There is no such backbone, or it gives no embedding.
-        OSError: The hub cannot be reached.
-    """
-    from models.backbone import Backbone, EmbeddingNetwork, load
-
-    assert isinstance(trained, EmbeddingNetwork)
-    empty = load(settings.pretrained, settings.pretrained_version)
-    assert isinstance(empty.backbone, Backbone)
-    mean, std = empty.description["mean"], empty.description["std"]
-    sizes = trained.description["config"]["head"]
-    return EmbeddingNetwork(empty.backbone, trained.last_layer.cpu(), sizes, mean, std)
-
-
-def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
-    """Makes a network as it was saved, its weights still to be loaded."""
-    from models import backbone
-
-    config = description["config"]
-    return backbone.EmbeddingNetwork(
-        backbone.rebuild(config["backbone"]),
-        _head(**config["head"]),
-        config["head"],
-        description["mean"],
-        description["std"],
-    )
-
-
-def _head(inputs: int, hidden: int, dropout: float, classes: int) -> "nn.Sequential":
-    from torch import nn
-
-    return nn.Sequential(
-        nn.Linear(inputs, hidden),
-        nn.BatchNorm1d(hidden),
-        nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.Linear(hidden, classes),
-    )
+        empty, head = load(self.pretrained, self.pretrained_version), trained.last_layer
+        assert isinstance(empty.backbone, Backbone) and head is not None
+        mean, std = empty.description["mean"], empty.description["std"]
+        sizes = trained.description["config"]["head"]
+        return EmbeddingNetwork(empty.backbone, head.cpu(), sizes, mean, std)

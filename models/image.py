@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,6 +16,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 # How a HEIC file, as phones write it, says what it is; `mif1` may be an AVIF file, too. Pillow
 # reads it with the package pi-heif, an extra of this project.
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
+
+Box = tuple[int, int, int, int]
 
 RESAMPLING = "bicubic"  # with antialiasing
 
@@ -43,30 +45,6 @@ class ImageProperties:
     format: str
     camera: str | None
     taken: str | None
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of an image, of any size of it.
-
-    Attributes:
-        area: The share of the image's area that the part has.
-        ratio: Width to height, both in pixels. A part that would not fit is made smaller.
-        x: Where it is in its free space, from 0 (left) to before 1 (right).
-        y: Where it is in its free space, from 0 (top) to before 1 (bottom).
-    """
-
-    area: float
-    ratio: float
-    x: float
-    y: float
-
-    def box(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """The part's left, top, right and bottom in an image of a size, in pixels."""
-        across = min((self.area * width * height * self.ratio) ** 0.5, width, self.ratio * height)
-        w, h = max(1, round(across)), max(1, round(across / self.ratio))
-        left, top = int(self.x * (width - w + 1)), int(self.y * (height - h + 1))
-        return left, top, left + w, top + h
 
 
 def inspect(data: bytes, reduced: bool = False) -> tuple[ImageProperties, NDArray[np.uint8]]:
@@ -131,7 +109,9 @@ def to_array(data: bytes, size: int, channels: int, resize: str) -> NDArray[np.u
     return _scale(image, reduction, size, channels, _box(*sides, resize))
 
 
-def cut_array(data: bytes, size: int, channels: int, part: Part) -> NDArray[np.uint8]:
+def cut_array(
+    data: bytes, size: int, channels: int, box: Callable[[int, int], Box], shorter_side: float
+) -> NDArray[np.uint8]:
     """Decodes an image, cuts a part out of it, and brings that to the size that the model takes.
 
     It is done as `to_array` does it, with the part in place of the whole.
@@ -140,7 +120,8 @@ def cut_array(data: bytes, size: int, channels: int, part: Part) -> NDArray[np.u
         data: The encoded image.
         size: Height and width in pixels.
         channels: 1 or 3.
-        part: The part of the image.
+        box: The part's left, top, right and bottom in pixels, of the image's width and height.
+        shorter_side: Of the part, as a share of the image's shorter side, or less.
 
     Returns:
         uint8 (size, size, channels).
@@ -148,9 +129,8 @@ def cut_array(data: bytes, size: int, channels: int, part: Part) -> NDArray[np.u
     Raises:
         ValueError: The image does not decode; the message says why.
     """
-    shorter = (part.area * min(part.ratio, 1 / part.ratio)) ** 0.5  # side, of the image's, or more
-    image, sides, reduction = _decode(data, least=2 * size / shorter)
-    return _scale(image, reduction, size, channels, part.box(*sides))
+    image, sides, reduction = _decode(data, least=2 * size / shorter_side)
+    return _scale(image, reduction, size, channels, box(*sides))
 
 
 def to_arrays(encoded: Sequence[bytes], size: int, channels: int, resize: str) -> NDArray[np.uint8]:

@@ -141,20 +141,9 @@ class Network(nn.Module):
         Returns:
             Logits, float32 (N, classes).
         """
-        output = self.classifier(self.normalised(images))
+        output = self.classifier(normalise(images, self.mean, self.std))
         logits: Tensor = getattr(output, "logits", output)
         return logits.float()
-
-    def normalised(self, images: Tensor) -> Tensor:
-        """Images as the classifier takes them: float pixels, normalised.
-
-        Args:
-            images: uint8 (N, H, W, C).
-
-        Returns:
-            float32 (N, C, H, W).
-        """
-        return normalise(images, self.mean, self.std)
 
     def probabilities(self, images: Tensor, precision: str) -> Tensor:
         """The probability of each class, for evaluation and for serving.
@@ -255,9 +244,3 @@ def config_of(network: Any) -> dict[str, Any]:
     """What makes a network of `transformers` again, except for its weights."""
     config: dict[str, Any] = network.config.to_diff_dict()
     return {name: value for name, value in config.items() if name not in NOT_KEPT}
-
-
-def wrap(classifier: Any, mean: Sequence[float], std: Sequence[float]) -> Network:
-    """Wraps an image classifier of `transformers`, and describes it by its config."""
-    extra = {"num_labels": classifier.num_labels, "architectures": [type(classifier).__name__]}
-    return Network(classifier, config_of(classifier) | extra, mean, std)

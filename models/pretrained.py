@@ -1,17 +1,20 @@
-"""Finds the version of pretrained weights: of a folder, or of a model on the Hugging Face hub.
+"""Pretrained networks: of a folder, or of a model on the Hugging Face hub.
 
 A name is a folder, or else `owner/name` on the hub, with `@revision` for a branch, tag or commit.
+The messages are for the person who wrote `model.pretrained`. Nothing that is served imports this.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from models.family import Family, Name, Shape
 
 # The files that `transformers` may read: the configuration and the weights.
 READ = ("*.json", "*.safetensors", "*.bin")
@@ -21,13 +24,11 @@ SECONDS = 10.0  # to wait for the hub
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[^@]+)?")
 COMMIT = re.compile("[0-9a-f]{40}")
 
-Name = Annotated[str, Field(min_length=1, max_length=4096)]
+HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
 
 
-class Pretrained(BaseModel):
+class Pretrained(Family):
     """The settings of a network that may start from pretrained weights."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     pretrained: Name | None = Field(
         default=None,
@@ -49,6 +50,26 @@ class Pretrained(BaseModel):
         if self.pretrained is None and self.pretrained_version is not None:
             raise ValueError("pretrained_version: is of no use without model.pretrained")
         return self
+
+    def find_version(self, root: Path) -> str | None:
+        """The version of the pretrained weights; one in the settings is taken as it is."""
+        if self.pretrained is None or self.pretrained_version is not None:
+            return self.pretrained_version
+        try:
+            return find_version(self.pretrained, root)
+        except (FileNotFoundError, ConnectionError):
+            return None  # `pretrained_faults` says why
+
+    def pretrained_faults(self, root: Path) -> Iterator[str]:
+        """A sentence if there are no such weights, or none of this version."""
+        name, version = self.pretrained, self.pretrained_version
+        if name is None or (version and not find_folder(name, root)):
+            return
+        try:
+            if version not in (None, find_version(name, root)):
+                yield f"model.pretrained: {name} does not hold model.pretrained_version {version}."
+        except (FileNotFoundError, ConnectionError) as error:
+            yield f"model.pretrained: {error}."
 
 
 def find_folder(name: str, root: Path) -> Path | None:
@@ -89,98 +110,7 @@ def find_version(name: str, root: Path) -> str:
     if not HUB_NAME.fullmatch(name):
         raise FileNotFoundError(f"there is no folder {name}")
     model, revision = split_name(name)
-    return revision if COMMIT.fullmatch(revision) else _commit(model, revision)
-
-
-def pretrained_version(settings: Pretrained, root: Path) -> str | None:
-    """The version of the pretrained weights of a network; None without any, or if it is not known.
-
-    Args:
-        settings: The settings of the network; a version in them is taken as it is.
-        root: Where a relative path starts.
-    """
-    name = settings.pretrained
-    if name is None or settings.pretrained_version is not None:
-        return settings.pretrained_version
-    try:
-        return find_version(name, root)
-    except (FileNotFoundError, ConnectionError):
-        return None  # `pretrained_faults` says why
-
-
-def pretrained_faults(
-    settings: Pretrained, shape: tuple[int, int, int], root: Path
-) -> Iterator[str]:
-    """Finds faults of pretrained weights, as far as they are known without `transformers`.
-
-    Args:
-        settings: The settings of the network, with the version of the weights.
-        shape: Height, width and channels of the images.
-        root: Where a relative path starts.
-
-    Yields:
-        A sentence for each fault.
-    """
-    name, set_version = settings.pretrained, settings.pretrained_version
-    if name is None:
-        return
-    try:
-        version = set_version or find_version(name, root)
-        if find_folder(name, root) and version != find_version(name, root):
-            yield f"model.pretrained: {name} does not hold model.pretrained_version {set_version}."
-        if config := read_config(name, version, root):
-            check_config(name, config, shape[2])
-    except (ValueError, FileNotFoundError, ConnectionError) as error:
-        text = str(error).removeprefix("model.pretrained: ").removesuffix(".")
-        yield f"model.pretrained: {text}."
-
-
-def check_config(name: str, config: Mapping[str, Any], channels: int) -> None:
-    """Checks that a published configuration has a type, and is for images of some channels.
-
-    Args:
-        name: The name of the model in the settings.
-        config: The configuration of the model, as it was published.
-        channels: The number of channels of the images.
-
-    Raises:
-        ValueError: The configuration has no type, or is for other images.
-    """
-    if not isinstance(config.get("model_type"), str):
-        raise ValueError(f"model.pretrained: {name} is a model without a type.")
-    vision = config.get("vision_config")
-    own_channels = (vision if isinstance(vision, Mapping) else config).get("num_channels", 3)
-    if own_channels != channels:
-        raise ValueError(
-            f"model.pretrained: {name} takes images of {own_channels} channels, but "
-            f"images.channels is {channels}."
-        )
-
-
-def read_config(name: str, version: str, root: Path) -> dict[str, Any] | None:
-    """The configuration of a pretrained network; None if it has to be downloaded first.
-
-    Args:
-        name: The name of the model in the settings.
-        version: The version of the weights, as `find_version` returns it.
-        root: Where a relative path starts.
-
-    Raises:
-        ValueError: The configuration is missing, or is not JSON.
-    """
-    folder = find_folder(name, root)
-    path = folder / CONFIG if folder else _cached(split_name(name)[0], version)
-    if path is None:
-        return None
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{name} has no {CONFIG}") from None
-    except ValueError:
-        config = None
-    if not isinstance(config, dict):
-        raise ValueError(f"{CONFIG} of {name} cannot be read")
-    return config
+    return revision if COMMIT.fullmatch(revision) else _download(model, revision).parent.name
 
 
 def digest_of(files: Mapping[str, Path]) -> str:
@@ -210,38 +140,217 @@ def _sha256(path: Path, size: int, changed: int) -> str:
 
 
 @cache
-def _commit(model: str, revision: str) -> str:
-    """The commit of a revision on the hub.
+def _download(model: str, revision: str) -> Path:
+    """The configuration of a model, in the hub's cache on this machine.
+
+    Returns:
+        Its path, in a folder that is named by the commit.
 
     Raises:
         FileNotFoundError: The hub has no such model or revision, or does not show it.
         ConnectionError: The hub cannot be reached, and the cache does not have the revision.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
+        EntryNotFoundError,
         HFValidationError,
+        LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
     try:
-        return str(HfApi().model_info(model, revision=revision, timeout=SECONDS).sha)
-    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
+        return Path(hf_hub_download(model, CONFIG, revision=revision, etag_timeout=SECONDS))
+    except LocalEntryNotFoundError as error:
+        raise ConnectionError(
+            f"there is no folder {model}, and the Hugging Face hub cannot be reached"
+        ) from error
+    except (EntryNotFoundError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
         raise FileNotFoundError(
             f"there is no folder {model}, and the Hugging Face hub gives no such model at revision "
             f"{revision}; if it is private or gated, log in first: hf auth login"
         ) from None
-    except Exception as error:  # its library for HTTP has its own kinds
-        if cached := _cached(model, revision):
-            return cached.parent.name
-        raise ConnectionError(
-            f"there is no folder {model}, and the Hugging Face hub cannot be reached"
+
+
+def read_config(name: str, version: str | None, root: Path) -> dict[str, Any]:
+    """The configuration of a pretrained network, as it was published.
+
+    Args:
+        name: The name of the model in the settings.
+        version: The version of the weights, as `find_version` returns it.
+        root: Where a relative path starts.
+
+    Raises:
+        ValueError: It cannot be read, or names no type of network.
+        OSError: There is no such model, or the hub cannot be reached.
+    """
+    folder, (model, revision) = find_folder(name, root), split_name(name)
+    path = folder / CONFIG if folder else _download(model, version or revision)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        config = None
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ValueError(f"model.pretrained: {name} has no {CONFIG} that names its model_type.")
+    return config
+
+
+def check_channels(name: str, config: Mapping[str, Any], channels: int) -> None:
+    """Checks that a network, with its published config, takes images of some channels.
+
+    Raises:
+        ValueError: It is for other images.
+    """
+    own_channels = config.get("vision_config", config).get("num_channels", 3)
+    if own_channels != channels:
+        raise ValueError(
+            f"model.pretrained: {name} takes images of {own_channels} channels, but "
+            f"images.channels is {channels}."
+        )
+
+
+def where(name: str, version: str | None) -> dict[str, Any]:
+    """The arguments that `from_pretrained` takes for a network.
+
+    Args:
+        name: The name of the model in the settings; a relative path starts in the working
+            directory.
+        version: The version of the weights, as `find_version` returns it.
+    """
+    if folder := find_folder(name, Path()):
+        return {"pretrained_model_name_or_path": str(folder)}
+    model, revision = split_name(name)
+    return {"pretrained_model_name_or_path": model, "revision": version or revision}
+
+
+def load(kind: Any, name: str, version: str | None, **options: Any) -> tuple[Any, set[str]]:
+    """Loads a pretrained network in fp32, without a word on the console.
+
+    Args:
+        kind: A class of `transformers`.
+        name: The name of the model in the settings; a relative path starts in the working
+            directory.
+        version: The version of the weights, as `find_version` returns it.
+        options: What else `from_pretrained` takes.
+
+    Returns:
+        The network, and the names of its tensors that the files lack, or have in another size.
+
+    Raises:
+        ValueError: The folder does not hold this version any more.
+        OSError: There is no such network, or the hub cannot be reached.
+    """
+    import torch
+
+    quiet()
+    network, info = kind.from_pretrained(
+        **where(name, version),
+        **options,
+        dtype=torch.float32,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    if version and find_folder(name, Path()) and find_version(name, Path()) != version:
+        raise ValueError(f"model.pretrained: {name} has changed since the run started.")
+    return network, {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+
+
+def follow_processor(
+    place: Mapping[str, Any], network: Any, channels: int
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Brings the values of stored pixels to those that a pretrained network was trained with.
+
+    Its image processor rescales and normalises, each channel for itself, which one mean and one
+    standard deviation do as well. Where it turns RGB into BGR, the network's first convolution is
+    turned instead: from then on the network takes RGB, wherever it is saved or exported.
+
+    Args:
+        place: Where the files are, as `where` gives it.
+        network: The network with its pretrained weights; the first convolution may be changed.
+        channels: The number of channels of the images.
+
+    Returns:
+        The mean and the standard deviation for pixels in [0, 1], a value for each channel; 0.5
+        without a processor.
+    """
+    import torch
+
+    processor = _image_processor(place)
+    if processor is None:
+        return HALF * channels, HALF * channels
+    if getattr(processor, "do_flip_channel_order", False):
+        convolution = next(
+            value for value in network.modules() if isinstance(value, torch.nn.Conv2d)
+        )
+        with torch.no_grad():
+            convolution.weight.copy_(convolution.weight.flip(1))
+    white = 255 * processor.rescale_factor if processor.do_rescale else 255.0
+    least = 1 if getattr(processor, "rescale_offset", False) else 0
+    # EfficientNet's divides by the standard deviation a second time.
+    times = bool(processor.do_normalize) + getattr(processor, "include_top", False)
+    means = processor.image_mean if processor.do_normalize else (0.0,)
+    mean = [(value + least) / white for value in means]
+    std = [value**times / white for value in processor.image_std]
+    # One value is for all channels.
+    return (
+        mean if len(mean) == channels else mean[:1] * channels,
+        std if len(std) == channels else std[:1] * channels,
+    )
+
+
+def _image_processor(place: Mapping[str, Any]) -> Any:
+    """The image processor of a pretrained network; None if it has no file of one."""
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from transformers import AutoImageProcessor
+
+    try:
+        return AutoImageProcessor.from_pretrained(**place, backend="pil")  # with its defaults
+    except OSError as error:
+        # The hub cannot be reached. What came from a cache, or a folder, may have no such file.
+        if isinstance(error.__cause__, LocalEntryNotFoundError | HfHubHTTPError):
+            raise
+        return None
+
+
+def try_without_memory(make: Callable[[], Any], shape: Shape, beginning: str) -> Any:
+    """Has a new network take two images, and go back, with tensors that have shapes but no values.
+
+    Args:
+        make: Makes the network.
+        shape: Height, width and channels of the images.
+        beginning: The beginning of the message for images that the network does not take.
+
+    Returns:
+        The network, with a gradient for each parameter that its output depends on.
+
+    Raises:
+        ValueError: The network does not take such images.
+    """
+    import torch
+
+    height, width, channels = shape
+    try:
+        with torch.device("meta"):
+            network = make()
+        output = network(torch.zeros(2, channels, height, width, device="meta"))
+        getattr(output, "logits", output).sum().backward()
+    except Exception as error:  # whatever the code of an architecture stumbles over
+        raise ValueError(
+            f"{beginning} images of {height} x {width} pixels and {channels} channels "
+            f"({first_line(error)})."
         ) from error
+    return network
 
 
-def _cached(model: str, revision: str) -> Path | None:
-    """The configuration of a model in the hub's cache; its folder is named by the commit."""
-    from huggingface_hub import try_to_load_from_cache
+def first_line(error: Exception) -> str:
+    """The beginning of an error's message; the name of its class if there is none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2]).removesuffix(".")[:200] or type(error).__name__
 
-    path = try_to_load_from_cache(model, CONFIG, revision=revision)
-    return Path(path) if isinstance(path, str) else None
+
+def quiet() -> None:
+    """Keeps progress bars and reports of `transformers` off the console, from now on."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+FACTORY = "model.factory"  # the setting that names what makes a network
 # `package.module:name`
 PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 
@@ -45,15 +46,9 @@ def said_by(error: BaseException) -> str:
     """An error in one line: its class, its message, and the place in the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     # Below it, there may be frames of libraries.
-    user_frames = [
-        frame for frame in frames if not frame.filename.startswith(("<", *LIBRARIES))
-    ] or frames
+    user_frames = [frame for frame in frames if not frame.filename.startswith(("<", *LIBRARIES))]
     message = (str(error).splitlines() or [""])[0]
-    place = (
-        f" ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})"
-        if user_frames
-        else ""
-    )
-    return (
-        f"{type(error).__name__}: {message}{place}" if message else f"{type(error).__name__}{place}"
-    )
+    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    for frame in (user_frames or frames)[-1:]:
+        said += f" ({Path(frame.filename).name}, line {frame.lineno})"
+    return said

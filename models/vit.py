@@ -1,29 +1,20 @@
 """Vision Transformer (Dosovitskiy et al., 2021): `auto` with a ViT's sizes by their usual names.
 
-What it makes from them is a config of `auto`, whose functions these are. A pretrained ViT is that
-of `auto`.
+What it makes from them is a config of `auto`, which makes the network; a pretrained ViT, too.
 """
 
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from models.auto import (  # noqa: F401  # the interface of a family
-    build,
-    library_faults,
-    rebuild,
-    without_memory,
-)
-from models.pretrained import (  # noqa: F401  # the interface of a family
-    Pretrained,
-    pretrained_faults,
-    pretrained_version,
-)
+from models.auto import Classifier
+from models.family import Shape
+from models.pretrained import Pretrained
 
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
 
 
-class Settings(Pretrained):
+class Settings(Classifier):
     """A ViT's settings in `params.yaml`: `pretrained`, or the sizes of one with random weights."""
 
     patch_size: Annotated[int, Field(ge=1, le=4096)] = Field(
@@ -86,30 +77,27 @@ class Settings(Pretrained):
             "initializer_range": self.initializer_range or self.hidden_size**-0.5,
         }
 
+    def faults(self, shape: Shape) -> list[str]:
+        """A sentence if the patches do not fit the images."""
+        if self.pretrained is None and shape[0] % self.patch_size:
+            return [f"model.patch_size: {self.patch_size} does not divide images.size {shape[0]}."]
+        return []
 
-def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
-    """A sentence if the patches do not fit the images."""
-    patch, size = settings.patch_size, shape[0]
-    if settings.pretrained is None and size % patch:
-        return [f"model.patch_size: {patch} does not divide images.size {size}."]
-    return []
+    def flops(self, shape: Shape) -> float:
+        """The cost of a forward pass over one image, counting only the large matrix products.
 
+        Args:
+            shape: Height, width and channels of the images.
 
-def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
-    """The cost of a forward pass over one image, counting only the large matrix products.
-
-    Args:
-        settings: The settings of the network. A pretrained one counts as infinitely large, because
-            its sizes are not known before the download, and published networks are large.
-        shape: Height, width and channels of the images.
-
-    Returns:
-        Floating-point operations; a multiplication with its addition is two.
-    """
-    if settings.pretrained is not None:
-        return float("inf")
-    side, hidden = settings.patch_size, settings.hidden_size
-    patches = (shape[0] // side) * (shape[1] // side)
-    tokens = patches + 1
-    block = tokens * hidden * (4 * hidden + 2 * settings.mlp_size) + 2 * tokens**2 * hidden
-    return 2.0 * (settings.layers * block + patches * side**2 * shape[2] * hidden)
+        Returns:
+            Floating-point operations; a multiplication with its addition is two. A pretrained
+            network counts as infinitely large, because its sizes are not known before the
+            download, and published networks are large.
+        """
+        if self.pretrained is not None:
+            return float("inf")
+        side, hidden = self.patch_size, self.hidden_size
+        patches = (shape[0] // side) * (shape[1] // side)
+        tokens = patches + 1
+        block = tokens * hidden * (4 * hidden + 2 * self.mlp_size) + 2 * tokens**2 * hidden
+        return 2.0 * (self.layers * block + patches * side**2 * shape[2] * hidden)

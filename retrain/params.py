@@ -158,24 +158,23 @@ def _make(origin: Origin) -> Workload:
         hint = did_you_mean(family, families.FAMILIES)
         raise UsageError(f"model.family: no {family!r} in models/.{hint}")
     settings = workload.model.model_dump(exclude={"family"})
-    module = families.module_of(family)
-    declared = validate(module.Settings, settings, name, ("model",))
+    declared = validate(families.settings_class(family), settings, name, ("model",))
     values = workload.model_dump(exclude={"name"}) | {
         "model": {"family": family} | declared.model_dump()
     }
     _check_dropped(overrides, values, name)
     shape = (workload.images.size, workload.images.size, workload.images.channels)
-    faults = [*workload.faults(), *families.faults(module, declared, shape)]
+    faults = [*workload.faults(), *declared.faults(shape)]
     if faults:
         raise UsageError(f"workload {name}: " + "\n".join(faults))
     # The weights are part of what is trained, as the content of the data is.
-    if version := module.pretrained_version(declared, origin.root):
+    if version := declared.find_version(origin.root):
         start = workload.model.model_copy(update={"pretrained_version": version})
         workload = workload.model_copy(update={"model": start})
     nodes: tuple[Node, ...] = ()
     if workload.scale.workers and ray_cluster.is_remote():
         nodes = ray_cluster.nodes(Project(origin.root).state)
-    trained, evaluated = families.flops(module, declared, shape)
+    trained, evaluated = declared.training_flops(shape), declared.flops(shape)
     workload = _with_numerics(workload, nodes, trained, evaluated)
     workload._origin = origin
     return workload

@@ -17,7 +17,7 @@ from tasks.data.shards import open_prepared
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tasks.data.shards import StoredImages
+    from tasks.data.shards import Shards
 
 MAX_CLASSES = 30  # of a confusion matrix that can be read
 MAX_PAIRS = 12  # of classes whose mistakes are shown
@@ -82,9 +82,8 @@ def _read(folder: Path) -> "pd.DataFrame":
     return pd.read_parquet(folder / predictions.FILE, columns=columns)
 
 
-def _images(files: Files) -> "StoredImages":
-    prepared = open_prepared(files.folders["preprocess"], files.folders.get("pull"))
-    return prepared.pixels("test")
+def _images(files: Files) -> "Shards":
+    return open_prepared(files.folders["preprocess"]).pixels("test")
 
 
 def _mistake(row: Any) -> list[Line]:
@@ -105,7 +104,7 @@ def _both(row: Any) -> list[Line]:
 
 
 def _pictures(
-    rows: "pd.DataFrame", images: "StoredImages", lines: Callable[[Any], list[Line]]
+    rows: "pd.DataFrame", images: "Shards", lines: Callable[[Any], list[Line]]
 ) -> list[pictures.Picture]:
     arrays = images[rows.index.to_numpy()]
     return [

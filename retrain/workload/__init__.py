@@ -97,10 +97,10 @@ class Workload(Section):
                 "images.margin: is for train.augment.crop on prepared images; leave it out, as "
                 f"{'images.storage is source' if source else 'there is no crop'}."
             )
-        if source and self.scale.ingest != "auto":
+        if source and self.train.balance == "sampling":
             yield (
-                "scale.ingest: is for prepared images; leave it out, as images.storage is source, "
-                "whose images Ray Data decodes."
+                "train.balance: sampling is for prepared images, and images.storage is source. Set "
+                "train.balance=loss, or images.storage=pixels."
             )
 
     def _batch_faults(self) -> Iterator[str]:

@@ -50,35 +50,6 @@ class Scale(Section):
         default=False,
         description="Refuse to train without a GPU for each worker, instead of training on CPUs.",
     )
-    ingest: Literal["auto", "dataloader"] = Field(
-        default="auto",
-        description=(
-            "How prepared images come to the training. `auto` reads them by position: all at once "
-            "if they fit into `memory_gb`, else a window of the epoch at a time, which is shuffled "
-            "in itself and so trains another model. `dataloader` is PyTorch's `DataLoader`, which "
-            "takes from disk what does not fit. Ray Data streams the images of `images.storage: "
-            "source`."
-        ),
-    )
-    memory_gb: float = Field(
-        default=4.0,
-        gt=0,
-        description=(
-            "How much of the training images each worker may hold, in 10^9 bytes; its processes of "
-            "`data_cpus` share it. While Ray Data streams, up to half as much again is in its "
-            "object store."
-        ),
-    )
-    data_cpus: int = Field(
-        default=0,
-        ge=0,
-        le=1024,
-        description=(
-            "Processes of each worker that load images, with `dataloader`; 0 is the worker itself. "
-            "While Ray Data streams, its tasks that decode images for each worker at a time; 0 is "
-            "the CPUs that the training leaves."
-        ),
-    )
     checkpoint_seconds: float = Field(
         default=60.0,
         gt=0,

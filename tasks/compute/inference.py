@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import models
 from tasks.compute import ray_data
-from tasks.data.shards import StoredImages
+from tasks.data.shards import Shards
 
 if TYPE_CHECKING:
     from models.network import Observed
@@ -36,7 +36,7 @@ class PredictionJob:
     """
 
     model: Path
-    images: StoredImages
+    images: Shards
     batch_size: int
     precision: str
     sampled: tuple[int, ...] = ()

@@ -6,8 +6,8 @@
 - `images.json`: `size`, `channels` and `resize`: the form of every image
 - `<split>/images-00000.npy` and on: uint8 (N, H, W, C) each, one after the other in row order;
   those of the training split are larger by `images.margin`
-- or, of the training split, only `source.json`: its images are decoded from the raw data
-  (`tasks/data/source_images.py`)
+- or, of the training split, only `source.json`: its images are decoded from the raw data while
+  the network trains (`tasks/train/stream.py`)
 - `<split>/labels.npy`: int64 (rows,), the index of each row's class
 - `<split>/rows.parquet`: path, label, sha256, pixels, file, row: where each row comes from
 
@@ -18,13 +18,11 @@ The splits are train, val and test, and none is empty.
 """
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from importlib import import_module
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,33 +37,18 @@ IMAGES = "images.json"
 ROWS = "rows.parquet"
 SOURCE = "source.json"
 
-# Imported by its name: a step that reads prepared images does not depend on how others are decoded.
-SOURCE_MODULE = "tasks.data.source_images"
-
 
 def shard_name(number: int) -> str:
     """The file name of a split's shard, counted from 0; the names sort in row order."""
     return f"images-{number:05d}.npy"
 
 
-class StoredImages(Protocol):
-    """The images of a split, left on disk; `Shards` documents the methods.
+class Shards:
+    """Pixels or embeddings of a split, mapped from disk.
 
     Attributes:
         shape: The shape of a stored image: height, width, channels; or the length of an embedding.
-        bytes_per_image: The bytes of an image, on disk and in memory.
     """
-
-    shape: tuple[int, ...]
-    bytes_per_image: float
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]: ...
-
-
-class Shards:
-    """Pixels or embeddings of a split, mapped from disk."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Opens the shards.
@@ -75,9 +58,7 @@ class Shards:
         """
         self._shards = [np.load(path, mmap_mode="r") for path in paths]
         self._ends = np.cumsum([len(shard) for shard in self._shards])
-        first = self._shards[0]
-        self.shape: tuple[int, ...] = first.shape[1:]
-        self.bytes_per_image: float = math.prod(self.shape) * first.dtype.itemsize
+        self.shape: tuple[int, ...] = self._shards[0].shape[1:]
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -105,12 +86,10 @@ class PreparedSplit:
     """One split; index i is the same image in all its attributes.
 
     Attributes:
-        open_images: Opens the images.
         labels: int64 (rows,), class indices.
         folder: The folder with its files.
     """
 
-    open_images: Callable[[], StoredImages]
     labels: NDArray[np.int64]
     folder: Path
 
@@ -118,9 +97,9 @@ class PreparedSplit:
         return len(self.labels)
 
     @cached_property
-    def images(self) -> StoredImages:
+    def images(self) -> Shards:
         """The images, left on disk."""
-        return self.open_images()
+        return _open(self.folder)
 
     @cached_property
     def rows(self) -> "pd.DataFrame":
@@ -138,13 +117,11 @@ class Prepared:
         folder: The artifact's folder.
         labels: The class names by index.
         images: `size`, `channels` and `resize`, as `models.image.to_array` takes them.
-        pulled: The output of `pull`, where images are read that are not prepared.
     """
 
     folder: Path
     labels: tuple[str, ...]
     images: Mapping[str, Any]
-    pulled: Path | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -163,28 +140,20 @@ class Prepared:
     def split(self, name: str) -> PreparedSplit:
         """Opens `train`, `val` or `test`."""
         folder = self.folder / name
-        return PreparedSplit(partial(self._open, folder), np.load(folder / "labels.npy"), folder)
+        return PreparedSplit(np.load(folder / "labels.npy"), folder)
 
-    def pixels(self, split: str) -> StoredImages:
+    def pixels(self, split: str) -> Shards:
         """The images of a split, even if the split itself holds embeddings."""
         report_images = self.folder / REPORT / split
-        return self._open(report_images if report_images.is_dir() else self.folder / split)
-
-    def _open(self, folder: Path) -> StoredImages:
-        if not (folder / SOURCE).exists():
-            return Shards(sorted(folder.glob("images-*.npy")))
-        source_images = import_module(SOURCE_MODULE)
-        opened: StoredImages = source_images.SourceImages(folder, self.images, self.pulled)
-        return opened
+        return _open(report_images if report_images.is_dir() else self.folder / split)
 
 
-def open_prepared(folder: Path, pulled: Path | None = None) -> Prepared:
-    """Opens the output of `preprocess` or `embed`.
+def _open(folder: Path) -> Shards:
+    return Shards(sorted(folder.glob("images-*.npy")))
 
-    Args:
-        folder: The artifact's folder.
-        pulled: The output of `pull`, to read images that are not prepared.
-    """
+
+def open_prepared(folder: Path) -> Prepared:
+    """Opens the output of `preprocess` or `embed`."""
     labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))
-    return Prepared(folder, tuple(labels), images, pulled)
+    return Prepared(folder, tuple(labels), images)

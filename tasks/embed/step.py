@@ -20,11 +20,11 @@ from retrain.step import step
 from tasks.compute import ray_data
 from tasks.data.embeddings import has_embeddings
 from tasks.data.listing import link_file
-from tasks.data.shards import IMAGES, LABELS, ROWS, Shards, open_prepared
+from tasks.data.shards import IMAGES, LABELS, ROWS, Shards
 from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
-    from models.backbone import EmbeddingNetwork
+    from models.embedding_head_network import EmbeddingNetwork
     from retrain.project import Project
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
@@ -69,7 +69,7 @@ def embed(
     missing = [(shard, part) for shard, part in parts.items() if not part.exists()]
     counts = [len(np.load(shard, mmap_mode="r")) for shard, _ in missing]
     with console.counted("embed", sum(counts)) as show:
-        load = partial(_load, model, _network(model, workspace), evaluation, images.folder)
+        load = partial(_load, model, _network(model, workspace), evaluation)
         seconds = sum(counts) * ray_data.SECONDS_PER_IMAGE
         for count, _ in zip(
             counts, ray_data.each(load, missing, seconds=seconds, on_gpus=True), strict=True
@@ -102,15 +102,14 @@ def _network(model: "Model", workspace: "Workspace") -> Path | str:
 
 
 def _load(
-    model: "Model", network_name: Path | str, evaluation: "Evaluate", images: Path, device: str
+    model: "Model", network_name: Path | str, evaluation: "Evaluate", device: str
 ) -> Callable[[tuple[Path, Path]], None]:
     """Loads the network on a device; returns what embeds a shard with it."""
     import torch
 
     from models.backbone import load
 
-    version, shape = model.model_dump()["pretrained_version"], open_prepared(images).image_shape
-    network = load(str(network_name), version, shape).to(device)
+    network = load(str(network_name), model.model_dump()["pretrained_version"]).to(device)
     network.prefer_attention(torch.device(device).type, evaluation.precision)
     return partial(_embed, network, device, evaluation)
 

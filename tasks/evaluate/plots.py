@@ -12,7 +12,7 @@ from tasks.data.metrics import CALIBRATION_BINS, Tally
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tasks.data.shards import StoredImages
+    from tasks.data.shards import Shards
 
 MAX_COUNTED_CLASSES = 25  # with more, the numbers in the cells are too small to read
 MAX_NAMED_CLASSES = 60
@@ -22,7 +22,7 @@ PANEL_WIDTH, PANEL_HEIGHT = 1.1, 1.25  # in sides of an image
 NAME_LENGTH = 12
 
 
-def draw(tally: Tally, images: "StoredImages", folder: Path) -> None:
+def draw(tally: Tally, images: "Shards", folder: Path) -> None:
     """Draws all plots of an evaluation.
 
     Args:
@@ -98,7 +98,7 @@ def _reliability(tally: Tally) -> "Figure":
     return figure
 
 
-def _worst_mistakes(tally: Tally, images: "StoredImages") -> "Figure":
+def _worst_mistakes(tally: Tally, images: "Shards") -> "Figure":
     """Images below their true and predicted classes; in one pair of axes, as each takes 10 ms.
 
     The side of an image is the unit of the axes.

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
-from models import fine_tuned
-from models.architecture import classifiers
+from models import pretrained
 from models.image import RESAMPLING
 from retrain.atomic import write_json
 from tasks.data.package import images_of
@@ -34,11 +33,13 @@ def write(model: Path, folder: Path, min_confidence: float | None = None) -> Non
     Raises:
         ValueError: The network is none of `transformers`.
     """
+    from transformers import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
+
     loaded = models.load(model)
     network: Any = loaded.module.classifier
     config: Any = getattr(network, "config", None)
-    supported = classifiers(config.to_dict()) if hasattr(config, "to_dict") else {}
-    if supported.get(type(network).__name__) is not type(network):
+    supported = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING.get(type(config), ())
+    if type(network) not in (supported if isinstance(supported, tuple) else (supported,)):
         family = json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"]
         raise ValueError(
             f"A network of the family {family} is no image classifier of transformers, which "
@@ -49,8 +50,8 @@ def write(model: Path, folder: Path, min_confidence: float | None = None) -> Non
     if min_confidence is not None:
         config.min_confidence = min_confidence
     config.label2id = {label: index for index, label in enumerate(loaded.labels)}
-    with fine_tuned.quiet():
-        network.save_pretrained(folder)
+    pretrained.quiet()
+    network.save_pretrained(folder)
     write_json(folder / PROCESSOR, processor(images_of(model)))
 
 
@@ -95,9 +96,9 @@ def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32]":
     from PIL import Image, ImageOps
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-    with fine_tuned.quiet():
-        prepare = AutoImageProcessor.from_pretrained(folder, backend="pil")
-        network = AutoModelForImageClassification.from_pretrained(folder)
+    pretrained.quiet()
+    prepare = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    network = AutoModelForImageClassification.from_pretrained(folder)
     grey = len(prepare.image_mean) == 1
     answers = []
     for data in images:

@@ -6,16 +6,14 @@ the CPU, so that the changes are the same on every device.
 """
 
 import warnings
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from retrain.workload import Augment
-from tasks.train.ingest import CROPPING
-from tasks.train.sampler import AUGMENT, BatchSampler
+from tasks.train.sampler import AUGMENT, BatchSampler, Part
 
 # Labels, and the share of each image that they are for; the shares add up to 1.
 Targets = tuple[tuple[Tensor, float], ...]
@@ -54,9 +52,8 @@ class Augmentation:
             uint8 or float32 (N, size, size, C), 0 to 255, and what the images show.
         """
         if self._changes.crop is not None:
-            cropping = import_module(CROPPING)
-            parts = cropping.draw_parts(self._changes.crop, self._sampler, step)
-            images = cropping.crop(images, parts[first : first + len(images)], self._size)
+            parts = self._sampler.parts(step, self._changes.crop)
+            images = crop(images, parts[first : first + len(images)], self._size)
         images = augment(images, self._changes, self._sampler, step, first)
         targets: Targets = ((labels, 1.0),)
         place = (step, self._sampler.rank, *((first,) if first else ()))
@@ -96,6 +93,28 @@ def _transforms(changes: Augment) -> Iterator[torch.nn.Module]:
         yield RandAugment(policy.count, policy.magnitude)
     if changes.erasing:
         yield augmentation.RandomErasing(p=changes.erasing)
+
+
+def crop(images: Tensor, parts: Sequence[Part], size: int) -> Tensor:
+    """Cuts a part out of each image and scales it (bicubic, antialiased).
+
+    Args:
+        images: uint8 (N, H, W, C).
+        parts: One for each image.
+        size: Height and width of the result.
+
+    Returns:
+        float32 (N, size, size, C), 0 to 255.
+    """
+    height, width = images.shape[1:3]
+    scaled = []
+    for image, part in zip(images.permute(0, 3, 1, 2), parts, strict=True):
+        left, top, right, bottom = part.box(width, height)
+        cut = image[None, :, top:bottom, left:right].float()
+        scaled.append(
+            torch.nn.functional.interpolate(cut, (size, size), mode="bicubic", antialias=True)
+        )
+    return torch.cat(scaled).clamp_(0, 255).permute(0, 2, 3, 1)
 
 
 def augment(

@@ -7,8 +7,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from models.network import Network, inference
-from tasks.data.shards import Prepared, PreparedSplit
-from tasks.train.ingest import in_order
+from tasks.data.shards import Prepared
+from tasks.train.datasets import SplitDataset, in_order
 from tasks.train.job import TrainingJob
 
 # What is found outside is not a matter of calibration: of a handful of images, say.
@@ -26,11 +26,12 @@ def save(job: TrainingJob, network: Network, data: Prepared) -> None:
     """
     settings, found = job.hyperparameters, 1.0
     if settings.calibrate:
-        found = temperature(network, data.split("val"), _at_once(job), settings.precision)
+        val = SplitDataset(job.images, "val")
+        found = temperature(network, val, _at_once(job), settings.precision)
     job.save(network, data, found)
 
 
-def accuracy(job: TrainingJob, network: Network, split: PreparedSplit) -> float:
+def accuracy(job: TrainingJob, network: Network, split: SplitDataset) -> float:
     """The share of a split's images that a trained network has right."""
     logits = _logits(network, split, _at_once(job), job.hyperparameters.precision)
     return float((logits.argmax(axis=1) == split.labels).mean())
@@ -41,7 +42,7 @@ def _at_once(job: TrainingJob) -> int:
     return job.hyperparameters.micro_batch or job.batch_size // max(job.scale.workers, 1)
 
 
-def temperature(network: Network, split: PreparedSplit, batch_size: int, precision: str) -> float:
+def temperature(network: Network, split: SplitDataset, batch_size: int, precision: str) -> float:
     """The temperature with which the probabilities of a split have the lowest log loss.
 
     Source: Guo et al., On Calibration of Modern Neural Networks (2017), section 4.2. It is taken
@@ -68,7 +69,7 @@ def temperature(network: Network, split: PreparedSplit, batch_size: int, precisi
 
 
 def _logits(
-    network: Network, split: PreparedSplit, batch_size: int, precision: str
+    network: Network, split: SplitDataset, batch_size: int, precision: str
 ) -> NDArray[np.float64]:
     device = network.mean.device
     network.eval()

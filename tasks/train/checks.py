@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from contextlib import chdir
 from dataclasses import replace
-from importlib import import_module
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import models
 from models import user_code
-from models.custom import KEY as FACTORY
+from models.user_code import FACTORY
 from retrain.code import source_of
 from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
@@ -23,6 +22,7 @@ from tasks.train.job import TrainingJob
 from tasks.train.loops import used_by
 
 if TYPE_CHECKING:
+    from models.family import Family
     from tasks.data.champion import Start
 
 TOLERANCE = 1e-4  # of a logit
@@ -37,8 +37,8 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
 
     Of a cluster, only Ray knows the machines.
     """
-    family, settings, shape = described(workload)
-    yield from family.pretrained_faults(settings, shape, project.root)
+    settings, _ = described(workload)
+    yield from settings.pretrained_faults(project.root)
     rules = [*_unused(workload), *_unfit(workload), *_missing_modules(workload)]
     if not ray_cluster.is_remote():
         rules += _lacking_on_this_machine(workload.train, workload.scale)
@@ -47,27 +47,27 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
 
 def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
     """Finds faults that take seconds to find, because libraries are imported for it."""
-    family, settings, shape = described(workload)
+    settings, shape = described(workload)
     train, root = workload.train, project.root
-    yield from family.library_faults(settings, shape, root)
-    if train.lora and (network := family.without_memory(settings, shape, root)):
-        from tasks.train.network import lora_faults
-
-        yield from lora_faults(network)
     try:
-        if workload.model.family == "custom":
-            user_code.find(settings.factory, FACTORY, root)
+        network = settings.without_memory(shape, root)
+        if train.lora and network:
+            from tasks.train.network import lora_faults
+
+            yield from lora_faults(network)
+        if factory := workload.model.model_dump().get("factory"):
+            user_code.find(factory, FACTORY, root)
         if train.function:
             user_code.find(train.function, FUNCTION, root)
     except ValueError as error:
         yield str(error)
 
 
-def described(workload: Workload) -> tuple[Any, Any, tuple[int, int, int]]:
-    """The module of the network's family, its settings, and the shape of the images."""
-    family, images = import_module(f"models.{workload.model.family}"), workload.images
-    settings = family.Settings.model_validate(workload.model.model_dump(exclude={"family"}))
-    return family, settings, (images.size, images.size, images.channels)
+def described(workload: Workload) -> tuple["Family", tuple[int, int, int]]:
+    """The settings of the network, and the shape of the images."""
+    model, images = workload.model, workload.images
+    settings = models.make(model.family, model.model_dump(exclude={"family"}))
+    return settings, (images.size, images.size, images.channels)
 
 
 Rules = list[tuple[bool, str]]  # whether each is broken, and what is said then

@@ -54,7 +54,7 @@ def prepare(job: TrainingJob) -> TrainingJob:
             "store.remote to an object store, such as s3://bucket/prefix."
         )
     remote = Remote(project.store_remote)
-    for folder in [job.images, job.pulled] if job.ingest == "stream" else [job.images]:
+    for folder in [job.images, job.pulled] if job.streams else [job.images]:
         remote.send(folder.parent.name, folder.name, folder)
     job = replace(job, remote=remote.url)
     tokens = [*job.scratch.glob(f"{TOKEN}*")]
@@ -96,7 +96,7 @@ def located(job: TrainingJob) -> TrainingJob:
         scratch=scratch,
         output=scratch / MODEL,
         images=_fetched(store, job.images),
-        pulled=_fetched(store, job.pulled) if job.ingest == "stream" else job.pulled,
+        pulled=_fetched(store, job.pulled) if job.streams else job.pulled,
     )
 
 

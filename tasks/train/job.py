@@ -33,12 +33,12 @@ class TrainingJob:
         hyperparameters: The settings of the training.
         scale: The settings of the workers and of their memory.
         images: The output of `preprocess`, or of `embed`.
-        pulled: The output of `pull`, where `ingest` is `stream`.
+        pulled: The output of `pull`, where `streams`.
         start: The folder of a saved network whose weights it starts from; None for new ones.
         root: The project's folder; relative paths in the settings start there.
         scratch: The folder of checkpoints and progress; remains after a kill.
         output: The folder of the trained network.
-        ingest: How images come to the training; never `auto` where they are not prepared.
+        streams: Whether the training images are not prepared: Ray Data decodes them meanwhile.
         bounds: When a trial of a search is pruned; see `retrain.step.TrialContext`.
         remote: The URL of the store through which the machines of a cluster exchange files; None if
             they see the same folders.
@@ -54,7 +54,7 @@ class TrainingJob:
     root: Path
     scratch: Path
     output: Path
-    ingest: str
+    streams: bool
     bounds: Mapping[int, float]
     remote: str | None = None
     token: str = ""
@@ -124,7 +124,7 @@ class TrainingJob:
             temperature: What its logits are divided by.
         """
         with chdir(self.root):
-            complete = models.complete(self.model.family, self.settings, network)
+            complete = models.make(self.model.family, self.settings).complete(network)
         complete.temperature = temperature
         models.save(
             complete,

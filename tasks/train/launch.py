@@ -32,9 +32,8 @@ from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, waits
 from tasks.train import checkpoint, elsewhere
 from tasks.train.checks import lacking_gpus
-from tasks.train.ingest import STREAM
 from tasks.train.job import RAY, TrainingJob
-from tasks.train.loops import loop_of
+from tasks.train.loops import STREAM, loop_of
 
 # Ray Train's variable: how long a worker waits for the others in `ray.train.report`.
 REPORT_SECONDS = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
@@ -54,8 +53,8 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`, or waited
             too long for another one.
     """
-    scale, streamed = job.scale, job.ingest == "stream"
-    if scale.workers or streamed:
+    scale = job.scale
+    if scale.workers or job.streams:
         ray_cluster.connect()
     if scale.workers and ray_cluster.is_remote():
         ray_cluster.forget_others(Project(job.root).state)
@@ -121,7 +120,7 @@ def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTraine
             ),
             callbacks=[StopAtVerdict(), *loop.callbacks(job)],
         ),
-        **(import_module(STREAM).of_trainer(job, scaling) if job.ingest == "stream" else {}),
+        **(import_module(STREAM).of_trainer(job) if job.streams else {}),
     )
 
 

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retrain.workload import Train
-from tasks.data.shards import PreparedSplit
 from tasks.train.augment import Targets
 from tasks.train.collective import sum_over_workers
-from tasks.train.ingest import in_order
+from tasks.train.datasets import SplitDataset, in_order
 from tasks.train.sampler import BatchSampler, class_weights
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -58,7 +57,7 @@ def mean_loss(loss_of: Loss, logits: Tensor, targets: Targets) -> Tensor:
 
 def validate(
     network: torch.nn.Module,
-    split: PreparedSplit,
+    split: SplitDataset,
     batches: BatchSampler,
     at_once: int,
     device: torch.device,

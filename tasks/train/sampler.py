@@ -1,11 +1,11 @@
-"""Selects the images of each batch.
+"""Selects the images of each batch, and the parts that are cut out of them.
 
-The seed and the position in the training decide the selection, so that a resumed training gets the
-same batches, and workers agree without communication.
+The seed and the position in the training decide, so that a resumed training gets the same batches,
+and workers agree without communication.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,18 +14,37 @@ if TYPE_CHECKING:
 # A separate stream of random numbers for each use.
 SHUFFLE, AUGMENT, NETWORK, CROP = range(4)
 
+# The sides of a part that is cut out of an image: width / height.
+RATIO = (3 / 4, 4 / 3)
+
 
 @dataclass(frozen=True)
-class Windows:
-    """The order of an epoch, if only a part of the images is in memory at a time.
+class Part:
+    """A part of an image, of any size of it.
 
     Attributes:
-        batches: Batches of a window; their images are in memory together.
-        block: Images that lie together on disk and stay together until they are in memory.
+        area: The share of the image's area that the part has.
+        ratio: Width to height, both in pixels. A part that would not fit is made smaller.
+        x: Where it is in its free space, from 0 (left) to before 1 (right).
+        y: Where it is in its free space, from 0 (top) to before 1 (bottom).
     """
 
-    batches: int
-    block: int
+    area: float
+    ratio: float
+    x: float
+    y: float
+
+    def box(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """The part's left, top, right and bottom in an image of a size, in pixels."""
+        across = min((self.area * width * height * self.ratio) ** 0.5, width, self.ratio * height)
+        w, h = max(1, round(across)), max(1, round(across / self.ratio))
+        left, top = int(self.x * (width - w + 1)), int(self.y * (height - h + 1))
+        return left, top, left + w, top + h
+
+    @property
+    def shorter_side(self) -> float:
+        """Its shorter side, as a share of the image's shorter side, or less."""
+        return float((self.area * min(self.ratio, 1 / self.ratio)) ** 0.5)
 
 
 @dataclass(frozen=True)
@@ -41,7 +60,6 @@ class BatchSampler:
         seed: The seed of all random choices of the training.
         rank: The rank of this worker, from 0.
         workers: The number of workers.
-        windows: The windows of an epoch; None if all images are in memory.
         chances: float64 (rows,), how likely each image is drawn, to any scale; None when an epoch
             has every image once.
     """
@@ -51,7 +69,6 @@ class BatchSampler:
     seed: int
     rank: int
     workers: int
-    windows: Windows | None = None
     chances: "NDArray[np.float64] | None" = None
 
     @property
@@ -67,10 +84,6 @@ class BatchSampler:
     def epoch(self, epoch: int) -> "NDArray[np.int64]":
         """This worker's part of an epoch, in an order of that epoch.
 
-        With windows, the blocks are shuffled, and then the images of each window. The larger the
-        window, the closer this is to the order without windows, in which all images are shuffled.
-        These are the orders QUASI_RANDOM and RANDOM of FFCV (Leclerc et al., 2023).
-
         Args:
             epoch: From 0.
 
@@ -80,37 +93,12 @@ class BatchSampler:
         import numpy as np
 
         random = np.random.default_rng((self.seed, SHUFFLE, epoch))
-        order, window = np.arange(self.rows), self.rows
-        if self.windows is not None:
-            block = self.windows.block
-            firsts = block * random.permutation(-(-self.rows // block))
-            order = (firsts[:, None] + np.arange(block)).reshape(-1)
-            order = order[order < self.rows]
-            window = self.windows.batches * self.size
-        own = np.zeros(self.rows, bool)
-        self._part(own)[:] = True
-        for first in range(0, self.rows, window):
-            which = slice(first, first + window)
-            self._shuffle(random, order[which], own[which])
-        return self._part(order).copy()  # the others' parts need no memory during the epoch
-
-    def _part(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        """This worker's part (batches, share) of an epoch's values, as a view."""
-        used = self.per_epoch * self.share * self.workers
-        return values[:used].reshape(self.per_epoch, self.workers, self.share)[:, self.rank]
-
-    def _shuffle(
-        self, random: "np.random.Generator", rows: "NDArray[np.int64]", own: "NDArray[np.bool_]"
-    ) -> None:
-        """Puts rows in a random order, or as many drawn from them by their chances."""
         if self.chances is None:
-            random.shuffle(rows)
-            return
-        # What `Generator.choice` does, but that a worker looks up its own draws only.
-        chances = self.chances[rows]
-        limits = (chances / chances.sum()).cumsum()
-        limits /= limits[-1]
-        rows[own] = rows[limits.searchsorted(random.random(len(rows))[own], side="right")]
+            order = random.permutation(self.rows)
+        else:
+            order = random.choice(self.rows, self.rows, p=self.chances / self.chances.sum())
+        used = self.per_epoch * self.share * self.workers
+        return order[:used].reshape(self.per_epoch, self.workers, self.share)[:, self.rank]
 
     def network_seeds(self, epoch: int) -> list[int]:
         """The seeds of the network's random choices (dropout), one for each batch of an epoch."""
@@ -118,6 +106,32 @@ class BatchSampler:
 
         seeds = np.random.SeedSequence((self.seed, NETWORK, epoch, self.rank))
         return [int(seed) for seed in seeds.generate_state(self.per_epoch, np.uint64)]
+
+    def parts(self, step: int, least: float) -> list[Part]:
+        """The parts that are cut out of a worker's images, as Szegedy et al. (2015) do.
+
+        Args:
+            step: Optimizer steps before that of the batch.
+            least: The smallest share of an image's area.
+
+        Returns:
+            A part for each image.
+        """
+        import numpy as np
+
+        # Drawn for the whole batch: an image's part does not depend on the number of workers.
+        random = np.random.default_rng((self.seed, CROP, step))
+        return parts_of(random.random((self.workers, self.share, 4))[self.rank], least)
+
+
+def parts_of(random: "NDArray[np.float64]", least: float) -> list[Part]:
+    """Makes a part of each row of random numbers, (n, 4), from 0 to below 1."""
+    import numpy as np
+
+    areas = least + (1 - least) * random[:, 0]
+    ratios = np.exp(np.interp(random[:, 1], (0, 1), np.log(RATIO)))
+    values = (areas, ratios, random[:, 2], random[:, 3])
+    return [Part(*part) for part in zip(*(column.tolist() for column in values), strict=True)]
 
 
 def class_weights(labels: "NDArray[np.int64]", classes: int) -> "NDArray[np.float64]":

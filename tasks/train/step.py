@@ -3,7 +3,8 @@
 - `checks.py` finds faults before a run, and tries a network of the user's
 - `launch.py` starts the workers; `loops/` has the training loops, of which one is imported, and
   `job.py` their arguments
-- `sampler.py` and `ingest.py` bring the images; `augment.py` changes them
+- `sampler.py` and `datasets.py` bring the images, or `stream.py` those that are not prepared;
+  `augment.py` changes them
 - `network.py`, `device.py`, `optimizer.py`, `loss.py` and `collective.py` train the network
 - `selection.py` finds the best epoch
 - `checkpoint.py` and `progress.py` save and show the progress of the project's own loop, and
@@ -29,11 +30,9 @@ from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
-from tasks.data.shards import SOURCE_MODULE
 from tasks.train.checks import check, check_slowly, notices, try_network
-from tasks.train.ingest import CROPPING, DATALOADER, STREAM
 from tasks.train.job import TrainingJob
-from tasks.train.loops import module_name, modules_of_the_user, used_by
+from tasks.train.loops import STREAM, module_name, modules_of_the_user, used_by
 from tasks.train.progress import followed
 
 if TYPE_CHECKING:
@@ -44,14 +43,8 @@ logger = logging.getLogger(__name__)
 MODEL = "model"
 TRACKED = "mlflow.json"  # the training's run in MLflow
 VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are facts
-SCALE = (
-    "workers",
-    "strategy",
-    "backend",
-    "threads",
-    "ingest",
-    "memory_gb",
-)  # the settings of the section that change the network
+# The settings of the section that change the network.
+SCALE = ("workers", "strategy", "backend", "threads")
 
 
 @step(
@@ -146,7 +139,7 @@ def _job(
         root=workspace.project.root,
         scratch=workspace.scratch,
         output=workspace.folder / MODEL,
-        ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
+        streams=images.facts["storage"] == "source",
         bounds=workspace.trial.bounds if workspace.trial else {},
     )
 
@@ -239,17 +232,13 @@ def _tracked(
 def _dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
     users = modules_of_the_user(workload)
     modules = (module_name(workload.train), f"models.{workload.model.family}", *users)
-    if workload.scale.ingest == "dataloader":
-        modules += (DATALOADER,)
     libraries = libraries_of(users)
-    if workload.train.augment.crop:
-        modules += (CROPPING,)
     if workload.train.augment.by_kornia:
         libraries += ("kornia",)
     if workload.train.lora:
         libraries += ("peft",)
     if images.facts["storage"] == "source":
-        modules += (STREAM, SOURCE_MODULE)
+        modules += (STREAM,)
         libraries += ("pillow", "pyarrow")
     return Chosen(modules, libraries)
 

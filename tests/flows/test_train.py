@@ -152,9 +152,11 @@ def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first)
     def train():  # with the clone's own code
         return json.loads(clone.run(*RETRAIN, "train", "vit", "--json").stdout)
 
-    source = (clone.root / "models" / "vit.py").read_text()
+    source = (clone.root / "models" / "auto_network.py").read_text()
     clone.edit(
-        "models/vit.py", "def faults(", "def unused() -> int:\n    return 1\n\n\ndef faults("
+        "models/auto_network.py",
+        "def rebuild(",
+        "def unused() -> int:\n    return 1\n\n\ndef rebuild(",
     )
     again = train()
     assert [name for name in ran(again) if name != "evaluate_champion"][:2] == ["train", "evaluate"]
@@ -164,7 +166,7 @@ def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first)
     assert again["model"]["version"] > first["model"]["version"]
     assert "is the new champion, in place of version" in again["outcome"]
     assert "it is the training of the champion in a new package; accuracy " in again["outcome"]
-    (clone.root / "models" / "vit.py").write_text(source)
+    (clone.root / "models" / "auto_network.py").write_text(source)
     back = train()
     # It is compared with a champion that the first run did not have.
     assert {*ran(back)} <= {"evaluate_champion", "compare_champion"}

@@ -21,9 +21,8 @@ from transformers import (
 )
 
 import models
-from models import auto
-from models.auto import Settings, build
-from models.network import Observed
+from models.auto import Settings
+from models.network import Observed, normalise
 
 ROOT = Path(__file__).parents[2]
 PATCHES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8}
@@ -58,7 +57,7 @@ def written(kind):
 
 def made(settings, shape=SHAPE, classes=3, seed=0):
     torch.manual_seed(seed)
-    return build(settings, shape, classes)
+    return settings.build(shape, classes)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -130,22 +129,22 @@ def test_images_of_another_size_and_classes_of_another_number(published, tmp_pat
 
 def refusal(settings, shape=SHAPE, root=ROOT):
     """What is said before a run; `build` says the same."""
-    version = auto.pretrained_version(settings, root)
+    version = settings.find_version(root)
     settings = settings.model_copy(update={"pretrained_version": version})
-    quick = auto.pretrained_faults(settings, shape, root)
-    said = [*quick, *auto.library_faults(settings, shape, root)][0]
-    with pytest.raises(ValueError) as raised:
-        build(settings, shape, 3)
-    assert str(raised.value) == said
-    return said
+    assert not [*settings.pretrained_faults(root)]
+    with pytest.raises(ValueError) as before:
+        settings.without_memory(shape, root)
+    with pytest.raises(ValueError) as later:
+        settings.build(shape, 3)
+    assert str(before.value) == str(later.value)
+    return str(later.value)
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"model_type": "resnett"}, "model.config.model_type: no image classifier 'resnett' in"
-         " transformers."),
-        ({"model_type": "bert"}, "model.config.model_type: no image classifier 'bert'"),
+        ({"model_type": "resnett"}, "transformers has no image classifier 'resnett'."),
+        ({"model_type": "bert"}, "model.config: transformers has no image classifier 'bert'"),
         ({"model_type": "resnet", "depth": [1]}, "model.config.depth: resnet has no such"),
         ({"model_type": "resnet", "depths": "two"}, "model.config: Validation error for field"),
         ({"model_type": "resnet", "dtype": "bfloat16"}, "model.config.dtype: resnet has no such"),
@@ -199,7 +198,7 @@ def beit():
         (beit, "takes images of one size only, because of its .* set images.size=32"),
         (
             lambda: CLIPTextModel(CLIPTextConfig(vocab_size=9)),
-            "is a clip_text_model, which transformers has no image classifier for",
+            "model.pretrained: .*: transformers has no image classifier 'clip_text_model'",
         ),
     ],
 )
@@ -247,7 +246,7 @@ def test_a_network_gets_the_values_of_pixels_that_its_own_processor_makes(tmp_pa
     with torch.inference_mode():
         expected = network.base_model(taken).last_hidden_state
         found, other = (
-            ours.backbone(ours.normalised(images)).last_hidden_state
+            ours.backbone(normalise(images, ours.mean, ours.std)).last_hidden_state
             for images in (pixels(), pixels().flip(-1))
         )
     assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * expected.std())
@@ -260,5 +259,5 @@ def test_without_the_hub_a_network_can_be_tried_again(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(OSError) as raised:
-        build(Settings(pretrained="somebody/some-vit"), SHAPE, 5)
+        Settings(pretrained="somebody/some-vit").build(SHAPE, 5)
     assert not isinstance(raised.value, ValueError)

@@ -1,14 +1,13 @@
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from models.families import FAMILIES, flops
+import models
+from models.families import FAMILIES, settings_class
 
 ROOT = Path(__file__).parents[2]
-INTERFACE = ("build", "library_faults", "pretrained_faults", "pretrained_version", "rebuild")
 LEAST = {
     "auto": {"config": {"model_type": "vit"}},
     "embedding_head": {"pretrained": "owner/name"},
@@ -18,20 +17,20 @@ LEAST = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_has_all_of_the_interface(family):
-    module = import_module(f"models.{family}")
-    _, whole = flops(module, module.Settings(**LEAST[family]), (224, 224, 3))
-    assert whole > 1e9
-    assert all(callable(getattr(module, name)) for name in INTERFACE)
+def test_a_family_has_settings_and_makes_a_saved_network_again(family):
+    settings = models.make(family, LEAST[family])
+    assert type(settings) is settings_class(family)
+    assert settings.flops((224, 224, 3)) > 1e9
+    module = models.modules_of(family, settings.model_dump())[0]
+    assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
 
 
 def test_settings_and_flops_of_all_families_are_known_without_torch():
     program = (
-        "import sys; from models.families import FAMILIES, faults, flops, module_of;"
+        "import sys, models; from models.families import FAMILIES;"
         f"least, shape = {LEAST}, (224, 224, 3);"
-        "modules = {name: module_of(name) for name in FAMILIES};"
-        "known = [(each, each.Settings(**least[name])) for name, each in modules.items()];"
-        "[(flops(*each, shape), faults(*each, shape)) for each in known];"
+        "known = [models.make(name, least[name]) for name in FAMILIES];"
+        "[(each.flops(shape), each.training_flops(shape), each.faults(shape)) for each in known];"
         "print({'torch', 'transformers'} & set(sys.modules))"
     )
     done = subprocess.run(

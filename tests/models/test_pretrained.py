@@ -7,12 +7,15 @@ import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import pytest
+
 from models import pretrained, vit
 from models.pretrained import find_version
 from retrain.params import load_workload
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[2]
+CONFIG = b'{"model_type": "vit"}'
 SHA = "0123456789abcdef0123456789abcdef01234567"
 PARAMS = """
 workloads:
@@ -55,7 +58,7 @@ def test_the_version_is_a_parameter_of_the_workload(tmp_path):
 
 def faults(tmp_path, **settings):
     declared = vit.Settings(**({"pretrained": "start"} | settings))
-    return [*vit.pretrained_faults(declared, (8, 8, 3), tmp_path)]
+    return [*declared.pretrained_faults(tmp_path)]
 
 
 def test_faults_of_a_folder_are_found_before_it_is_loaded(tmp_path):
@@ -66,37 +69,36 @@ def test_faults_of_a_folder_are_found_before_it_is_loaded(tmp_path):
     ]
     [other] = faults(tmp_path, pretrained_version="a" * 64)
     assert "start does not hold model.pretrained_version aaa" in other
-    (tmp_path / "start" / "config.json").write_text("{")
-    assert faults(tmp_path) == ["model.pretrained: config.json of start cannot be read."]
-    (tmp_path / "start" / "config.json").unlink()
-    assert faults(tmp_path) == ["model.pretrained: start has no config.json."]
-
-
-SIZES = {
-    "config.json": 700, "model.safetensors": 346_000_000, "onnx/model.safetensors": 1,
-    "pytorch_model.bin": 350_000_000,
-}  # fmt: skip
+    said = "model.pretrained: start has no config.json that names its model_type."
+    for content in ("{", "[]", "{}"):
+        (tmp_path / "start" / "config.json").write_text(content)
+        with pytest.raises(ValueError, match=said):
+            vit.Settings(pretrained="start").without_memory((8, 8, 3), tmp_path)
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The requests for the commit of a model, and for the sizes of its files."""
+    """The requests for the configuration of a model, which name its commit."""
 
-    def do_GET(self):
+    def do_HEAD(self):
         known = {
-            f"/api/models/me/vit/revision/{name}": sha
-            for name, sha in (("main", SHA), ("v1", SHA[::-1]), (SHA, SHA))
+            f"/me/vit/resolve/{name}/config.json": sha
+            for name, sha in (("main", SHA), ("v1", SHA[::-1]), (SHA, SHA), (SHA[::-1], SHA[::-1]))
         }
         sha = known.get(self.path.partition("?")[0])
         self.send_response(200 if sha else 404)
-        files = [{"rfilename": name, "size": size} for name, size in SIZES.items()]
-        body = json.dumps({"id": "me/vit", "sha": sha, "siblings": files}).encode()
-        if not sha:
+        if sha:
+            self.send_header("X-Repo-Commit", sha)
+            self.send_header("ETag", f'"{sha}"')
+        else:
             missing = "RevisionNotFound" if "/me/vit/" in self.path else "RepoNotFound"
             self.send_header("X-Error-Code", missing)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(CONFIG)))
         self.end_headers()
-        self.wfile.write(body)
+
+    def do_GET(self):
+        self.do_HEAD()
+        self.wfile.write(CONFIG)
 
     def log_message(self, *_):
         pass
@@ -149,6 +151,7 @@ def test_without_the_hub_its_cache_on_this_machine_is_asked(tmp_path, monkeypatc
         "ConnectionError there is no folder me/other, and the Hugging Face hub cannot be reached"
     )
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    assert pretrained.read_config("me/vit", SHA[::-1], tmp_path) is None
-    config = pretrained.read_config("me/vit@v1", SHA, tmp_path)
-    assert config is not None and config["hidden_size"] == 16
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ConnectionError):
+        pretrained.read_config("me/vit", SHA[::-1], tmp_path)
+    assert pretrained.read_config("me/vit@v1", SHA, tmp_path)["hidden_size"] == 16

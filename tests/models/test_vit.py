@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.network import Network, Observed
-from models.vit import Settings, build, faults, flops
+from models.vit import Settings
 
 TINY = {"patch_size": 4, "hidden_size": 16, "layers": 2, "heads": 2}
 SHAPE = (8, 8, 3)
@@ -18,7 +18,7 @@ def pixels(count=64, channels=3):
 
 
 def test_threads_that_share_a_network_get_the_features_of_their_own_images():
-    network = build(Settings(**TINY), SHAPE, 3).eval()
+    network = Settings(**TINY).build(SHAPE, 3).eval()
     observed, images = Observed(network), pixels(64).split(8)
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(lambda some: observed.answer(some, "fp32"), images))
@@ -34,7 +34,7 @@ def test_uint8_images_become_float32_logits_that_the_seed_decides(channels):
     logits = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        network = build(Settings(**TINY), (8, 8, channels), 5).eval()
+        network = Settings(**TINY).build((8, 8, channels), 5).eval()
         with torch.autocast("cpu", torch.bfloat16, enabled=channels == 3):
             logits.append(network(pixels(7, channels)))
     assert (logits[0].shape, logits[0].dtype) == ((7, 5), torch.float32)
@@ -43,14 +43,14 @@ def test_uint8_images_become_float32_logits_that_the_seed_decides(channels):
 
 
 def test_the_settings_decide_the_network_and_a_narrow_one_starts_with_larger_weights():
-    network = build(Settings(**TINY, mlp_ratio=3.0, dropout=0.2), SHAPE, 5)
+    network = Settings(**TINY, mlp_ratio=3.0, dropout=0.2).build(SHAPE, 5)
     config = network.description["config"]
     expected = {
         "patch_size": 4, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
         "intermediate_size": 48, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2,
     }  # fmt: skip
     assert {name: config[name] for name in expected} == expected
-    given = build(Settings(**TINY, initializer_range=0.02), SHAPE, 5)
+    given = Settings(**TINY, initializer_range=0.02).build(SHAPE, 5)
     for made, deviation in ((network, 0.25), (given, 0.02)):
         weights = made.classifier.vit.layers[0].mlp.fc1.weight.detach()
         assert float(weights.std()) == pytest.approx(deviation, rel=0.1)
@@ -58,7 +58,7 @@ def test_the_settings_decide_the_network_and_a_narrow_one_starts_with_larger_wei
 
 def test_a_patch_that_does_not_divide_the_image_is_refused():
     wrong = Settings(**TINY | {"patch_size": 3})
-    assert faults(wrong, SHAPE) == ["model.patch_size: 3 does not divide images.size 8."]
+    assert wrong.faults(SHAPE) == ["model.patch_size: 3 does not divide images.size 8."]
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_settings_that_do_not_go_together_are_refused(settings, said):
 
 def test_its_operations_are_counted():
     settings = Settings(patch_size=8, hidden_size=64, layers=3, heads=4, mlp_ratio=2.5)
-    network = build(settings, (64, 64, 3), 10).to("meta")
+    network = settings.build((64, 64, 3), 10).to("meta")
     with FlopCounterMode(display=False) as counter:
         network(torch.zeros((1, 64, 64, 3), dtype=torch.uint8, device="meta"))
-    assert flops(settings, (64, 64, 3)) == pytest.approx(counter.get_total_flops(), rel=0.01)
-    assert flops(Settings(pretrained="owner/name"), SHAPE) == float("inf")
+    assert settings.flops((64, 64, 3)) == pytest.approx(counter.get_total_flops(), rel=0.01)
+    assert Settings(pretrained="owner/name").flops(SHAPE) == float("inf")

@@ -64,8 +64,8 @@ def test_a_rule_of_the_gate_has_a_default_and_takes_no_wrong_value(name, default
         ),
         ({"scale": {"workers": 2}, "train": {"micro_batch": 33}}, "more than a worker's part"),
         (
-            {"images": {"storage": "source"}, "scale": {"ingest": "dataloader"}},
-            "scale.ingest: is for prepared images",
+            {"images": {"storage": "source"}, "train": {"balance": "sampling"}},
+            "train.balance: sampling is for prepared images",
         ),
     ],
 )

@@ -12,6 +12,8 @@ import models
 from models import user_code
 from retrain.workload import PASSED_ON, Train, Workload
 
+# Imported by its name, so that its code does not belong to a training without it.
+STREAM = "tasks.train.stream"
 # Of the section `train`.
 USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "calibrate", "init"}
 

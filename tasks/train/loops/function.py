@@ -96,11 +96,10 @@ def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
     """The dictionary that the function gets."""
     network = job.build(data)
     pixels = partial(normalise, mean=network.mean, std=network.std)
-    memory = job.scale.memory_gb
     return (
         job.hyperparameters.model_dump(include=set(PASSED_ON))
         | {"model": network.classifier, "classes": list(data.labels), "shape": data.shape}
-        | {split: SplitDataset(job.images, split, memory, pixels) for split in ("train", "val")}
+        | {split: SplitDataset(job.images, split, pixels) for split in ("train", "val")}
         | job.hyperparameters.arguments
     )
 
@@ -125,7 +124,7 @@ def finish(job: TrainingJob, result: Mapping[str, Any]) -> dict[str, Any]:
     best = _best(job, reports)
     reports.show_progress()
     data, network = open_prepared(job.images), network_of(job, reports.best_checkpoint)
-    _check_accuracy(job, network, data, best)
+    _check_accuracy(job, network, best)
     calibration.save(job, network, data)
     return {
         "history": reports.history,
@@ -153,9 +152,7 @@ def _best(job: TrainingJob, reports: Reports) -> dict[str, Any]:
     )
 
 
-def _check_accuracy(
-    job: TrainingJob, network: Network, data: Prepared, best: Mapping[str, Any]
-) -> None:
+def _check_accuracy(job: TrainingJob, network: Network, best: Mapping[str, Any]) -> None:
     """Compares the accuracy that a function has reported with that of its network as it is served.
 
     Raises:
@@ -163,7 +160,7 @@ def _check_accuracy(
     """
     if ACCURACY not in best:
         return
-    accuracy = calibration.accuracy(job, network, data.split("val"))
+    accuracy = calibration.accuracy(job, network, SplitDataset(job.images, "val"))
     if abs(accuracy - best[ACCURACY]) > FAR:
         raise ValueError(
             f"{KEY}: {job.hyperparameters.function} reported {ACCURACY} {best[ACCURACY]:.3f}, and "

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, nullcontext
 from copy import deepcopy
+from importlib import import_module
 from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from ray.train import get_context
 from ray.train.torch import get_device, prepare_model
 from torch import Tensor
@@ -15,11 +18,13 @@ from torch import Tensor
 from tasks.data.shards import open_prepared
 from tasks.train import calibration, checkpoint, collective, device, elsewhere, network as changes
 from tasks.train.augment import Augmentation
-from tasks.train.ingest import open_ingest, sampler
+from tasks.train.datasets import Loader, SplitDataset
 from tasks.train.job import TrainingJob
+from tasks.train.loops import STREAM
 from tasks.train.loss import loss_function, mean_loss, validate
 from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer, set_learning_rate
 from tasks.train.progress import Meter
+from tasks.train.sampler import BatchSampler, class_weights
 from tasks.train.selection import is_better, stops_early
 
 if TYPE_CHECKING:
@@ -93,9 +98,10 @@ class Training:
         self.rank, self.workers = get_context().get_world_rank(), get_context().get_world_size()
 
         self.data = open_prepared(job.images)
-        images, self.val = self.data.split("train"), self.data.split("val")
-        self.batches = sampler(job, self.data, self.rank, self.workers)
-        self.ingest = open_ingest(job, images, self.batches, self.device, opened)
+        self.val = SplitDataset(job.images, "val")
+        labels = self.data.split("train").labels
+        self.batches = self._sampler(labels)
+        self.loader = self._loader(opened)
         self.batch = self.batches.share * self.workers  # images of a step
         self.at_once = self.hyperparameters.micro_batch or self.batches.share  # of a worker
         self.steps = self.batches.per_epoch * self.hyperparameters.epochs
@@ -106,10 +112,10 @@ class Training:
         self.best: dict[str, Any] | None = None
         self._make_network()
         self.loss_of = loss_function(
-            self.hyperparameters, images.labels, len(self.data.labels), self.device
+            self.hyperparameters, labels, len(self.data.labels), self.device
         )
         augment = self.hyperparameters.augment
-        if job.ingest == "stream":  # parts of the originals arrive
+        if job.streams:  # parts of the originals arrive
             augment = augment.model_copy(update={"crop": None})
         self.augmentation = Augmentation(augment, self.batches, self.data.images["size"])
         self.autocast = device.autocast(self.device, self.hyperparameters.precision)
@@ -118,6 +124,21 @@ class Training:
             job.tell, self.hyperparameters.epochs, self.batches.per_epoch, self.batch, self.step
         )
         self.saved = self.ended = monotonic()
+
+    def _sampler(self, labels: NDArray[np.int64]) -> BatchSampler:
+        """Decides which training images make up each batch of this worker."""
+        settings, chances = self.hyperparameters, None
+        if settings.balance == "sampling":
+            chances = class_weights(labels, len(self.data.labels))[labels]
+        return BatchSampler(
+            len(labels), settings.batch_size, settings.seed, self.rank, self.workers, chances
+        )
+
+    def _loader(self, opened: ExitStack) -> Any:
+        """What brings the batches of each epoch: a `Loader`, or a `Stream`, which is the same."""
+        if not self.job.streams:
+            return Loader(SplitDataset(self.job.images, "train"), self.batches, self.device)
+        return opened.enter_context(closing(import_module(STREAM).Stream(self.batches)))
 
     def _make_network(self) -> None:
         """Makes the network and its optimizer, as they were at the last checkpoint."""
@@ -230,7 +251,7 @@ class Training:
         if self._backbone_is_frozen:
             self.network.backbone.eval()
         began, first = monotonic(), self.step
-        with closing(self.ingest.epoch(epoch, self.step - begin)) as batches:
+        with closing(self.loader.epoch(epoch, self.step - begin)) as batches:
             for images, labels in batches:
                 self.generator.manual_seed(seeds[self.step - begin])
                 norm = self._take_step(images, labels)

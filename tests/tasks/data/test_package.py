@@ -58,4 +58,5 @@ def test_the_module_that_makes_a_custom_network_is_code_of_its_package(tmp_path)
     models.save(
         network, tmp_path, family="custom", settings=settings, labels=("a", "b"), images=images
     )
-    assert {"examples.network", "models.custom", "models.serving"} <= code_of(tmp_path).keys()
+    code = code_of(tmp_path).keys()
+    assert {"examples.network", "models.custom_network", "models.serving"} <= code

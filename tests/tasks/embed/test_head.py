@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import models
 from retrain.store import Artifact
-from retrain.workload import Best, Evaluate, Gate, Plateau, Scale, Train
+from retrain.workload import Best, Evaluate, Gate, Plateau, Train
 from tasks.data.shards import open_prepared
 from tasks.evaluate.step import evaluate
 from tasks.train import checkpoint
@@ -79,19 +79,11 @@ def test_what_is_trained_and_kept_in_checkpoints_is_the_head(trained):
     assert trained.facts["parameters"] == 16 * 8 + 8 + 2 * 8 + 8 * 3 + 3
 
 
-@pytest.mark.parametrize(
-    "scale",
-    [
-        Scale(checkpoint_seconds=1e-9),
-        Scale(checkpoint_seconds=1e-9, memory_gb=96 * 64 * 0.7 / 1e9),  # in windows
-    ],
-    ids=["memory", "windows"],
-)
 def test_an_interrupted_training_ends_with_the_same_bits(
-    embedded, backbone, tmp_path, ending_before, steps, scale
+    embedded, backbone, tmp_path, ending_before, steps
 ):
-    given = {"model": head_on(backbone), "scale": scale}
-    run_interrupted(tmp_path, embedded.folder, RECIPE, ending_before(15), **given)
+    model = head_on(backbone)
+    run_interrupted(tmp_path, embedded.folder, RECIPE, ending_before(15), model=model)
     assert steps == list(range(15, 6 * 6))
 
 

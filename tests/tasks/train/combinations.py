@@ -2,9 +2,9 @@
 
     python -m tests.tasks.train.combinations
 
-A combination is a network, a training loop, a way of the images to the training, workers that share
-it in one way, and a recipe. `test_combinations.py` trains what is not refused before the run for
-two epochs on some 50 images, loads what it saves, compares it with what the training said, and
+A combination is a network, a training loop, images that are prepared or not, workers that share the
+training in one way, and a recipe. `test_combinations.py` trains what is not refused before the run
+for two epochs on some 50 images, loads what it saves, compares it with what the training said, and
 holds `docs/combinations.md` to what is refused. The command writes that page.
 """
 
@@ -23,7 +23,6 @@ from flows.train import train
 from retrain.params import load_workload, vary
 from retrain.project import Project
 from retrain.workload import Workload
-from tasks.data.shards import open_prepared
 from tasks.train.job import TrainingJob
 from tests import hub
 from tests.tasks.train.helpers import write_form, write_split
@@ -39,8 +38,7 @@ BY_TRAINER = {
     "train.function": "examples.huggingface:train", "train.best.metric": "eval_accuracy",
 }  # fmt: skip
 LOOPS: dict[str, dict[str, Any]] = {OWN: {}, FUNCTION: BY_TRAINER}
-# What goes to the training; a function has one way of its own.
-INGESTS = {OWN: ("memory", "windows", "dataloader", "stream"), FUNCTION: ("auto",)}
+STORAGES = "pixels", "source"
 SHARINGS: dict[str, dict[str, Any]] = {
     "one process": {"scale.workers": 0},
     "workers, ddp": {"scale.workers": 2},
@@ -78,7 +76,7 @@ class Combination:
 
     network: str
     loop: str
-    ingest: str
+    storage: str
     sharing: str
     recipe: str
 
@@ -94,15 +92,15 @@ class Combination:
 
 
 def combinations(networks: Iterable[str]) -> Iterator[Combination]:
-    """Each network with each loop, way of images and sharing; and each of them with each recipe.
+    """Each network with each loop, storage and sharing; and each of them with each recipe.
 
-    A recipe is tried with images in memory, and once with those that stream.
+    A recipe is tried with prepared images, and once with those that stream.
     """
     for loop, sharing, recipe, network in product(LOOPS, SHARINGS, RECIPES, networks):
-        for ingest in INGESTS[loop]:
-            streams_once = (ingest, sharing, network) == ("stream", "one process", "vit")
-            if recipe == "plain" or streams_once or ingest in ("memory", "auto"):
-                yield Combination(network, loop, ingest, sharing, recipe)
+        for storage in STORAGES:
+            streams_once = (loop, sharing, network) == (OWN, "one process", "vit")
+            if recipe == "plain" or streams_once or storage == "pixels":
+                yield Combination(network, loop, storage, sharing, recipe)
 
 
 class Place:
@@ -154,10 +152,7 @@ class Place:
             ValueError: It is refused.
         """
         values = LOOPS[chosen.loop] | SHARINGS[chosen.sharing] | RECIPES[chosen.recipe]
-        if chosen.ingest == "stream":
-            values |= {"images.storage": "source"}
-        elif chosen.ingest == "dataloader":
-            values |= {"scale.ingest": "dataloader"}
+        values |= {"images.storage": chosen.storage}
         return vary(self.workloads[chosen.network], values)
 
     def refusals(self) -> dict[Combination, str | None]:
@@ -178,23 +173,20 @@ class Place:
         """The training of a combination, which leaves its files in a folder."""
         workload, folder = self.workload(chosen), self.root / folder
         images = self.embeddings if chosen.network == "embedding_head" else self.images
-        if chosen.ingest == "stream":
+        if chosen.storage == "source":
             images = self.not_prepared.source
-        stored = open_prepared(images).split("train").images
-        half = len(stored) * stored.bytes_per_image / 2 / 1e9
-        memory = {"memory_gb": 1.0 if chosen.ingest == "memory" else half, "threads": 1}
         (folder / "scratch").mkdir(parents=True)
         return TrainingJob(
             model=workload.model,
             hyperparameters=workload.train,
-            scale=workload.scale.model_copy(update=memory),
+            scale=workload.scale.model_copy(update={"threads": 1}),
             images=images,
             pulled=self.not_prepared.pulled,
             start=None,
             root=ROOT,
             scratch=folder / "scratch",
             output=folder / "model",
-            ingest="stream" if chosen.ingest == "stream" else workload.scale.ingest,
+            streams=chosen.storage == "source",
             bounds={},
         )
 
@@ -234,13 +226,13 @@ def document(refused: Mapping[Combination, str | None]) -> str:
     recipes = {
         each: why
         for each, why in refused.items()
-        if (each.network, each.loop, each.sharing) in trained and each.ingest in ("memory", "auto")
+        if (each.network, each.loop, each.sharing) in trained and each.storage == "pixels"
     }
     columns = list(dict.fromkeys((each.loop, each.sharing) for each in recipes))
     lines = [
         HEAD,
-        "## Networks and the ways of images\n",
-        *_table("network", "ingest", columns, plain),
+        "## Networks, and images that are prepared or not\n",
+        *_table("network", "storage", columns, plain),
         "\n## Recipes\n",
         *_table("recipe", "network", columns, recipes),
         "\n## What a refusal says\n",
@@ -251,17 +243,16 @@ def document(refused: Mapping[Combination, str | None]) -> str:
 
 HEAD = """# What goes with what
 
-Each combination of a network, a loop, a way of the images, workers with a strategy
+Each combination of a network, a loop, `images.storage`, workers with a strategy
 and a recipe is either refused before a run starts, or trained by a test, in small: two epochs; then
 the saved network is loaded, and its loss compared with what the training said. This page is written
 by `python -m tests.tasks.train.combinations`, from what is refused.
 
-In the first table a tick is for all ways of images that the loop has, in the second for all
-networks that the first one has in that column; `no` is for none. Recipes are tried with images in
-memory, and once with `stream`. The function is `examples/huggingface.py`, which has its own way of
-images; workers train one of its networks. Grey images have fewer augmentations, `torch.compile`
-needs a compiler, and NCCL a GPU for each worker: these are refused as well where they cannot be
-had.
+In the first table a tick is for both of `images.storage`, in the second for all networks that the
+first one has in that column; `no` is for none. Recipes are tried with `pixels`, and once with
+`source`. The function is `examples/huggingface.py`; workers train one of its networks. Grey images
+have fewer augmentations, `torch.compile` needs a compiler, and NCCL a GPU for each worker: these
+are refused as well where they cannot be had.
 """
 
 

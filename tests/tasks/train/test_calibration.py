@@ -34,6 +34,9 @@ class Split:
     def __len__(self):
         return len(self.labels)
 
+    def __getitem__(self, rows):
+        return torch.from_numpy(self.images[rows]), torch.from_numpy(self.labels[rows])
+
 
 def answered(factor):
     """A network that is as sure as `factor` times what the labels bear out, and its images."""

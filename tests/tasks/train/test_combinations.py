@@ -14,7 +14,7 @@ import torch
 
 import models
 from retrain.project import Project
-from tasks.train import stream_ingest
+from tasks.train import stream
 from tasks.train.job import TrainingJob
 from tasks.train.launch import fit, launch
 from tests.tasks.train.combinations import EPOCHS, OWN, SIDE, TABLE, Combination, Place, document
@@ -32,9 +32,9 @@ def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
 
     resources = {"resources_per_worker": {"CPU": 0.4}} if workers else {}
     scaling = ScalingConfig(num_workers=workers, **resources)
-    streamed = [job for job in jobs if job.ingest == "stream"]
+    streamed = [job for job in jobs if job.streams]
     assert not streamed or len(jobs) == 1, "a trainer has the images of one training"
-    images = stream_ingest.of_trainer(*streamed, scaling) if streamed else {}
+    images = stream.of_trainer(*streamed) if streamed else {}
     replaces_workers = FailureConfig(max_failures=jobs[0].scale.max_failures)  # as a run does
     with tempfile.TemporaryDirectory() as storage:
         trainer = TorchTrainer(
@@ -84,7 +84,7 @@ def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination
 
     def together(each: Combination) -> tuple[str, int, str]:
         """What combinations share that one trainer trains."""
-        return each.loop, each.workers, str(each) if each.ingest == "stream" else ""
+        return each.loop, each.workers, str(each) if each.storage == "source" else ""
 
     chosen = sorted((each for each in chosen if each.is_trained), key=together)
     jobs = {each: place.job(each, Path(f"trained-{n}")) for n, each in enumerate(chosen)}

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tasks.train.sampler import BatchSampler, Windows, class_weights
+from tasks.train.sampler import BatchSampler, Part, class_weights
 
 LABELS = np.repeat([0, 1, 2], [900, 90, 10])
 
@@ -24,25 +24,13 @@ def test_each_epoch_and_each_seed_has_its_own_order():
     assert not np.array_equal(first, batches(seed=1).epoch(0))
 
 
-@pytest.mark.parametrize("windows", [None, Windows(batches=20, block=5)])
 @pytest.mark.parametrize("chances", [None, class_weights(LABELS, 3)[LABELS]])
 @pytest.mark.parametrize("workers", [2, 4])
-def test_workers_share_out_the_very_batches_of_one(windows, chances, workers):
-    given = {"rows": 1000, "size": 12, "windows": windows, "chances": chances}
+def test_workers_share_out_the_very_batches_of_one(chances, workers):
+    given = {"rows": 1000, "size": 12, "chances": chances}
     alone = batches(**given).epoch(3)
     shares = [batches(rank=rank, workers=workers, **given).epoch(3) for rank in range(workers)]
     assert np.array_equal(np.concatenate(shares, axis=1), alone)
-
-
-def test_an_epoch_through_windows_has_every_row_once_and_stays_in_its_windows():
-    which = batches(rows=1000, size=10, windows=Windows(batches=10, block=7))
-    order = which.epoch(0)
-    assert np.array_equal(np.sort(order, axis=None), np.arange(1000))
-    for window in np.split(order, 10):
-        blocks = {row // 7 for row in window.ravel().tolist()}
-        assert len(blocks) <= 100 / 7 + 2  # whole blocks, but for the two at its ends
-    other = which.epoch(1)
-    assert not np.array_equal(np.sort(order[:10], axis=None), np.sort(other[:10], axis=None))
 
 
 def test_fewer_rows_than_a_batch_make_one_of_equal_shares():
@@ -51,13 +39,21 @@ def test_fewer_rows_than_a_batch_make_one_of_equal_shares():
     assert batches(rows=5, size=16).epoch(0).shape == (1, 5)
 
 
-@pytest.mark.parametrize("windows", [None, Windows(batches=20, block=5)])
-def test_images_are_drawn_so_that_classes_are_equal(windows):
+def test_images_are_drawn_so_that_classes_are_equal():
     weights = class_weights(LABELS, 3)
     assert weights * np.bincount(LABELS) == pytest.approx([1000 / 3] * 3)
-    sampler = batches(1000, 10, windows=windows, chances=weights[LABELS])
-    # With windows, only a window that has a rare class can draw it.
+    sampler = batches(1000, 10, chances=weights[LABELS])
     drawn = np.concatenate([LABELS[sampler.epoch(epoch)].ravel() for epoch in range(20)])
     shares = np.bincount(drawn, minlength=3) / len(drawn)
-    assert shares == pytest.approx([1 / 3] * 3, abs=0.1 if windows is None else 0.25)
-    assert shares[2] > 0.1
+    assert shares == pytest.approx([1 / 3] * 3, abs=0.1)
+
+
+def test_a_part_has_its_area_and_its_sides_and_fits():
+    random = np.random.default_rng(0)
+    for width, height in ((300, 200), (20, 900), (7, 7)):
+        for area, ratio, x, y in random.uniform((0, 0.5, 0, 0), (1, 1.5, 1, 1), (200, 4)):
+            left, top, right, bottom = Part(area, ratio, x, y).box(width, height)
+            assert 0 <= left < right <= width and 0 <= top < bottom <= height
+            wanted = np.array([ratio**0.5, ratio**-0.5]) * (area * width * height) ** 0.5
+            if wanted.max() < min(width, height):
+                assert np.abs(wanted - (right - left, bottom - top)).max() <= 1

@@ -1,4 +1,4 @@
-"""Images that Ray Data decodes while a network trains give the network of prepared images."""
+"""Images that Ray Data decodes while a network trains."""
 
 import os
 import subprocess
@@ -6,15 +6,18 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from retrain.store import Artifact
 from retrain.workload import Augment, Checks, Data, Gate, Images, Scale, Train
+from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
+from tasks.train.loops import torch as torch_loop
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
-from tests.tasks.train.helpers import Trained, assert_alike, killing_a_worker, run, run_interrupted
+from tests.tasks.train.helpers import killing_a_worker, run, run_interrupted
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -22,10 +25,6 @@ ROOT = Path(__file__).parents[3]
 COUNT = 150
 DATA = Data(path="data")
 RECIPE = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
-# Memory for about two thirds of the training images: windows of two batches.
-FEW = 2 * 2.5 * 16 * 64 / 1e9
-SCALE = Scale(memory_gb=FEW)
-OFTEN = Scale(memory_gb=FEW, checkpoint_seconds=1e-9)
 
 
 @dataclass(frozen=True)
@@ -74,23 +73,41 @@ def folders(tmp_path_factory):
     return prepare(tmp_path_factory.mktemp("stream"), "folders")
 
 
-def test_it_trains_the_network_of_windows_of_prepared_images(both, tmp_path):
-    shards = run(tmp_path / "shards", both.pixels, RECIPE, scale=SCALE)
-    streamed = run(tmp_path / "stream", both.source, RECIPE, scale=SCALE, pulled=both.pulled)
+def test_it_trains_the_network_that_prepared_images_give(folders, tmp_path):
+    shards = run(tmp_path / "shards", folders.pixels, RECIPE)
+    streamed = run(tmp_path / "stream", folders.source, RECIPE, pulled=folders.pulled)
     assert streamed.facts == shards.facts
     assert streamed.model_files() == shards.model_files()
 
 
+def test_each_epoch_has_each_image_once_with_its_label(both, tmp_path, monkeypatch):
+    epochs: dict[int, list[tuple[bytes, int]]] = {}
+    take_step = torch_loop.Training._take_step
+
+    def recording(training, images, labels):
+        seen = [image.numpy().tobytes() for image in images]
+        epochs.setdefault(len(training.history), []).extend(zip(seen, labels.tolist(), strict=True))
+        return take_step(training, images, labels)
+
+    monkeypatch.setattr(torch_loop.Training, "_take_step", recording)
+    run(tmp_path, both.source, RECIPE, pulled=both.pulled)
+    train = open_prepared(both.pixels).split("train")
+    stored = [image.tobytes() for image in train.images[np.arange(len(train))]]
+    labels = dict(zip(stored, train.labels.tolist(), strict=True))
+    per_epoch = len(train) // RECIPE.batch_size * RECIPE.batch_size
+    assert [len(set(seen)) for seen in epochs.values()] == [per_epoch] * RECIPE.epochs
+    assert len({tuple(seen) for seen in epochs.values()}) == RECIPE.epochs  # each in its own order
+    assert all(labels[image] == label for seen in epochs.values() for image, label in seen)
+
+
 @pytest.mark.parametrize(
     ("changes", "step"),
-    [({}, 8), ({}, 12), ({"augment": Augment(crop=0.3, shift=1), "balance": "sampling"}, 11)],
-    ids=["within an epoch", "between two", "parts of originals, drawn twice"],
+    [({}, 8), ({}, 12), ({"augment": Augment(crop=0.3, shift=1)}, 11)],
+    ids=["within an epoch", "between two", "parts of originals"],
 )
-def test_it_goes_on_at_the_step_where_it_was(
-    folders, tmp_path, ending_before, steps, changes, step
-):
-    recipe, given = RECIPE.model_copy(update=changes), {"scale": OFTEN, "pulled": folders.pulled}
-    run_interrupted(tmp_path, folders.source, recipe, ending_before(step), **given)
+def test_it_goes_on_at_the_step_where_it_was(both, tmp_path, ending_before, steps, changes, step):
+    recipe = RECIPE.model_copy(update=changes)
+    run_interrupted(tmp_path, both.source, recipe, ending_before(step), pulled=both.pulled)
     assert steps[0] == step
 
 
@@ -99,15 +116,14 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from retrain.servers import ray_cluster
+from retrain.workload import Scale
 from tests.tasks.train.helpers import run
-from tests.tasks.train.test_stream import RECIPE, SCALE
+from tests.tasks.train.test_stream import RECIPE
 
 if __name__ == "__main__":
     ray_cluster.logical_cpus = lambda: 2
     source, pulled, root = map(Path, sys.argv[1:])
-    recipe = RECIPE.model_copy(update={"balance": "sampling"})
-    scale = SCALE.model_copy(update={"workers": 2})
-    run(root, source, recipe, scale=scale, pulled=pulled)
+    run(root, source, RECIPE, scale=Scale(workers=2), pulled=pulled)
 """
 
 
@@ -119,19 +135,14 @@ def test_workers_and_the_tasks_that_decode_for_them_share_two_cpus(folders, tmp_
         timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    recipe = RECIPE.model_copy(update={"balance": "sampling"})  # which draws images twice
-    alone = run(tmp_path / "alone", folders.pixels, recipe, scale=SCALE)
-    two = Trained({}, tmp_path / "two" / "output", alone.project)
-    assert_alike(two, alone)
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_gets_the_images_that_were_next(folders, tmp_path):
-    prepared = run(tmp_path / "windows", folders.pixels, RECIPE, scale=SCALE)
-    scale = OFTEN.model_copy(update={"workers": 2})
+def test_a_killed_worker_is_replaced_and_gets_the_images_that_were_left(folders, tmp_path):
+    scale = Scale(workers=2, checkpoint_seconds=1e-9)
     with killing_a_worker(tmp_path):
         streamed = run(tmp_path, folders.source, RECIPE, scale=scale, pulled=folders.pulled)
-    assert_alike(streamed, prepared)
+    assert [epoch["epoch"] for epoch in streamed.history] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("damage", ["removed", "changed"])
@@ -144,5 +155,5 @@ def test_an_image_that_is_lost_during_a_training_is_named(tmp_path, damage):
     else:
         lost.write_bytes(png(999, 10, 8))
     with pytest.raises(ValueError, match=f"^{rows['file'][0]} of the pulled data.*disk") as raised:
-        run(tmp_path, own.source, RECIPE, scale=SCALE, pulled=own.pulled)
+        run(tmp_path, own.source, RECIPE, pulled=own.pulled)
     assert "\n" not in str(raised.value)

@@ -26,8 +26,7 @@ pytestmark = pytest.mark.slow
 
 RECIPE = Train(epochs=2, batch_size=16, lr=0.003, augment=Augment(shift=1))
 STEPS = 300
-# Memory for a fifth of the images.
-ALONE = Scale(checkpoint_seconds=0.1, memory_gb=STEPS // 2 * 16 * 64 / 5 / 1e9)
+ALONE = Scale(checkpoint_seconds=0.1)
 SCALE = ALONE.model_copy(update={"workers": 2})
 
 
@@ -116,7 +115,7 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE, work=raising_on_the_la
         root=tmp_path,
         scratch=tmp_path / "scratch",
         output=tmp_path,
-        ingest="auto",
+        streams=False,
         bounds={"error": error},
     )
     job.scratch.mkdir(exist_ok=True)
