@@ -16,7 +16,7 @@ LOADS = {"read_pickle", "unsafe_load", "full_load", "load_model"}
 ALLOWED = {
     "tasks/compute/ray_data.py": ["pickle"],
     "tasks/compute/answer.py": ["mlflow.pyfunc.load_model"],
-    "tasks/train/stream_ingest.py": ["pickle"],
+    "tasks/train/stream.py": ["pickle"],
 }
 
 

@@ -2,8 +2,10 @@
 
     echo '["QUESTION.parquet", "ANSWERS", THREADS, FIRST, END]' | python -I -B answer.py
 
-It imports its libraries before it reads these arguments, because that takes most of its start, and
-ends when its input is closed.
+It imports its libraries first, because that takes most of its time. Then it answers the question of
+each line of its input in a process of its own, a fork, which starts with these libraries and with
+nothing of the packages that were asked before. It writes a line when a file of answers is there,
+and `DONE` after the last one. It ends when its input is closed, or a question has failed.
 
 The question has a row for each image: `file` (relative to a folder, as bytes), `row` (0 in an image
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
@@ -38,14 +40,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tasks.data.reading import ImageFiles
 
 PROJECT = Path(__file__).absolute().parents[2]
 PACKAGES = ("flows", "models", "retrain", "tasks")
 # The most that the package gets at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
+DONE = "done\n"
 # A batch ends after so many rows, so that batches do not depend on where a program begins.
 PART = 32 * MAX_ROWS
 
@@ -53,12 +54,48 @@ PART = 32 * MAX_ROWS
 Image = tuple[bytes, str | None]
 Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one with the answers
 # What a package may say of an image: the label, the probability of each class, whether it accepts
-# the label, and the features; or why it refuses the image.
-ANSWER = ["label", "probabilities", "accepted", "features", "error"]
+# the label, and the features; or why it refuses the image. And what the image is.
+ANSWER = pa.schema(
+    {
+        "label": pa.string(),
+        "probabilities": pa.list_(pa.float32()),
+        "accepted": pa.bool_(),
+        "error": pa.string(),
+        "features": pa.list_(pa.float32()),
+        "sha256": pa.string(),
+    }
+)
 
 
-def main(question: Path, answers: Path, threads: int, first: int, end: int) -> None:
-    """Answers the rows of a question from the first one to before the end."""
+def main() -> None:
+    """Answers each question of the input."""
+    import mlflow.pyfunc  # noqa: F401
+    import transformers.models.vit.modeling_vit  # noqa: F401
+
+    written = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # for a library that prints
+    for line in sys.stdin:
+        # On macOS a fork cannot use the system's libraries, so the program answers once there.
+        if sys.platform != "darwin" and (child := os.fork()):
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if code:
+                sys.exit(code if code > 0 else 128 - code)  # as a shell names a signal
+            written.write(DONE)
+        else:
+            Thread(target=_end_with_the_asker, daemon=True).start()
+            question, answers, *numbers = json.loads(line)
+            os.chdir(answers)
+            for _ in answer(Path(question), Path(answers), *numbers):
+                written.write("\n")
+            os._exit(0)
+
+
+def answer(question: Path, answers: Path, threads: int, first: int, end: int) -> Iterator[None]:
+    """Answers the rows of a question from the first one to before the end.
+
+    Yields:
+        When a file of answers is there.
+    """
     sys.path.insert(0, str(PROJECT))
     from tasks.compute.prefetch import prefetch
     from tasks.data.reading import ImageFiles
@@ -72,9 +109,8 @@ def main(question: Path, answers: Path, threads: int, first: int, end: int) -> N
     while (file := file_of(answers, first)).exists():
         first += pq.read_metadata(file).num_rows
     files = ImageFiles(Path(told["root"]), told["image_column"])
-    answer = partial(_answer, models, told["classes"], asked, answers)
-    for _ in prefetch(answer, batches(files, asked, first, end), len(models) + 1, len(models)):
-        pass
+    write = partial(_answer, models, told["classes"], asked, answers)
+    yield from prefetch(write, batches(files, asked, first, end), len(models) + 1, len(models))
     if told["calls"]:
         _, images = next(batches(files, asked, 0, end))
         timed = time_calls(models[0][0].predict, [data for data, _ in images], *told["calls"])
@@ -131,9 +167,8 @@ def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
     import torch
 
     models = []
-    uses: list[Any]
-    uses = [partial(torch.cuda.device, gpu) for gpu in range(torch.cuda.device_count())]
-    for use in uses or [nullcontext]:
+    gpus: list[Any] = [partial(torch.cuda.device, gpu) for gpu in range(torch.cuda.device_count())]
+    for use in gpus or [nullcontext]:
         with use():
             # MLflow would search the installed libraries for half a second, to warn of others.
             model = mlflow.pyfunc.load_model(str(package), suppress_warnings=True)
@@ -143,7 +178,7 @@ def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
             assert Path(str(module.__file__)).is_relative_to(package), (
                 f"{name} is not the package's"
             )
-    return models if uses else models * threads
+    return models if gpus else models * threads
 
 
 def batches(
@@ -196,8 +231,8 @@ def _answer(
     file.with_suffix(".partial").rename(file)
 
 
-def answers_of(predict: Predict, images: Sequence[bytes]) -> "pd.DataFrame":
-    """The `ANSWER` for each image; what a package does not say is missing.
+def answers_of(predict: Predict, images: Sequence[bytes]) -> list[dict[str, Any]]:
+    """What a package says of each image, by the names in `ANSWER`, or the `error`.
 
     A package refuses a whole table if one image in it is bad. So the table is halved until the bad
     image is alone. Each good image goes through the network once, with as many others as possible.
@@ -206,38 +241,35 @@ def answers_of(predict: Predict, images: Sequence[bytes]) -> "pd.DataFrame":
     from mlflow.exceptions import MlflowException
 
     try:
-        answers: pd.DataFrame = predict(pd.DataFrame({"image": images}))
-        return answers.reindex(columns=ANSWER).astype(object)
+        answers: list[dict[str, Any]] = predict(pd.DataFrame({"image": images})).to_dict("records")
+        return answers
     except MlflowException as error:
         if error.error_code != "INVALID_PARAMETER_VALUE":
             raise
         if len(images) == 1:
             why = " ".join(str(error).split()).removeprefix("row 0: ")
-            return pd.DataFrame({"error": [why]}).reindex(columns=ANSWER).astype(object)
+            return [{"error": why}]
         half = len(images) // 2
-        return pd.concat([answers_of(predict, images[:half]), answers_of(predict, images[half:])])
+        return answers_of(predict, images[:half]) + answers_of(predict, images[half:])
 
 
 def _as_table(
-    images: Sequence[Image], answers: "pd.DataFrame", wanted: Sequence[bool], classes: list[str]
+    images: Sequence[Image],
+    answers: Sequence[dict[str, Any]],
+    wanted: Sequence[bool],
+    classes: list[str],
 ) -> pa.Table:
     """The answers for some images as `asked.ask` gives them."""
-    answers = answers.where(answers.notna(), None)
-    errors = [ours or theirs for (_, ours), theirs in zip(images, answers["error"], strict=True)]
-    digests = [None if error else hashlib.sha256(data).hexdigest() for data, error in images]
-    rows = [row and [row[name] for name in classes] for row in answers["probabilities"]]
-    kept = [row if want else None for row, want in zip(answers["features"], wanted, strict=True)]
-    floats = pa.list_(pa.float32())
-    return pa.table(
-        {
-            "label": pa.array([*answers["label"]], pa.string()),
-            "probabilities": pa.array(rows, floats),
-            "accepted": pa.array([*answers["accepted"]], pa.bool_()),
-            "error": pa.array(errors, pa.string()),
-            "features": pa.array(kept, floats),
-            "sha256": pa.array(digests, pa.string()),
-        }
-    )
+    for (data, unreadable), answer, is_wanted in zip(images, answers, wanted, strict=True):
+        if "probabilities" in answer:
+            answer["probabilities"] = [answer["probabilities"][name] for name in classes]
+        if not is_wanted:
+            answer["features"] = None
+        if unreadable:
+            answer["error"] = unreadable
+        else:
+            answer["sha256"] = hashlib.sha256(data).hexdigest()
+    return pa.Table.from_pylist(answers, ANSWER)
 
 
 def time_calls(
@@ -293,14 +325,5 @@ def _end_with_the_asker() -> None:
     os._exit(1)
 
 
-def _import_libraries() -> None:
-    import transformers.models.vit.modeling_vit  # noqa: F401
-
-
 if __name__ == "__main__":
-    _import_libraries()
-    if line := sys.stdin.readline():
-        Thread(target=_end_with_the_asker, daemon=True).start()
-        question, answers, *numbers = json.loads(line)
-        os.chdir(answers)
-        main(Path(question), Path(answers), *numbers)
+    main()

@@ -2,7 +2,7 @@
 
 The package brings its own code, which may be an older `models` than this clone has: one process
 cannot load both. So a program answers, `answer.py`, with a thread for each GPU, or for each core.
-In a cluster, Ray runs programs if the images are many.
+After a question it waits for the next one. In a cluster, Ray runs programs if the images are many.
 """
 
 import json
@@ -11,31 +11,29 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
-from time import sleep
-from typing import IO, TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from retrain import atomic
 from tasks.compute import ray_data
-from tasks.compute.answer import PART, file_of
+from tasks.compute.answer import DONE, PART, file_of
 from tasks.data.package import classes_of
 from tasks.data.reading import ImageFiles, Place
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("answer.py")
 ANSWERS, TIMES = "answers", "answers/time.json"
-LOOK = 0.1  # seconds between two looks at how far the program is
 ENVIRONMENT = {
     "RETRAIN_LOG_PREDICTIONS": "",  # what is asked here is no request to a server
     # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
@@ -51,7 +49,7 @@ def ask(
     done: Callable[[int], object] = lambda images: None,
     features: Sequence[bool] = (),
     calls: Sequence[float] = (),
-) -> Iterator["pa.Table"]:
+) -> Iterator[pa.Table]:
     """Has a package classify images.
 
     The answers do not depend on the machines, or on how many programs there are.
@@ -78,7 +76,6 @@ def ask(
     Raises:
         ValueError: The package cannot be loaded, or does not answer; or a Parquet file is broken.
     """
-    import pyarrow.parquet as pq
     from joblib import cpu_count
 
     package, folder = package.absolute(), folder.absolute()  # the program runs in another folder
@@ -121,9 +118,6 @@ def _write(
     calls: Sequence[float],
 ) -> None:
     """Writes what `answer.py` reads."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     told = {
         "package": str(package),
         "classes": [*classes_of(package)],
@@ -141,58 +135,70 @@ def _write(
         pq.write_table(described, aside)
 
 
+class _Program(subprocess.Popen[str]):
+    """The program; what it prints goes to the file `printed`."""
+
+    def __init__(self) -> None:
+        self.printed = TemporaryFile()  # noqa: SIM115  closed with the program
+        super().__init__(
+            [sys.executable, "-I", "-B", str(PROGRAM)],
+            bufsize=1,
+            env=os.environ | ENVIRONMENT,
+            text=True,
+            stdin=subprocess.PIPE,  # a program ends when it is closed
+            stdout=subprocess.PIPE,
+            stderr=self.printed,
+        )
+
+
+_waiting: list[_Program] = []
+
+
 def start_ahead() -> None:
     """Starts a program for the next question, which imports its libraries meanwhile."""
     if not _waiting:
-        _waiting.append(_start())
+        _waiting.append(_Program())
 
 
-def _start() -> tuple["subprocess.Popen[str]", IO[bytes]]:
-    """Starts a program; what it prints goes to a file."""
-    errors = TemporaryFile()  # noqa: SIM115  closed with the program
-    program = subprocess.Popen(
-        [sys.executable, "-I", "-B", str(PROGRAM)],
-        env=os.environ | ENVIRONMENT,
-        text=True,
-        stdin=subprocess.PIPE,  # a program ends when it is closed
-        stdout=errors,  # of a library that prints
-        stderr=errors,
-    )
-    return program, errors
-
-
-_waiting: list[tuple["subprocess.Popen[str]", IO[bytes]]] = []
+def end_waiting() -> None:
+    """Ends the program that waits for a question: its libraries take memory."""
+    while _waiting:
+        with _waiting.pop():
+            pass
 
 
 def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> Iterator[None]:
-    """Runs the program for a part; yields now and then until it has ended.
+    """Has a program answer a part; yields when there are answers. Then the program waits.
 
     Raises:
         ValueError: It has failed; the message is its last line of errors.
     """
-    program, errors = _waiting.pop() if _waiting else _start()
-    with program, errors:
-        assert program.stdin
+    program = _waiting.pop() if _waiting else _Program()
+    with ExitStack() as stack:
+        stack.enter_context(program)
+        assert program.stdin and program.stdout
         with suppress(BrokenPipeError):  # it has ended; its errors say why
             program.stdin.write(json.dumps([str(question), str(answers), threads, *part]) + "\n")
-            program.stdin.flush()
-        while program.poll() is None:
+        for line in program.stdout:
+            if line == DONE:
+                stack.pop_all()
+                _waiting.append(program)
+                return
             yield
-            sleep(LOOK)
-        if program.returncode:
-            errors.seek(0)
-            message = errors.read().decode(errors="replace").strip()
+        if program.wait():
+            program.printed.seek(0)
+            message = program.printed.read().decode(errors="replace").strip()
             logger.error("The package's process ended with %s:\n%s", program.returncode, message)
             raise ValueError((message.splitlines() or [f"exit code {program.returncode}"])[-1])
 
 
 def _run_to_its_end(question: Path, answers: Path, part: tuple[int, int]) -> None:
-    """Runs the program for a part on a core, or on the GPU that this process sees."""
-    for _ in _run(question, answers, 1, part):
-        pass
+    """Has a program answer a part on a core, or on the GPU that this process sees."""
+    deque(_run(question, answers, 1, part), maxlen=0)
+    end_waiting()
 
 
-def rows_of(answers: "pa.Table", column: str) -> "NDArray[np.float32]":
+def rows_of(answers: pa.Table, column: str) -> NDArray[np.float32]:
     """The features or the probabilities in some answers, none of which is an error.
 
     Args:

@@ -1,4 +1,4 @@
-"""Reads the predictions of a split that `evaluate` wrote, for comparing two models.
+"""Writes and reads the predictions of a split, by which two models are compared.
 
 `predictions.parquet` has path, sha256, pixels, label, prediction, confidence, and probabilities in
 the order of the model's classes, which are in the schema's metadata. The images that a version was
@@ -6,7 +6,7 @@ trained or validated on, which no test of it may be, are in the MLflow run of it
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ FEATURES = "features.parquet"
 # `image_id` gives them.
 LEARNT = "learnt_pixels.npy"
 ROWS = 4096  # read at a time
+COLUMNS = ("path", "sha256", "pixels", "label")  # that describe an image
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,59 @@ def read(folder: Path) -> NamedPredictions:
             }
             parts.append(pa.table(columns))
     return NamedPredictions(classes, pa.concat_tables(parts))
+
+
+def write(
+    images: pa.Table,
+    answers: Iterable[NDArray[np.float32]],
+    labels: Sequence[str],
+    file: Path,
+) -> None:
+    """Writes a file such as `predictions.parquet`, a row group for each of the answers.
+
+    Its columns are path, sha256, pixels, label, prediction, confidence, and probabilities in the
+    order of the model's labels, which are in the schema's metadata.
+
+    Args:
+        images: The images, with the first four columns.
+        answers: Of some images at a time, in order: float32 (images, labels), the probabilities.
+        labels: The model's labels.
+        file: Where to write.
+    """
+    columns = {
+        **dict.fromkeys((*COLUMNS, "prediction"), pa.string()),
+        "confidence": pa.float32(),
+        "probabilities": pa.list_(pa.float32()),
+    }
+    schema = pa.schema(columns, metadata={"labels": json.dumps([*labels])})
+    names, first = pa.array(labels, pa.string()), 0
+    with pq.ParquetWriter(file, schema) as writer:
+        for probabilities in answers:
+            described = images.slice(first, len(probabilities)).select(COLUMNS).columns
+            predicted = names.take(pa.array(probabilities.argmax(axis=1)))
+            lists = pa.FixedSizeListArray.from_arrays(probabilities.ravel(), len(labels))
+            values = [*described, predicted, probabilities.max(axis=1), lists]
+            writer.write_table(pa.table(values, names=schema.names).cast(schema))
+            first += len(probabilities)
+    assert first == len(images), (first, len(images))
+
+
+def write_features(
+    images: Sequence[str], features: Sequence[NDArray[np.float32]], folder: Path
+) -> None:
+    """Writes `features.parquet`.
+
+    Args:
+        images: The SHA-256 (hex) of each image.
+        features: The features of the images, in arrays of some rows, float32 (n, D).
+            Empty for a network whose last layer is not known; then the file has no rows.
+        folder: The folder of the file.
+    """
+    columns = {
+        "sha256": pa.array(images if features else [], pa.string()),
+        "features": pa.array([row for array in features for row in array], pa.list_(pa.float32())),
+    }
+    pq.write_table(pa.table(columns), folder / FEATURES)
 
 
 def learnt_images(project: Project, version: ModelVersion) -> Path | None:

@@ -8,12 +8,14 @@ Before that, data that lacks a class of the champion is refused: a model that is
 data has another task than the champion, and would give other answers to the same callers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 from rich.markup import escape
 
-from retrain.atomic import write_json
 from retrain.errors import RejectedDataError
 from retrain.project import Project
 from retrain.registry import decisions, versions
@@ -24,14 +26,13 @@ from retrain.step import Facts, Step, Workspace, current_run, step
 from retrain.store import Artifact, Store
 from retrain.verify import Verifier
 from retrain.workload import Gate
-from tasks.data import image_table, package as packaged
+from tasks.compute.asked import ask, end_waiting, rows_of
+from tasks.data import image_table, package as packaged, predictions
 from tasks.data.champion import Registered, Scored, TestSplit
 from tasks.data.metrics import summarise
-from tasks.data.predictions import read
-from tasks.data.reading import open_images
-from tasks.evaluate import as_served
-from tasks.evaluate.as_served import SPLIT
+from tasks.data.reading import open_images, places_of
 
+SPLIT = "test"
 SHOWN = 10  # of a list of classes
 
 
@@ -128,7 +129,10 @@ def score_ahead(pulled: Artifact, validated: Artifact, training: str) -> None:
     run = current_run()
     champion = versions.champion(run.project, run.workload.name)
     if champion and champion.train_key != training:
-        score_opponents(pulled, validated, None)
+        try:
+            score_opponents(pulled, validated, None)
+        finally:
+            end_waiting()
 
 
 def score_opponents(
@@ -218,41 +222,58 @@ def evaluate_champion(
 ) -> Facts:
     """Predicts the test split with a registered version and measures the predictions.
 
-    Writes `metrics.json` and `predictions.parquet`.
+    Writes `predictions.parquet`. A run that was killed goes on with the missing answers, which are
+    in the scratch folder.
 
     Returns:
         `metrics`, by name; `package`, the identity of the package.
 
     Raises:
         DamagedArtifactError: The test images are not those that were checked.
-        ValueError: The version's files were changed, or it does not load or predict.
+        ValueError: The version's files were changed; it does not load or answer, or refuses an
+            image; or an image has changed since it was checked.
     """
     try:
-        return _evaluate(registered, pulled, validated, workspace)
-    except Exception:
+        _classify(registered, pulled, validated, workspace)
+    except Exception as error:
         # Their digests are not in the key, so nobody else has checked them.
         Verifier(Store.of(workspace.project)).check([pulled, validated])
+        if isinstance(error, ValueError):
+            title = registered.version.title
+            raise ValueError(f"{title} cannot be compared with: {error}") from error
         raise
+    tally = predictions.read(workspace.folder).tally(image_table.class_names(validated.folder))
+    metrics = summarise(tally, registered.version.min_confidence)
+    return {"metrics": metrics, "package": registered.digest}
 
 
-def _evaluate(
+def _classify(
     registered: Registered, pulled: Artifact, validated: Artifact, workspace: Workspace
-) -> Facts:
-    name = registered.version.title
-    classes = image_table.class_names(validated.folder)
-    rows = validated.facts["rows"][SPLIT]
+) -> None:
+    """Classifies the test split with a package, and writes the predictions."""
     if image_table.digest_of_split(validated.folder, SPLIT) != validated.facts["test_rows"]:
         raise ValueError("The list of the test images has changed since it was made.")
-    try:
-        files, package = open_images(pulled), registered.package
-        as_served.classify(name, package, files, validated.folder, workspace)
-    except ValueError as error:
-        raise ValueError(f"{name} cannot be compared with: {error}") from error
-    tally = read(workspace.folder).tally(classes)
-    metrics = summarise(tally, registered.version.min_confidence)
-    assert metrics["rows"] == rows, (metrics, rows)
-    write_json(workspace.folder / "metrics.json", metrics)
-    return {"metrics": metrics, "package": registered.digest}
+    images = image_table.read_split(validated.folder, SPLIT)
+    package, files, places = registered.package, open_images(pulled), places_of(images)
+    with console.counted(registered.version.title, len(images)) as show:
+        answered = ask(package, files, places, workspace.scratch, show)
+        labels, file = [*packaged.classes_of(package)], workspace.folder / predictions.FILE
+        predictions.write(images, _checked(images, answered), labels, file)
+
+
+def _checked(images: pa.Table, answered: Iterable[pa.Table]) -> Iterator[NDArray[np.float32]]:
+    """The probabilities, if each answer is for the image that was checked."""
+    first = 0
+    for answers in answered:
+        asked = images.slice(first, len(answers))
+        first += len(answers)
+        columns = (asked["path"], asked["sha256"], answers["sha256"], answers["error"])
+        for path, checked, sha256, error in zip(*(c.to_pylist() for c in columns), strict=True):
+            if sha256 not in (None, checked):
+                raise ValueError(f"{path} has changed since it was checked.")
+            if error is not None:
+                raise ValueError(f"{path}: {error}")
+        yield rows_of(answers, "probabilities")
 
 
 evaluate_reference = replace(evaluate_champion, name="evaluate_reference")

@@ -21,22 +21,14 @@ from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate, Workload
 from tasks.compute.asked import start_ahead
 from tasks.compute.inference import PredictionJob, predict
-from tasks.data import image_table, package, slices
+from tasks.data import image_table, package, predictions, slices
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import WITH_FEATURES, is_sampled
 from tasks.data.metrics import LOWER_IS_BETTER, outcomes, per_class, summarise
-from tasks.data.predictions import (
-    FILE,
-    LEARNT,
-    NamedPredictions,
-    image_id,
-    learnt_images,
-    read,
-)
+from tasks.data.predictions import LEARNT, NamedPredictions, image_id, learnt_images
 from tasks.data.reference import write_reference
 from tasks.data.shards import ROWS, PreparedSplit, open_prepared
-from tasks.evaluate import plots, predictions, threshold
-from tasks.evaluate.predictions import Answers
+from tasks.evaluate import plots, threshold
 
 SPLIT = "test"
 LEARNT_FROM = ("train", "val")
@@ -80,7 +72,7 @@ def evaluate(
     described = image_table.read_split(validated.folder, SPLIT)
     _predict(evaluation, model, prepared.split(SPLIT), described, workspace.folder)
     write_reference(described, workspace.folder)
-    named = read(workspace.folder)
+    named = predictions.read(workspace.folder)
     tally = named.tally(prepared.labels)
     min_confidence = threshold.chosen(evaluation, model, images)
     metrics = summarise(tally, min_confidence)
@@ -130,15 +122,15 @@ def _predict(
     job = PredictionJob(model, split.images, batch_size, precision, tuple(sampled))
     features: list[NDArray[np.float32]] = []
 
-    def answers() -> Iterator[Answers]:
+    def answers() -> Iterator[NDArray[np.float32]]:
         for probabilities, of_sampled in predict(job):
             if of_sampled is not None:
                 features.append(of_sampled)
             show(len(probabilities))
-            yield probabilities.argmax(axis=1), probabilities
+            yield probabilities
 
     with console.counted("evaluate", len(digests)) as show:
-        predictions.write(described, answers(), labels, folder / FILE)
+        predictions.write(described, answers(), labels, folder / predictions.FILE)
     predictions.write_features([digests[row] for row in sampled], features, folder)
 
 

@@ -24,7 +24,7 @@ from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
 from retrain.store import Store
-from tasks.compute.asked import ANSWERS, ask, rows_of
+from tasks.compute.asked import ask, rows_of
 from tasks.data import image_facts, package
 from tasks.data.champion import Registered
 from tasks.predict.inputs import Source, digest_of_images
@@ -33,6 +33,19 @@ NAME = "predict"
 LIBRARIES = (
     "mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers",
 )  # fmt: skip
+# The columns of the answers; a row is an image. The probabilities are in the order of the package's
+# classes; `accepted` is null if the package does not say it. An image that cannot be read, or that
+# the package refuses, has an error in their place and in that of the label.
+SCHEMA = pa.schema(
+    {
+        "path": pa.string(),
+        "label": pa.string(),
+        "probabilities": pa.list_(pa.float32()),
+        "accepted": pa.bool_(),
+        "sha256": pa.string(),
+        "error": pa.string(),
+    }
+)
 
 
 def predict(
@@ -49,9 +62,8 @@ def predict(
     Returns:
         What was written, JSON-able: `rows`, how many images; `errors`, how many of them have no
         label; `labels`, how many have each label that any has; `accepted`, how many the package
-        accepts, None if it does not say; `images`, SHA-256 (hex) over the paths and the contents
-        of the images; and `reused`, how many files of answers an earlier run, which was killed, had
-        written. And a sample, as `tasks.data.image_facts.SCHEMA` has it.
+        accepts, None if it does not say; and `images`, SHA-256 (hex) over the paths and the
+        contents of the images. And a sample, as `tasks.data.image_facts.SCHEMA` has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -67,14 +79,13 @@ def predict(
     key = _key(registered, source)
     with store.lock(NAME, key):
         scratch = store.scratch(NAME, key)
-        reused = len([*scratch.glob(f"{ANSWERS}/*.parquet")])
         with (
             atomic.replacing(output) as aside,
-            pq.ParquetWriter(aside, schema().with_metadata(metadata)) as writer,
+            pq.ParquetWriter(aside, SCHEMA.with_metadata(metadata)) as writer,
         ):
             for some, answers in _answered(registered, source, images, scratch):
                 paths = pa.array([source.paths[image] for image in some], pa.string())
-                table = answers.append_column("path", paths).select(schema().names)
+                table = answers.append_column("path", paths).select(SCHEMA.names)
                 writer.write_table(table.cast(writer.schema))
                 accepted += pc.sum(table["accepted"], min_count=0).as_py()
                 labels.update(table["label"].drop_null().to_pylist())
@@ -88,7 +99,6 @@ def predict(
         "labels": dict(sorted(labels.items())),
         "accepted": None if registered.version.min_confidence is None else accepted,
         "images": digest.hexdigest(),
-        "reused": reused,
     }
     return written, pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
 
@@ -113,32 +123,12 @@ def sample(registered: Registered, source: Source, scratch: Path) -> pa.Table:
     return pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
 
 
-def schema() -> pa.Schema:
-    """The columns of the answers; a row is an image.
-
-    The probabilities are in the order of the package's classes; `accepted` is null if the package
-    does not say it. An image that cannot be read, or that the package refuses, has an error in
-    their place and in that of the label.
-    """
-    return pa.schema(
-        {
-            "path": pa.string(),
-            "label": pa.string(),
-            "probabilities": pa.list_(pa.float32()),
-            "accepted": pa.bool_(),
-            "sha256": pa.string(),
-            "error": pa.string(),
-        }
-    )
-
-
 def _answered(
     registered: Registered, source: Source, images: Sequence[int], scratch: Path
 ) -> Iterator[tuple[Sequence[int], pa.Table]]:
     """Images, by their numbers in the input, with the answers for them, some at a time."""
     places = [source.places[image] for image in images]
-    total, size = len(source.places), image_facts.WITH_FEATURES
-    features = [image_facts.is_sampled(_lot(source, image), total, size) for image in images]
+    features = [_is_sampled(source, image, image_facts.WITH_FEATURES) for image in images]
     first = 0
     with console.counted(NAME, len(images)) as show:
         try:
@@ -161,13 +151,10 @@ def _key(registered: Registered, source: Source) -> str:
     return digest_of(made_by)
 
 
-def _lot(source: Source, image: int) -> str:
-    """What decides whether an image belongs to the sample; copies are sampled like others."""
-    return image_facts.lot(source.paths[image], None)
-
-
-def _is_sampled(source: Source, image: int) -> bool:
-    return image_facts.is_sampled(_lot(source, image), len(source.places))
+def _is_sampled(source: Source, image: int, size: int = image_facts.SAMPLE) -> bool:
+    """Whether an image belongs to the sample; copies at other paths are images like others."""
+    lot = image_facts.lot(source.paths[image], None)
+    return image_facts.is_sampled(lot, len(source.places), size)
 
 
 def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Table:

@@ -16,13 +16,11 @@ from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.step import Workspace
 from retrain.store import Artifact
-from tasks.data import image_table, package
+from tasks.data import image_table, package, predictions
 from tasks.data.metrics import LOWER_IS_BETTER, per_class
 from tasks.data.pixels import digest, digest_of
-from tasks.data.predictions import FILE, read
 from tasks.data.reference import write_reference
 from tasks.data.shards import shard_name
-from tasks.evaluate import predictions
 from tests.tasks.toy_data import encoded, write_parquet
 
 SIZE = 8
@@ -156,13 +154,14 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
         "label": [LABELS[row % len(LABELS)] for row in range(rows)],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    answers = [(probabilities.argmax(1), probabilities)]
-    predictions.write(pa.table(described), answers, known, folder / FILE)
+    predictions.write(pa.table(described), [probabilities], known, folder / predictions.FILE)
     predictions.write_features([], [], folder)
     sizes = dict.fromkeys(("width", "height"), [SIZE] * rows)
     light = dict.fromkeys(("brightness", "contrast"), [0.5] * rows)
     write_reference(pa.table(sizes | light), folder)
-    (folder / "per_class.json").write_text(json.dumps(per_class(read(folder).tally(LABELS))))
+    (folder / "per_class.json").write_text(
+        json.dumps(per_class(predictions.read(folder).tally(LABELS)))
+    )
     facts = {
         "metrics": {"accuracy": 0.95, "log_loss": 0.2, "rows": rows},
         "lower_is_better": LOWER_IS_BETTER,

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 
@@ -70,6 +71,7 @@ def test_a_call_that_was_ended_goes_on_and_the_answers_are_the_same(
     assert again["sha256"].to_pylist() == once["sha256"].to_pylist()
     assert np.abs(rows_of(again, "probabilities") - rows_of(once, "probabilities")).max() < 1e-6
     monkeypatch.setattr(asked, "PROGRAM", tmp_path / "gone.py")
+    asked.end_waiting()
     with pytest.raises(ValueError, match="No such file"):
         [*ask(package, files, places, tmp_path / "new")]
 
@@ -85,6 +87,48 @@ def test_a_bad_image_and_a_file_that_is_gone_are_errors_of_their_rows(package, i
     assert errors[2] == "No such file or directory"
     assert answers["sha256"].to_pylist()[2] is None
     assert [label is None for label in answers["label"].to_pylist()] == [False, True, True, False]
+
+
+def changed(package, folder, name, before, after):
+    """A copy of a package with other code."""
+    shutil.copytree(package, folder)
+    file = folder / "code/models" / name
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+    return folder
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The programs that are started."""
+    asked.end_waiting()
+    programs, start = [], asked._Program
+    monkeypatch.setattr(asked, "_Program", lambda: programs.append(start()) or programs[-1])
+    return programs
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a program answers once there")
+def test_one_program_answers_for_packages_with_other_code(
+    model, package, images, tmp_path, started
+):
+    files, places, _ = images
+    last = "np.asarray(image).reshape(size, size, channels)"
+    other = changed(package, tmp_path / "other", "image.py", last, f"255 - {last}")
+    broken = changed(package, tmp_path / "broken", "image.py", "import io", "raise OSError('old')")
+    questions = ((package, pixels(ROWS)), (other, 255 - pixels(ROWS)), (package, pixels(ROWS)))
+    for number, (each, seen) in enumerate(questions):
+        folder = tmp_path / str(number)
+        answers = pa.concat_tables(ask(each, files, places, folder))
+        expected = plain_probabilities(model, seen, ROWS)
+        assert np.abs(rows_of(answers, "probabilities") - expected).max() < 1e-6
+    assert len(started) == 1
+    with pytest.raises(ValueError, match="Error: old"):
+        [*ask(broken, files, places, tmp_path / "3")]
+    assert pa.concat_tables(ask(package, files, places, tmp_path / "4")) == answers
+    assert len(started) == 2
+    asked.end_waiting()
+    assert all(program.poll() is not None for program in started)
 
 
 @pytest.mark.slow

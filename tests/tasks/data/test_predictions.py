@@ -3,14 +3,12 @@
 import numpy as np
 import pyarrow as pa
 
-from tasks.data.predictions import FILE, read
-from tasks.evaluate import predictions
+from tasks.data.predictions import FILE, read, write
 
 
 def test_a_class_that_the_model_does_not_know_has_no_likelihood(tmp_path):
     names = [f"{number:064x}" for number in range(2)]
     columns = {**dict.fromkeys(("path", "sha256", "pixels"), names), "label": ["bee", "cat"]}
     probabilities = np.array([[0.25, 0.75], [0.5, 0.5]], np.float32)
-    answers = [(probabilities.argmax(axis=1), probabilities)]
-    predictions.write(pa.table(columns), answers, ["ant", "bee"], tmp_path / FILE)
+    write(pa.table(columns), [probabilities], ["ant", "bee"], tmp_path / FILE)
     assert read(tmp_path).rows["likelihood"].to_pylist() == [0.75, 0.0]

@@ -14,10 +14,9 @@ from retrain.project import Project
 from retrain.step import REPORT, following
 from retrain.store import Artifact
 from retrain.workload import Gate
-from tasks.data import predictions as stored
+from tasks.data import predictions
 from tasks.data.predictions import LEARNT, image_id
 from tasks.data.slices import FILE
-from tasks.evaluate import predictions
 from tasks.gate import comparison
 from tasks.gate.comparison import Terms, compare, compare_with
 
@@ -47,8 +46,7 @@ def write(folder, wrong, known=CLASSES, labels=LABELS) -> Artifact:
     probabilities = np.full((rows, len(known)), 0.1, np.float32)
     probabilities[np.arange(rows), best] = 0.9
     folder.mkdir(parents=True)
-    answers = [(best, probabilities)]
-    predictions.write(pa.table(described), answers, known, folder / stored.FILE)
+    predictions.write(pa.table(described), [probabilities], known, folder / predictions.FILE)
     return Artifact("evaluate", "k", "d", folder, {})
 
 

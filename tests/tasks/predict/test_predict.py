@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 import pyarrow as pa
@@ -37,9 +38,9 @@ LEAST = 0.99  # the confidence from which on the package accepts its answers
 BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
 UNREADABLE = "30.png"  # it is gone after the input has been listed
 
-# Classifies, and ends like a killed process when one batch of images has been answered.
-KILLED = """
-import os, signal, sys
+# Classifies with the program that is named.
+CLASSIFIES = """
+import sys
 from pathlib import Path
 from retrain.store import Store
 from tasks.compute import asked
@@ -48,12 +49,6 @@ from tests.tasks.predict.test_predict import registered, source
 
 package, images, store = map(Path, sys.argv[1:4])
 asked.PROGRAM = Path(sys.argv[4])
-
-def killed(seconds):
-    if [*store.rglob("answers/*.parquet")]:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-asked.sleep = killed
 predict(registered(package, 2), source(images), package.parent / "killed.parquet", Store(store))
 """
 
@@ -218,14 +213,15 @@ def test_the_file_says_what_made_it_and_whether_it_is_as_it_was(toy, first, tmp_
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_path):
     store = tmp_path / "store"
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, toy.older.package, folder, store, asked.PROGRAM],
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLASSIFIES, toy.older.package, folder, store, asked.PROGRAM],
         cwd=ROOT,
-        capture_output=True,
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    parts = [*store.rglob("answers/*.parquet")]
-    assert parts
+    while not (parts := [*store.rglob("answers/*.parquet")]):
+        assert process.poll() is None
+        sleep(0.05)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
     predict(toy.older, source(folder), tmp_path / "out.parquet", Store(store))
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
     assert not any(path.exists() for path in parts)
