@@ -6,8 +6,6 @@ prefect deployment run rollback/vit --param reason="wrong labels in week 12" --w
 The commands call `decide` without Prefect: going back is not to depend on a server.
 """
 
-from dataclasses import asdict
-
 from retrain.flow import flow
 from retrain.project import find_project
 from retrain.runs.records import Document
@@ -30,4 +28,4 @@ def rollback(workload: str, reason: str, to: int | None = None) -> Document:
         ValueError: There is nothing to go back to, or the version cannot be served.
     """
     result = decide(find_project(), workload, "rolled back", reason, to)
-    return asdict(result) | {"state": "Rolled back", "outcome": f"{result.outcome}."}
+    return result | {"state": "Rolled back", "outcome": f"{result['outcome']}."}

@@ -112,7 +112,10 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
         if decision.reviews and decision.reviews != (
             model_ledger.waiting and model_ledger.waiting.number
         ):
-            raise ValueError(no_longer_waits(name, version.version))
+            raise ValueError(
+                f"{name} version {version.version} waits for approval no more. See: "
+                f"retrain history {name}"
+            )
         value = ledger.text_of(decision, name)
         if decision.document is not None:
             digest = ledger.digest_of_document(decision.document)
@@ -123,11 +126,6 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
     applied = versions.get(project, name, version.version)
     assert applied is not None
     return applied
-
-
-def no_longer_waits(name: str, number: int) -> str:
-    """The message about a version that waited for approval until something else was decided."""
-    return f"{name} version {number} waits for approval no more. See: retrain history {name}"
 
 
 def settle(project: Project, name: str) -> None:

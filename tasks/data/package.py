@@ -54,9 +54,8 @@ def package_digest(
 
 def serving_of(model: Path, precision: str, min_confidence: float | None) -> dict[str, Any]:
     """What the file `SERVING` of a package says; the arguments are those of `package_digest`."""
-    serving = {"files": checksums(model), "precision": precision}
-    # Without the key, packages are those of versions of this project that did not know it.
-    return serving if min_confidence is None else serving | {"min_confidence": min_confidence}
+    files = checksums(model)
+    return {"files": files, "precision": precision, "min_confidence": min_confidence}
 
 
 def checksums(model: Path) -> dict[str, str]:
@@ -129,4 +128,4 @@ def digest_of_folder(package: Path) -> str:
     model = package / MODEL
     serving = json.loads((package / SERVING).read_text(encoding="utf-8"))
     code = code_of(model, package / CODE)
-    return package_digest(model, serving["precision"], code, serving.get("min_confidence"))
+    return package_digest(model, serving["precision"], code, serving["min_confidence"])

@@ -16,7 +16,7 @@ from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.metrics import METRICS, SELECTIVE, split_name
-from tasks.data.rules import Rule, rule_of
+from tasks.data.rules import Rule, failures, rule_of
 from tasks.data.slices import metric_of, named, parse
 from tasks.gate.paired import COMPARABLE
 from tasks.gate.wording import never_predicted, sentences
@@ -58,12 +58,13 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
     roles = {"champion": champion, "reference": opponents.reference}
     against = {role: each for role, each in roles.items() if each and each.comparison}
     verdict, compared, becomes = _verdict(rules, scores, opponents, against)
-    passed = _all_passed(bounded) and verdict in (*PASSES, *rules.promotes)
+    within = not failures(bounded)
+    passed = within and verdict in (*PASSES, *rules.promotes)
     says: list[str] = []
     if verdict != ALREADY:
         for role, opponent in against.items():
             says += sentences(rules, role, opponent)
-        verdict = verdict if _all_passed(bounded) else "below bounds"
+        verdict = verdict if within else "below bounds"
     new = champion.comparison["new_classes"] if champion and champion.comparison else ()
     return {
         "passed": passed,
@@ -125,7 +126,7 @@ def _compared(
         comparison_rules += comparisons(rules, scores, role, opponent, allowed[role])
         if outcomes[-1] not in allowed[role]:
             return outcomes[-1], comparison_rules
-        if not _all_passed(comparison_rules):  # by one of `gate.no_worse`
+        if failures(comparison_rules):  # by one of `gate.no_worse`
             return "worse", comparison_rules
     return outcomes[0], comparison_rules
 
@@ -144,10 +145,6 @@ def _outcome(rules: Gate, scores: Artifact, opponent: Opponent) -> str:
         gain = -change if rules.metric in scores.facts["lower_is_better"] else change
         return "not worse" if gain >= -rules.margin - ROUNDING else "worse"
     return str(facts["outcome"])
-
-
-def _all_passed(rules: Sequence[Rule]) -> bool:
-    return all(rule["passed"] is not False for rule in rules)
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
@@ -233,7 +230,7 @@ def _measured(
     rows = [row for row in table if label in (None, row["label"])]
     if not rows:
         raise ValueError(f"gate: {name}: the test split has no class {label!r}.")
-    column_name = kind if label else "recall"
+    column_name = kind if label is not None else "recall"
     enough = [row for row in rows if row["rows"] >= rules.min_compared]
     least = min(enough or rows, key=lambda row: float(row[column_name]))
     return name, float(least[column_name]), int(least["rows"])

@@ -232,7 +232,8 @@ def _compare(example: pa.Table, answers: NDArray[np.float32], tolerance: float) 
     """
     apart, are_same = differences(example, answers, tolerance)
     labels = json.loads(example.schema.metadata[b"labels"])
-    for row in np.flatnonzero(~are_same)[:1].tolist():
+    if not are_same.all():
+        row = int(np.argmin(are_same))
         expected = example["probabilities"][row].as_py()
         raise ValueError(
             f"it answers {labels[answers[row].argmax()]!r} for {example['path'][row]}, where the "

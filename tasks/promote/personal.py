@@ -1,6 +1,6 @@
 """Carries out what a person decides about a model: an approval, a rejection or a rollback."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,56 +10,16 @@ from retrain.registry import decisions, versions
 from retrain.registry.ledger import Action, Decision, Entry, Ledger
 from retrain.registry.versions import CHAMPION, REFERENCE, Latency, ModelVersion
 from retrain.runs import records
+from retrain.runs.records import Document
 from tasks.data.rules import failures
 from tasks.promote import latency
 from tasks.promote.check import check_before_promotion, check_version
 from tasks.promote.outcome import how_to_review
 
 
-@dataclass(frozen=True)
-class PersonalDecision:
-    """An approval, a rejection or a rollback; it was carried out.
-
-    Attributes:
-        workload: The name of the model.
-        action: `promoted`, `rejected` or `rolled back`.
-        version: The version that waited; or the champion after a rollback.
-        previous: The champion before; None if there was none.
-        reason: The reason that the person gave.
-        who: The person, the deployment, or the user of the machine.
-        time: ISO 8601, UTC.
-        run: The run that let the version wait; None if there is none.
-        says: How fast the version is here; None if it was not measured by this call.
-    """
-
-    workload: str
-    action: Action
-    version: int
-    previous: int | None
-    reason: str | None
-    who: str | None
-    time: str
-    run: str | None
-    says: str | None = None
-
-    @property
-    def outcome(self) -> str:
-        """The decision in one sentence."""
-        title, previous = f"{self.workload} version {self.version}", self.previous
-        if self.action == "rolled back":
-            instead = f" instead of version {previous}" if previous else ""
-            return f"{title} is the champion again{instead}"
-        why = f"({self.who}: {self.reason})"
-        if self.action == "promoted":
-            new = f"new champion, in place of version {previous}" if previous else "first champion"
-            return f"{title} is approved and is the {new} {why}"
-        stays = f"; version {previous} stays the champion" if previous else ""
-        return f"{title} is rejected {why}{stays}"
-
-
 def decide(
     project: Project, name: str, action: Action, reason: str, version: int | None = None
-) -> PersonalDecision:
+) -> Document:
     """Promotes the version that waits for approval, or rejects it; or goes back to a champion.
 
     Before it becomes champion, a version is checked: its files, and what it answers when it is
@@ -74,6 +34,11 @@ def decide(
         version: Only if this version waits, whichever waits if None; or the champion to go back
             to, that before the current one if None. What was rolled back itself does not count:
             two calls go back two promotions.
+
+    Returns:
+        The decision, which was carried out: `workload`, `action`, `version`, the `previous`
+        champion, `reason`, `who`, `time`, the `run` that let the version wait, what it `says` of
+        the version's speed, if that was measured by this call, and the `outcome` in one sentence.
 
     Raises:
         UsageError: There is no reason or no such workload; or another version waits; or the version
@@ -93,13 +58,13 @@ def decide(
         decisions.settle(project, name)
         for entry in unfinished:
             if (entry.action, entry.reason) == (action, reason):  # by a call that was killed
-                return _decided(name, entry)
+                return _told(name, entry)
         return _decide(project, decisions.read(project, name), action, reason, version)
 
 
 def _decide(
     project: Project, ledger: Ledger, action: Action, reason: str, number: int | None
-) -> PersonalDecision:
+) -> Document:
     name, champion = ledger.name, ledger.aliases.get(CHAMPION)
     waiting = None if action == "rolled back" else _waiting(ledger, number)
     number = waiting.version if waiting else _target(ledger, champion, number)
@@ -136,22 +101,33 @@ def _decide(
     decisions.apply(project, version, decision)
     entry = decisions.read(project, name).latest(decision)
     assert entry is not None
-    return _decided(name, entry, speed)
+    return _told(name, entry, speed)
 
 
-def _decided(name: str, entry: Entry, speed: Latency | None = None) -> PersonalDecision:
-    """The decision of a person about a model, from its entry in the ledger."""
-    return PersonalDecision(
-        workload=name,
-        action=entry.action,
-        version=entry.version,
-        previous=entry.previous,
-        reason=entry.reason,
-        who=entry.who,
-        time=entry.time,
-        run=entry.run,
-        says=str(speed) if speed else None,
-    )
+def _told(name: str, entry: Entry, speed: Latency | None = None) -> Document:
+    """What `decide` returns, from the entry in the ledger."""
+    previous, why = entry.previous, f"({entry.who}: {entry.reason})"
+    outcome = f"{name} version {entry.version} is "
+    if entry.action == "rolled back":
+        outcome += "the champion again" + (f" instead of version {previous}" if previous else "")
+    elif entry.action == "promoted":
+        new = f"new champion, in place of version {previous}" if previous else "first champion"
+        outcome += f"approved and is the {new} {why}"
+    else:
+        stays = f"; version {previous} stays the champion" if previous else ""
+        outcome += f"rejected {why}{stays}"
+    return {
+        "workload": name,
+        "action": entry.action,
+        "version": entry.version,
+        "previous": previous,
+        "reason": entry.reason,
+        "who": entry.who,
+        "time": entry.time,
+        "run": entry.run,
+        "says": str(speed) if speed else None,
+        "outcome": outcome,
+    }
 
 
 def _waiting(ledger: Ledger, number: int | None) -> Entry:

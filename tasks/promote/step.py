@@ -91,8 +91,12 @@ def promote(
         is_champion = decision.facts["verdict"] == "champion already"
         if is_champion:
             decisions.settle(project, name)  # what a kill left undone
-        champion = versions.champion(project, name)
-        _check_still_holds(decision, champion)
+        champion, before = versions.champion(project, name), _compared_with(decision)
+        if before != (champion and champion.version):
+            raise ChampionChangedError(
+                f"The gate compared the model with champion version {before}, but champion is "
+                f"version {champion and champion.version} by now. Run again."
+            )
         if champion and is_champion:
             return _facts(champion)
         text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
@@ -119,9 +123,9 @@ def _check(
 ) -> ModelVersion:
     """Checks that a version can be served, and how fast; keeps what drift is found against."""
     project, bound = workspace.project, rules.max_latency_ms
-    latency = check_before_promotion(project, version, workspace.folder, bound)
+    measured = check_before_promotion(project, version, workspace.folder, bound)
     keep_reference(project, version, scores.folder)
-    return versions.note_latency(project, version, latency)
+    return versions.note_latency(project, version, measured)
 
 
 @promote.dry_runs
@@ -224,15 +228,6 @@ def _compared_with(decision: Artifact) -> int | None:
     return champion["version"] if champion else None
 
 
-def _check_still_holds(decision: Artifact, champion: ModelVersion | None) -> None:
-    before, current = _compared_with(decision), champion and champion.version
-    if before != current:
-        raise ChampionChangedError(
-            f"The gate compared the model with champion version {before}, but champion is version "
-            f"{current} by now. Run again."
-        )
-
-
 def _register(
     data: Data,
     version: DataVersion,
@@ -288,9 +283,7 @@ def _run_of(trained: Artifact, workspace: Workspace) -> str:
     project, file = workspace.project, trained.folder / REPORT / "mlflow.json"
     run_id = str(json.loads(file.read_text(encoding="utf-8"))["run_id"])
     if not tracking.is_active(project, run_id):
-        images = "unknown"
-        run = tracking.start_run(project, workspace.workload, trained.key, {}, images)
-        run_id = run.run_id
+        run_id = tracking.start_run(project, workspace.workload, trained.key, {}, "unknown").run_id
         tracking.end_run(project, run_id, "FINISHED")
     return run_id
 

@@ -165,7 +165,7 @@ def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first)
     assert again["model"]["digest"] == first["model"]["digest"]
     assert again["model"]["version"] > first["model"]["version"]
     assert "is the new champion, in place of version" in again["outcome"]
-    assert "it is the training of the champion in a new package (" in again["outcome"]
+    assert "it is the training of the champion in a new package; accuracy " in again["outcome"]
     (clone.root / "models" / "auto_network.py").write_text(source)
     back = train()
     # It is compared with a champion that the first run did not have.

@@ -52,21 +52,21 @@ def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, 
     assert (promoted.document, promoted.reviews) == (waited.document, waited.number)
     assert standing(project) == (2, None)
     assert versions.reference(project, "toy").version == 2
-    assert done.outcome == (
+    assert done["outcome"] == (
         "toy version 2 is approved and is the new champion, in place of version 1 "
         f"({ledger.who()}: {REASON})"
     )
     after = run(pair[1], "champion already", 2, rules=MANUAL)
     assert look(pair[1], "champion already", 2, rules=MANUAL) == after
-    assert roll_back(project, REASON).version == 1
+    assert roll_back(project, REASON)["version"] == 1
 
 
 def test_what_is_rejected_waits_again_only_on_demand(project, run, look, pair):
     done = reject(project, REASON)
-    assert done.outcome.endswith(f": {REASON}); version 1 stays the champion")
+    assert done["outcome"].endswith(f": {REASON}); version 1 stays the champion")
     assert standing(project) == (1, None)
     facts = run(pair[1], "better", 1, rules=MANUAL)
-    assert facts["withheld"] == f"version 2 was rejected on {done.time[:10]}: {REASON}"
+    assert facts["withheld"] == f"version 2 was rejected on {done['time'][:10]}: {REASON}"
     # Nor is it promoted when approval is automatic by now.
     assert run(pair[1], "better", 1) == look(pair[1], "better", 1, rules=MANUAL) == facts
     assert run(pair[1], "better", 1, rules=MANUAL, intent=AGAIN)["waiting"]
@@ -82,7 +82,7 @@ def test_a_comparison_with_a_champion_of_the_past_is_not_approved(project, run, 
         approve(project, REASON)
     assert standing(project) == (3, 2)
     run(pair[1], "better", 3, rules=MANUAL)
-    assert approve(project, REASON).version == champion(project) == 2
+    assert approve(project, REASON)["version"] == champion(project) == 2
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_what_was_changed_since_is_only_rejected(project, run, pair, place, mess
     with pytest.raises(ValueError, match=message):
         approve(project, REASON)
     assert standing(project) == (1, 2)
-    assert reject(project, REASON).version == 2
+    assert reject(project, REASON)["version"] == 2
     if "decisions" in place:
         assert run(pair[1], "better", 1, rules=MANUAL, intent=AGAIN)["waiting"]
-        assert approve(project, REASON).version == champion(project) == 2
+        assert approve(project, REASON)["version"] == champion(project) == 2
 
 
 def test_a_version_that_was_deleted_is_registered_again_by_a_run(project, run, pair):
@@ -121,7 +121,7 @@ def test_a_version_that_was_deleted_is_registered_again_by_a_run(project, run, p
     with pytest.raises(ValueError, match="toy version 2 was deleted; run again: retrain train toy"):
         reject(project, REASON)
     assert run(pair[1], "better", 1, rules=MANUAL)["version"] == 3
-    assert approve(project, REASON).version == champion(project) == 3
+    assert approve(project, REASON)["version"] == champion(project) == 3
 
 
 @pytest.fixture

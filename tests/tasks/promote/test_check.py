@@ -124,7 +124,7 @@ def test_a_package_finds_only_what_its_requirements_bring(tmp_path):
 
 
 def test_before_a_rollback_a_version_is_loaded_and_asked_without_the_data(project, three):
-    assert roll_back(project, "wrong labels").version == 2
+    assert roll_back(project, "wrong labels")["version"] == 2
     kept = versions.get(project, "toy", 1)
     example = check.example_for(project, kept)
     others = [each[::-1] for each in example["probabilities"].to_pylist()]

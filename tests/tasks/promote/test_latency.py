@@ -102,4 +102,4 @@ def test_what_is_too_slow_by_the_time_of_its_approval_still_waits(project, run, 
     assert champion(project) is None
     assert versions.get(project, "toy", 1).broken is None
     takes(40)
-    assert approve(project, "it looks right").version == champion(project) == 1
+    assert approve(project, "it looks right")["version"] == champion(project) == 1

@@ -37,15 +37,15 @@ def folder_of(project: Project, number: int):
 
 def test_going_back_twice_goes_back_two_promotions(project, three):
     first = roll_back(project, REASON)
-    assert (first.previous, first.version, champion(project)) == (3, 2, 2)
+    assert (first["previous"], first["version"], champion(project)) == (3, 2, 2)
     assert versions.reference(project, "toy").version == 2  # the best so far was taken back
     second = roll_back(project, "worse yet")
-    assert (second.previous, second.version, champion(project)) == (2, 1, 1)
+    assert (second["previous"], second["version"], champion(project)) == (2, 1, 1)
     with pytest.raises(ValueError, match="toy has no champion before version 1 to go back to"):
         roll_back(project, REASON)
     entry = history(project)[3]
     assert (entry.action, entry.previous, entry.version) == ("rolled back", 3, 2)
-    assert (entry.reason, entry.who, entry.time) == (REASON, first.who, first.time)
+    assert (entry.reason, entry.who, entry.time) == (REASON, first["who"], first["time"])
     description = tracking.client(project).get_model_version("toy", "1").description
     assert description.startswith("**Rolled back**")
     assert "worse yet" in description
@@ -54,10 +54,10 @@ def test_going_back_twice_goes_back_two_promotions(project, three):
 def test_a_rollback_goes_to_the_version_that_is_asked_for(project, three):
     client = tracking.client(project)
     client.set_registered_model_alias("toy", versions.REFERENCE, "1")
-    assert roll_back(project, REASON, 2).version == champion(project) == 2
+    assert roll_back(project, REASON, 2)["version"] == champion(project) == 2
     assert versions.reference(project, "toy").version == 1  # which no rollback has taken back
-    assert roll_back(project, REASON, 1).version == champion(project) == 1
-    assert roll_back(project, "it was the data", 3).version == champion(project) == 3
+    assert roll_back(project, REASON, 1)["version"] == champion(project) == 1
+    assert roll_back(project, "it was the data", 3)["version"] == champion(project) == 3
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_version_whose_files_are_not_as_registered_is_refused_with_the_name(pr
         roll_back(project, REASON)
     assert (champion(project), len(history(project))) == (3, 3)
     file.write_bytes(content)
-    assert roll_back(project, REASON).version == 2
+    assert roll_back(project, REASON)["version"] == 2
 
 
 def test_a_version_that_was_deleted_is_refused(project, three):
@@ -112,7 +112,7 @@ def test_what_was_rolled_back_is_not_promoted_again_by_the_same_run(project, aga
     done = roll_back(project, REASON)
     assert look(three[2], "better", 2) is None
     facts = again()
-    assert facts["withheld"] == f"version 3 was rolled back on {done.time[:10]}: {REASON}"
+    assert facts["withheld"] == f"version 3 was rolled back on {done['time'][:10]}: {REASON}"
     assert (facts["version"], facts["aliases"], champion(project)) == (3, [], 2)
     entry = history(project)[-1]
     assert (entry.action, entry.verdict, entry.reason) == ("rejected", "better", facts["withheld"])
@@ -137,7 +137,7 @@ def test_the_training_that_was_rolled_back_does_not_come_back_in_another_package
 ):
     done = roll_back(project, REASON)
     facts = again(scores=in_another_package(three[2], "image.py", "import ", "MENDED = 1\nimport "))
-    withheld = f"the training of version 4 was rolled back on {done.time[:10]}: {REASON}"
+    withheld = f"the training of version 4 was rolled back on {done['time'][:10]}: {REASON}"
     assert (facts["version"], facts["aliases"], facts["withheld"]) == (4, [], withheld)
     for number in (3, 4):  # nor if nobody but the ledger knows the version any more
         tracking.client(project).delete_model_version("toy", str(number))
