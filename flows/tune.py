@@ -51,8 +51,9 @@ def tune(version: DataVersion) -> None:
     if isinstance(run, Run):
         _search(run, images, data)
     else:
-        over, count = len(search_of(run.state).rows()), wanted(run.workload)
-        if over < count:
+        search, count = search_of(run.state), wanted(run.workload)
+        if search.has_failed or len(search.rows()) < count:
+            over = 0 if search.has_failed else len(search.rows())
             raise StepHasToRunError(train_network.name, f"{over} of {count} trials are over")
     best = best_of(run.state)
     train_network(images, data, NEW, workload=vary(run.workload, best["values"]))
@@ -69,7 +70,7 @@ def _search(run: Run, images: Artifact, data: Artifact) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK, purpose="Waits for another search of this study"):
         search = search_of(state)
-        search.begin(parameters.trials, anew=run.refresh)
+        search.begin(parameters.trials, anew=run.refresh or search.has_failed)
         params = flatten({"tune": parameters.model_dump(include={"space", "seed"})})
         name, key = run.workload.name, tuning.key_of(state)
         parent = tracking.start_run(project, name, key, params, images.digest)

@@ -244,6 +244,12 @@ class Search:
             load_if_exists=True,
         )
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether trials are over and all of them failed; they are tried again."""
+        rows = self.rows()
+        return bool(rows) and all(row["state"] == FAILED for row in rows)
+
     def begin(self, trials: int, *, anew: bool) -> None:
         """Creates the journal, and decides what is tried first.
 
@@ -256,6 +262,8 @@ class Search:
         if anew:
             file.unlink(missing_ok=True)
         file.touch()
+        for opened in ("study", "storage"):  # they may be of the journal before
+            self.__dict__.pop(opened, None)
         for values in first_values(self.space, trials):
             self.study.enqueue_trial(values, skip_if_exists=True)
 

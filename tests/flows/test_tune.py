@@ -100,6 +100,15 @@ def test_a_search_that_is_over_does_nothing_more_and_a_changed_one_begins(clone,
     assert "trial" in clone.retrain("status", "vit").stdout
 
 
+def test_a_search_whose_trials_all_failed_is_tried_again(clone, first):
+    command = ("tune", "vit", "--set", "tune.space={train.lr: {choices: [1e30, 2e30]}}")
+    for _ in range(2):
+        failed = clone.retrain(*command, code=1)
+        assert failed.stdout.count("failed: The training diverged in epoch 1") == 2
+        assert "All 2 trials failed. Change tune.space." in failed.stderr
+    assert would(clone, *command)["train"] == "run"
+
+
 LONG = (
     *("--set", "train.epochs=30", "--set", "scale.checkpoint_seconds=0.1"),
     *("--set", "tune.space={train.lr: {low: 0.001, high: 0.01, log: true}}"),
