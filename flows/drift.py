@@ -22,8 +22,7 @@ from retrain.runs.records import Document, FlowRun
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift import report
-from tasks.predict.inputs import open_source
-from tasks.predict.predict import sample
+from tasks.predict.predict import open_source, sample
 
 
 @flow

@@ -30,7 +30,7 @@ from retrain.store import Artifact
 from tasks.compute.asked import ask, rows_of
 from tasks.data import package, review_list
 from tasks.data.champion import Registered
-from tasks.predict.inputs import Source, open_source
+from tasks.predict.predict import Source, open_source
 from tasks.select import CLOSE, choose, directions, nearest, neighbours
 from tasks.suspects.embeddings import EMBEDDINGS, embed_with_champion
 

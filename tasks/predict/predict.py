@@ -7,9 +7,11 @@ same, byte by byte.
 
 import hashlib
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,8 @@ from retrain.store import Store
 from tasks.compute.asked import ask, rows_of
 from tasks.data import image_facts, package
 from tasks.data.champion import Registered
-from tasks.predict.inputs import Source, digest_of_images
+from tasks.data.index import list_unlabelled
+from tasks.data.reading import ImageFiles, Place
 
 NAME = "predict"
 LIBRARIES = (
@@ -46,6 +49,57 @@ SCHEMA = pa.schema(
         "error": pa.string(),
     }
 )
+
+
+@dataclass(frozen=True)
+class Source:
+    """The images that are classified.
+
+    Attributes:
+        files: Reads the images.
+        places: Where they are.
+        paths: Of each the file's name relative to the input; of a row of a Parquet file the path in
+            it, else `file#row`.
+    """
+
+    files: ImageFiles
+    places: Sequence[Place]
+    paths: Sequence[str]
+
+    def state(self) -> str:
+        """Another text after a file of the input has changed."""
+        root = self.files.root
+        paths = sorted(path for path in root.rglob("*") if path.is_file())
+        stats = [(str(path.relative_to(root)), path.stat()) for path in paths]
+        return digest_of([(path, st.st_ino, st.st_size, st.st_mtime_ns) for path, st in stats])
+
+
+def open_source(root: Path, place: str, image_column: str | None) -> Source:
+    """Finds out what a folder holds.
+
+    Args:
+        root: The folder.
+        place: The name of the folder, as the user gave it.
+        image_column: The Parquet column with the images; None if it has a usual name.
+
+    Raises:
+        UsageError: There are no images, or it is not clear which are meant.
+    """
+    try:
+        files, places, names = list_unlabelled(root, image_column)
+    except ValueError as error:
+        raise UsageError(f"--input {place}: {error}") from None
+    if not places and files.image_column is None:
+        raise UsageError(
+            f"--input {place}: holds no images: name a folder with images or Parquet files, or one "
+            "such file."
+        )
+    paths = [
+        path if path != f"{file}:{row}" else f"{file}#{row}"
+        for (file, row), path in zip(places, names, strict=True)
+    ]
+    # The name of a file may be no UTF-8, which cannot be stored.
+    return Source(files, places, [os.fsencode(path).decode("utf-8", "replace") for path in paths])
 
 
 def predict(
@@ -89,7 +143,7 @@ def predict(
                 writer.write_table(table.cast(writer.schema))
                 accepted += pc.sum(table["accepted"], min_count=0).as_py()
                 labels.update(table["label"].drop_null().to_pylist())
-                digest.update(digest_of_images(table))
+                digest.update(_digest_of_images(table))
                 samples.append(_sample(source, some, answers))
             writer.add_key_value_metadata({"retrain.images": digest.hexdigest()})
         shutil.rmtree(scratch)
@@ -176,6 +230,12 @@ def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Tabl
     )
 
 
+def _digest_of_images(rows: pa.Table | pa.RecordBatch) -> bytes:
+    """The bytes of successive images for the digest of an input: their paths and SHA-256."""
+    images = zip(rows["path"].to_pylist(), rows["sha256"].to_pylist(), strict=True)
+    return "".join(f"{path}\0{sha256}\n" for path, sha256 in images).encode()
+
+
 def read_origin(file: Path) -> dict[str, Any]:
     """Reads what a file that `predict` has written says of itself.
 
@@ -198,7 +258,7 @@ def read_origin(file: Path) -> dict[str, Any]:
                     "the metadata, and copies that other programs make may lack it."
                 )
             for batch in predictions.iter_batches(columns=["path", "sha256"]):
-                digest.update(digest_of_images(batch))
+                digest.update(_digest_of_images(batch))
     except (pa.ArrowInvalid, OSError) as error:
         raise UsageError(f"{file} is no Parquet file that can be read: {error}") from error
     images = metadata.get(b"retrain.images", b"").decode() or None

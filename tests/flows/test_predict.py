@@ -13,7 +13,7 @@ from flows import predict
 from retrain.project import Project
 from retrain.runs.records import FlowRun
 from retrain.store import Store
-from tasks.predict import inputs
+from tasks.predict.predict import open_source
 from tests.flows.conftest import copy_clone, ran, until
 from tests.tasks.toy_data import png, write_files
 
@@ -153,7 +153,7 @@ def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
 
     def read():
         with predict.fetched(run, url) as folder:
-            source = inputs.open_source(folder, url, None)
+            source = open_source(folder, url, None)
             found = list(zip(source.paths, source.files.read(source.places), strict=True))
             assert scratch()
         return found

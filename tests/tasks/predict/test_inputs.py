@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain.errors import UsageError
-from tasks.predict.inputs import open_source
+from tasks.predict.predict import open_source
 from tests.tasks.toy_data import png, write_files, write_parquet
 
 

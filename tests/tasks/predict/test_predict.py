@@ -22,8 +22,7 @@ from retrain.store import Store
 from tasks.compute import answer, asked
 from tasks.data import package
 from tasks.data.champion import Registered
-from tasks.predict.inputs import Source, open_source
-from tasks.predict.predict import predict, read_origin, sample
+from tasks.predict.predict import Source, open_source, predict, read_origin, sample
 from tasks.promote.package import write_package
 from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
