@@ -230,10 +230,11 @@ class Train(Section):
             "fp32."
         ),
     )
-    compile: Literal["auto"] | bool = Field(
-        default="auto",
+    compile: bool = Field(
+        default=False,
         description=(
-            "Whether `torch.compile` is used; `auto` is true if a training on a GPU is long enough."
+            "Whether `torch.compile` is used. It takes about a minute, and on a GPU it saves more "
+            "in a long training; on a CPU it saves little."
         ),
     )
     augment: Augment = Augment()

@@ -96,7 +96,8 @@ def load(scratch: Path, step: int) -> dict[str, Any] | None:
     if not step:
         return None
     for path in _undamaged(scratch, f"{step:010d}-*.pt"):
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        # Mapped, as of a divided network only the first worker takes all of it.
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         return state
     raise FileNotFoundError(f"A worker lacks the checkpoint of step {step}, in {scratch}.")
 

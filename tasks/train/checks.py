@@ -153,7 +153,7 @@ def _lacking_on_this_machine(train: Train, scale: Scale) -> Rules:
             "scale.backend: nccl needs a GPU for each worker. Leave it out to train on CPUs.",
         ),
         (
-            train.compile is True and not find_compiler(on_gpu),
+            train.compile and not find_compiler(on_gpu),
             f"train.compile: there is no {language} compiler. Install one, such as {package}, name "
             f"it in {variable}, or set train.compile=false.",
         ),

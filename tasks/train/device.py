@@ -1,20 +1,10 @@
-"""Sets up the device of a training: repeatable results, threads, compilation and precision."""
+"""Sets up the device of a training: repeatable results, threads and precision."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
-
-from retrain.hardware import find_compiler
-
-if TYPE_CHECKING:
-    from tasks.train.job import TrainingJob
-
-# FLOPs from which a training on a GPU is compiled: minutes on a fast GPU, while compiling takes
-# about one. On a CPU, compiling took 25 to 65 s to gain 10 % and needs a C++ compiler.
-WORTH_COMPILING = 1e17
 
 
 def make_repeatable(device: torch.device) -> None:
@@ -41,34 +31,6 @@ def set_threads(device: torch.device, threads: Literal["auto"] | int | None) -> 
         return None
     torch.set_num_threads(threads or 1)
     return torch.get_num_threads()
-
-
-def is_compiled(
-    job: "TrainingJob",
-    device: torch.device,
-    network: torch.nn.Module,
-    shape: tuple[int, ...],
-    images: int,
-) -> bool:
-    """Whether the network is compiled: as configured, or where the training is long enough.
-
-    Args:
-        job: The training.
-        device: The device of this worker.
-        network: The network, on the CPU.
-        shape: The shape of an image.
-        images: The number of images that this worker trains on, over all epochs.
-    """
-    configured = job.hyperparameters.compile
-    if configured != "auto":
-        return configured
-    if device.type != "cuda":
-        return False
-    network.eval()
-    with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        network(torch.zeros((1, *shape), dtype=torch.uint8))
-    worth = 3 * counter.get_total_flops() * images >= WORTH_COMPILING
-    return worth and find_compiler(on_gpu=True) is not None
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:

@@ -122,29 +122,32 @@ def states_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
 
 def weights_of(network: nn.Module) -> dict[str, torch.Tensor]:
-    """A copy of a network's state on the CPU; of a divided one, for the first worker."""
-    return {
-        name: (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).cpu().clone()
-        for name, tensor in network.state_dict().items()
-    }
+    """A copy of a network's state on the CPU; of a divided one, only the first worker has it."""
+    if not _is_divided(network):
+        return {name: tensor.cpu().clone() for name, tensor in network.state_dict().items()}
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return dict(get_model_state_dict(network, options=options))  # type: ignore[arg-type]
 
 
 def restore(
     network: nn.Module, optimizer: torch.optim.Optimizer, states: Mapping[str, Any]
 ) -> None:
-    """Puts the states `network` and `optimizer` back, which each worker has."""
+    """Puts the states `network` and `optimizer` back; of a divided network, the first worker's."""
     if not _is_divided(network):
         network.load_state_dict(states["network"])
         optimizer.load_state_dict(states["optimizer"])
         return
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
+    is_first = torch.distributed.get_rank() == 0
     set_state_dict(
         network,
         optimizer,
-        model_state_dict=states["network"],
-        optim_state_dict=states["optimizer"],
-        options=StateDictOptions(full_state_dict=True),
+        model_state_dict=states["network"] if is_first else {},
+        optim_state_dict=states["optimizer"] if is_first else {},
+        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
     )
 
 

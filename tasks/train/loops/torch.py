@@ -144,15 +144,13 @@ class Training:
         """Makes the network and its optimizer, as they were at the last checkpoint."""
         torch.manual_seed(self.hyperparameters.seed)
         self.network = self.job.build(self.data)
-        precision, images = self.hyperparameters.precision, self.batches.share * self.steps
-        shape, compiles = self.data.shape, device.is_compiled
-        is_compiled = compiles(self.job, self.device, self.network, shape, images)
+        precision = self.hyperparameters.precision
         if self.hyperparameters.lora:
             changes.add_adapters(self.network, self.hyperparameters.lora)
         self.numerics = {
             "precision": precision,
             "attention": self.network.prefer_attention(self.device.type, precision),
-            "compiled": is_compiled,
+            "compiled": self.hyperparameters.compile,
             "threads": device.set_threads(self.device, self.job.scale.threads),
         }
         if self.job.scale.strategy == "fsdp":
@@ -179,6 +177,8 @@ class Training:
         self.step = before["step"]
         self.loss_sum.fill_(before["loss_sums"][self.rank])
         self.history, self.best = list(before["history"]), before["best"]
+        if self.best and self.rank:  # which saves nothing
+            self.best = {"epoch": self.best["epoch"], "weights": {}}
 
     def _save(self) -> None:
         """Writes a checkpoint, as the first worker; all are called."""
