@@ -85,8 +85,14 @@ def fetch(scratch: Path, storage: str) -> None:
                 return
 
 
-def load(scratch: Path, step: int) -> dict[str, Any] | None:
+def load(scratch: Path, step: int, *, mapped: bool = False) -> dict[str, Any] | None:
     """Reads the checkpoint of a step that another worker has found; None if that is 0.
+
+    Args:
+        scratch: The folder that `save` gets.
+        step: The step.
+        mapped: Read a tensor only when it is used, as each worker of a divided network takes a part
+            of each.
 
     Raises:
         FileNotFoundError: This worker does not see it.
@@ -96,8 +102,7 @@ def load(scratch: Path, step: int) -> dict[str, Any] | None:
     if not step:
         return None
     for path in _undamaged(scratch, f"{step:010d}-*.pt"):
-        # Mapped, as of a divided network only the first worker takes all of it.
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state: dict[str, Any] = torch.load(path, "cpu", weights_only=True, mmap=mapped)
         return state
     raise FileNotFoundError(f"A worker lacks the checkpoint of step {step}, in {scratch}.")
 

@@ -134,20 +134,19 @@ def weights_of(network: nn.Module) -> dict[str, torch.Tensor]:
 def restore(
     network: nn.Module, optimizer: torch.optim.Optimizer, states: Mapping[str, Any]
 ) -> None:
-    """Puts the states `network` and `optimizer` back; of a divided network, the first worker's."""
+    """Puts the states `network` and `optimizer` back, which each worker has."""
     if not _is_divided(network):
         network.load_state_dict(states["network"])
         optimizer.load_state_dict(states["optimizer"])
         return
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
-    is_first = torch.distributed.get_rank() == 0
     set_state_dict(
         network,
         optimizer,
-        model_state_dict=states["network"] if is_first else {},
-        optim_state_dict=states["optimizer"] if is_first else {},
-        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+        model_state_dict=states["network"],
+        optim_state_dict=states["optimizer"],
+        options=StateDictOptions(full_state_dict=True),
     )
 
 

@@ -165,7 +165,8 @@ class Training:
         newest = collective.value_of_first(
             checkpoint.newest(self.job.scratch, self.job.checkpoints)
         )
-        if before := checkpoint.load(self.job.scratch, newest):
+        is_divided = self.job.scale.strategy == "fsdp"
+        if before := checkpoint.load(self.job.scratch, newest, mapped=is_divided):
             self._go_on(before)
         self.module = self._wrap()
 
