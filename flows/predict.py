@@ -239,6 +239,8 @@ def _outcome(document: Document) -> str:
     outcome = f"{model['name']} version {model['version']} was given {document['rows']:,} images"
     if (accepted := document["accepted"]) is not None:
         outcome += f"; {accepted:,} of {document['rows']:,} accepted"
+    if document["reused"]:
+        outcome += f"; {document['reused']:,} units were there from a run that was ended"
     if errors:
         outcome += f"; {errors:,} could not be classified: the column `error` says why"
     return f"{outcome}."

@@ -26,7 +26,7 @@ from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
 from retrain.store import Store
-from tasks.compute.asked import ask, rows_of
+from tasks.compute.asked import ANSWERS, ask, rows_of
 from tasks.data import image_facts, package
 from tasks.data.champion import Registered
 from tasks.data.index import list_unlabelled
@@ -116,8 +116,9 @@ def predict(
     Returns:
         What was written, JSON-able: `rows`, how many images; `errors`, how many of them have no
         label; `labels`, how many have each label that any has; `accepted`, how many the package
-        accepts, None if it does not say; and `images`, SHA-256 (hex) over the paths and the
-        contents of the images. And a sample, as `tasks.data.image_facts.SCHEMA` has it.
+        accepts, None if it does not say; `images`, SHA-256 (hex) over the paths and the
+        contents of the images; and `reused`, how many files of answers an earlier run, which was
+        killed, had written. And a sample, as `tasks.data.image_facts.SCHEMA` has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -133,6 +134,7 @@ def predict(
     key = _key(registered, source)
     with store.lock(NAME, key):
         scratch = store.scratch(NAME, key)
+        reused = len([*scratch.glob(f"{ANSWERS}/*.parquet")])
         with (
             atomic.replacing(output) as aside,
             pq.ParquetWriter(aside, SCHEMA.with_metadata(metadata)) as writer,
@@ -153,6 +155,7 @@ def predict(
         "labels": dict(sorted(labels.items())),
         "accepted": None if registered.version.min_confidence is None else accepted,
         "images": digest.hexdigest(),
+        "reused": reused,
     }
     return written, pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
 
