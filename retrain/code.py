@@ -34,7 +34,8 @@ def code_digests(
 
     Comments, formatting, docstrings and code for type checkers do not count. All imports are
     followed, inside functions too, to every module below the project's root that is not installed
-    there. The digests are the same in all versions of Python.
+    there; a user's code that imports by `importlib` has all modules of its package. The digests are
+    the same in all versions of Python.
 
     Args:
         modules: Dotted names, such as `tasks.preprocess.step`.
@@ -112,7 +113,20 @@ def _follow(
         package = name if source.name == "__init__.py" else name.rpartition(".")[0]
         digest, imported = _read(source.read_text(encoding="utf-8"), package)
         waiting += (module for module in imported if module.split(".")[0] not in not_followed)
+        if any(module.split(".")[0] == "importlib" for module in imported):
+            waiting += _beside(name, root)  # it may import any of them by a name
         yield name, digest, imported
+
+
+def _beside(name: str, root: Path | None) -> Iterator[str]:
+    """The modules of the user's package that a module is in; none beside the project's own."""
+    top = name.split(".")[0]
+    if top in OWN:
+        return
+    for place in _places(top, root):
+        for file in sorted(place.rglob("*.py")):
+            inside = file.relative_to(place).with_suffix("").parts
+            yield ".".join((top, *(inside[:-1] if inside[-1] == "__init__" else inside)))
 
 
 @lru_cache(maxsize=256)  # steps share modules

@@ -86,6 +86,17 @@ def test_imports_are_followed_inside_functions_and_packages_and_beside_them(writ
     assert set(digests("mine")) == {"mine"}  # as the module of a chosen function
 
 
+def test_code_of_a_user_s_that_imports_by_a_name_has_all_modules_of_its_package(write, digests):
+    write("team/__init__", "")
+    write("team/loop", "import importlib; train = lambda c: importlib.import_module(c['losses'])")
+    write("team/losses", "def mean(): return 1")
+    write("team/deep/other", "from tasks.helper import double")
+    before = digests("team.loop")
+    assert before.keys() == {"team.loop", "team.losses", "team.deep.other", "tasks.helper"}
+    write("team/losses", "def mean(): return 2")
+    assert digests("team.loop")["team.losses"] != before["team.losses"]
+
+
 def test_a_module_that_is_left_out_is_not_followed_nor_what_it_alone_imports(write, digests):
     write("tasks/drawing", "N = 1")
     write("tasks/plots", "from tasks import drawing")
