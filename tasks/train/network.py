@@ -128,7 +128,8 @@ def weights_of(network: nn.Module) -> dict[str, torch.Tensor]:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return dict(get_model_state_dict(network, options=options))  # type: ignore[arg-type]
+    whole: Mapping[str, Any] = get_model_state_dict(network, options=options)
+    return {name: tensor.clone() for name, tensor in whole.items()}  # buffers are the network's own
 
 
 def restore(
