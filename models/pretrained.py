@@ -162,7 +162,9 @@ def _download(model: str, revision: str) -> Path:
         raise ConnectionError(
             f"there is no folder {model}, and the Hugging Face hub cannot be reached"
         ) from error
-    except (EntryNotFoundError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
+    except HFValidationError:  # it is no name of a model
+        raise FileNotFoundError(f"there is no folder {model}") from None
+    except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError):
         raise FileNotFoundError(
             f"there is no folder {model}, and the Hugging Face hub gives no such model at revision "
             f"{revision}; if it is private or gated, log in first: hf auth login"

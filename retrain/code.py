@@ -121,7 +121,7 @@ def _follow(
 def _beside(name: str, root: Path | None) -> Iterator[str]:
     """The modules of the user's package that a module is in; none beside the project's own."""
     top = name.split(".")[0]
-    if top in OWN:
+    if top in (*OWN, *NOT_FOLLOWED):
         return
     for place in _places(top, root):
         for file in sorted(place.rglob("*.py")):
