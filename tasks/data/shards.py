@@ -131,12 +131,6 @@ class Prepared:
         """
         return self.split("val").images.shape
 
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of an image, even if the splits hold embeddings."""
-        size = self.images["size"]
-        return size, size, self.images["channels"]
-
     def split(self, name: str) -> PreparedSplit:
         """Opens `train`, `val` or `test`."""
         folder = self.folder / name
