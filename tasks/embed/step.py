@@ -24,7 +24,7 @@ from tasks.data.shards import IMAGES, LABELS, ROWS, Shards
 from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
-    from models.embedding_head_network import EmbeddingNetwork
+    from models.network import Network
     from retrain.project import Project
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
@@ -115,7 +115,7 @@ def _load(
 
 
 def _embed(
-    network: "EmbeddingNetwork", device: str, evaluation: "Evaluate", shard: tuple[Path, Path]
+    network: "Network", device: str, evaluation: "Evaluate", shard: tuple[Path, Path]
 ) -> None:
     """Embeds the images of a shard, a batch at a time, and writes a file, which is the second path.
 
@@ -124,12 +124,14 @@ def _embed(
     import numpy as np
     import torch
 
+    from models.embedding_head_network import embed as embedded
+
     torch.set_num_threads(ray_data.THREADS)
     source, target = shard
     images, batches = np.load(source, mmap_mode="r"), []
     for first in range(0, len(images), evaluation.batch_size):
         pixels = torch.from_numpy(np.array(images[first : first + evaluation.batch_size]))
-        batches.append(network.embed(pixels.to(device), evaluation.precision).cpu().numpy())
+        batches.append(embedded(network, pixels.to(device), evaluation.precision).cpu().numpy())
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(target) as aside, aside.open("wb") as file:
         np.save(file, np.concatenate(batches))
