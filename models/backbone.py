@@ -15,9 +15,9 @@ from typing import Any
 from torch import nn
 
 from models import pretrained
-from models.embedding_head_network import EmbeddingClassifier, describe, options
+from models.embedding_head_network import EmbeddingClassifier, options
 from models.family import Shape
-from models.network import Network
+from models.network import Network, config_of
 
 # The part for images of networks that have another one for text, and its output.
 VISION = {
@@ -42,7 +42,7 @@ def load(name: str, version: str | None) -> Network:
         version: The version of the weights, as `pretrained.find_version` returned it.
 
     Returns:
-        The backbone, in evaluation mode; `embedding_head_network.embed` embeds with it.
+        The backbone, in evaluation mode; its features, as `Observed` gives them, are embeddings.
 
     Raises:
         ValueError: There is no such network, it gives no embedding of images, or its files lack
@@ -57,7 +57,8 @@ def load(name: str, version: str | None) -> Network:
             "for example. Take a checkpoint with them."
         )
     classifier = EmbeddingClassifier(model.requires_grad_(False), pooling, nn.Identity())
-    return Network(classifier, {"backbone": describe(model, pooling)}, mean, std).eval()
+    described = {"class": kind.__name__, "config": config_of(model), "pooling": pooling}
+    return Network(classifier, {"backbone": described}, mean, std).eval()
 
 
 def check(name: str, version: str | None, shape: Shape, root: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from models.network import Network, config_of, inference, normalise
+from models.network import Network
 
 
 class EmbeddingClassifier(nn.Module):
@@ -68,22 +68,6 @@ class EmbeddingClassifier(nn.Module):
         return self
 
 
-def embed(network: Network, images: Tensor, precision: str) -> Tensor:
-    """Embeds images with a network of this family, as serving does before the head.
-
-    Args:
-        network: Has an `EmbeddingClassifier`.
-        images: uint8 (N, H, W, C), on the network's device.
-        precision: `fp32` or `bf16`, of the matrix products.
-
-    Returns:
-        float32 (N, D).
-    """
-    assert isinstance(network.classifier, EmbeddingClassifier)
-    with inference(images.device, precision):
-        return network.classifier.embed(normalise(images, network.mean, network.std))
-
-
 def make_head(inputs: int, hidden: int, dropout: float, classes: int) -> nn.Sequential:
     """A new head."""
     return nn.Sequential(
@@ -93,11 +77,6 @@ def make_head(inputs: int, hidden: int, dropout: float, classes: int) -> nn.Sequ
         nn.Dropout(dropout),
         nn.Linear(hidden, classes),
     )
-
-
-def describe(model: Any, pooling: str) -> dict[str, Any]:
-    """All that rebuilds a backbone, except for its weights; JSON-able."""
-    return {"class": type(model).__name__, "config": config_of(model), "pooling": pooling}
 
 
 def options(pooling: str) -> dict[str, bool]:

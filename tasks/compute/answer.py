@@ -58,6 +58,7 @@ PART = 32 * MAX_ROWS
 # The bytes, and why the file of the image cannot be read; empty, or None if it can.
 Image = tuple[bytes, str | None]
 Batch = tuple[int, list[Image]]  # the row of the first image, and the images
+Use = AbstractContextManager[Any]  # in which a package uses its GPU
 Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one with the answers
 # What a package may say of an image: the label, the probability of each class, whether it accepts
 # the label, and the features; or why it refuses the image. And what the image is.
@@ -91,22 +92,22 @@ def main() -> None:
             Thread(target=_end_with_the_asker, daemon=True).start()
             question, answers, *numbers = json.loads(line)
             os.chdir(answers)
-            answer(Path(question), Path(answers), *numbers, partial(os.write, told, b"\n"))
+            answer(Path(question), Path(answers), partial(os.write, told, b"\n"), *numbers)
             os._exit(0)
 
 
 def answer(
-    question: Path, answers: Path, threads: int, first: int, end: int, tell: Callable[[], object]
+    question: Path, answers: Path, tell: Callable[[], object], threads: int, first: int, end: int
 ) -> None:
     """Answers the rows of a question from the first one to before the end.
 
     Args:
         question: The file with the question.
         answers: The folder for the answers.
+        tell: Called when a file of answers is there.
         threads: How many batches are answered at once, if there are no GPUs.
         first: The first row.
         end: The row after the last one.
-        tell: Called when a file of answers is there.
     """
     sys.path.insert(0, str(PROJECT))
     from tasks.data.reading import ImageFiles
@@ -123,7 +124,7 @@ def answer(
     files = ImageFiles(Path(described["root"]), described["image_column"])
     waiting, lock = batches(files, asked, first, end), Lock()
 
-    def work(model: Any, use: AbstractContextManager[Any]) -> None:
+    def work(model: Any, use: Use) -> None:
         try:
             while batch := _take(waiting, lock):
                 with use:
@@ -190,13 +191,13 @@ class RefusesOthers(MetaPathFinder):
             )
 
 
-def _load(package: Path, threads: int) -> list[tuple[Any, AbstractContextManager[Any]]]:
+def _load(package: Path, threads: int) -> list[tuple[Any, Use]]:
     """The package on each GPU; without any, one for all threads; each with what it is used in."""
     import mlflow.pyfunc
     import torch
 
     models = []
-    gpus = [torch.cuda.device(gpu) for gpu in range(torch.cuda.device_count())]
+    gpus: list[Use] = [torch.cuda.device(gpu) for gpu in range(torch.cuda.device_count())]
     for use in gpus or [nullcontext()]:
         with use:
             # MLflow would search the installed libraries for half a second, to warn of others.
