@@ -213,7 +213,7 @@ def _asked(folder: Path, example: pa.Table, scratch: Path) -> Latency:
         pq.write_table(example, asked / "example.parquet")
         places = [("example.parquet", row) for row in range(len(example))]
         answers = pa.concat_tables(
-            ask(folder, ImageFiles(asked, "image"), places, asked, calls=latency.CALLS)
+            ask(folder, ImageFiles(asked, "image"), places, asked, is_check=True)
         )
         for path, error in zip(
             example["path"].to_pylist(), answers["error"].to_pylist(), strict=True

@@ -11,11 +11,6 @@ from retrain.registry.versions import Latency
 from tasks.data.rules import Rule, rule_of
 
 BOUND = "gate.max_latency_ms"
-WARM_UP = 3  # calls; the first for one image is slower
-# 95 % of 20 calls leave one out, so that one disturbance decides nothing. A small network has made
-# 50 in a fraction of the time; a large one stops after the fewest.
-FEWEST, MOST, SECONDS = 20, 50, 1.0
-CALLS = (WARM_UP, FEWEST, MOST, SECONDS)  # for `tasks.compute.asked.ask`
 
 
 def summarise(timed: Mapping[str, Any]) -> Latency:

@@ -44,7 +44,10 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     Of a cluster, only Ray knows the machines.
     """
     settings, _ = described(workload)
-    yield from settings.pretrained_faults(project.root)
+    try:
+        settings.find_version(project.root)
+    except ValueError as error:
+        yield str(error)
     rules = [*_unused(workload), *_unfit(workload), *_missing_modules(workload)]
     if not ray_cluster.is_remote():
         rules += _lacking_on_this_machine(workload.train, workload.scale)
