@@ -10,18 +10,15 @@ from flows.reports.training import TrainingReport
 from retrain.errors import ChampionChangedError
 from retrain.flow import flow
 from retrain.outputs import plan
-from retrain.registry import versions
-from retrain.runs import console, records
+from retrain.runs import console
 from retrain.step import DataVersion, current_run
 from retrain.store import Artifact
 from tasks.data.champion import Start
 from tasks.embed.step import embed
 from tasks.evaluate.champion import compare_classes, score_ahead, score_opponents
-from tasks.evaluate.step import evaluate
-from tasks.evaluate.threshold import shortfall
+from tasks.evaluate.step import evaluate, shortfall
 from tasks.gate.comparison import compare_with
 from tasks.gate.step import gate
-from tasks.gate.wording import too_few_images
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import Intent, promote
 from tasks.pull.step import data_version, pull
@@ -60,28 +57,11 @@ def prepare(data: Artifact, checked: Artifact) -> Artifact:
 def score_before_training(
     data: Artifact, checked: Artifact, images: Artifact, start: Start
 ) -> None:
-    """Scores the champion if a training follows, so that one that fails is found before it.
-
-    If the test split is too small for a comparison with it, that is told first.
-    """
+    """Scores the champion if a training follows, so that one that fails is found before it."""
     run = current_run()
     training = plan(train_network, run.workload, [images, data, start])
     if run.would_run(training.step, training.key):
-        if sentence := _too_few_images(checked):
-            run.warn(sentence)
         score_ahead(data, checked, training.key)
-
-
-def _too_few_images(checked: Artifact) -> str | None:
-    """A sentence if the test split is too small for the margin; None if there is no champion."""
-    run = current_run()
-    if versions.champion(run.project, run.workload.name) is None:
-        return None
-    last = records.last_run(run.project, run.workload.name, "train") or {}
-    comparisons = (last.get("decision") or {}).get("comparisons", {})
-    return too_few_images(
-        run.workload.gate, checked.facts["rows"]["test"], comparisons.get("champion")
-    )
 
 
 def decide(

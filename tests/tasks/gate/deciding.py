@@ -25,7 +25,7 @@ def scores(table=TABLE, slices=(), **metrics: float) -> Artifact:
     rows = sum(row["rows"] for row in table)
     given = {"accuracy": 0.95, "log_loss": 0.2, "worst_class_recall": 0.9, "rows": rows} | metrics
     folder = Path(tempfile.mkdtemp(dir=FOLDERS.name))
-    (folder / "per_class.json").write_text(json.dumps(table))
+    (folder / "classes.json").write_text(json.dumps({"classes": table}))
     facts = {
         "metrics": given,
         "slices": [*slices],
