@@ -35,8 +35,7 @@ from scipy.optimize import brentq
 from retrain.workload import Gate
 from tasks.data.metrics import ClassCounts, Predictions, split_name
 from tasks.gate import paired
-from tasks.gate.paired import COMPARABLE, compare, p_value
-from tasks.gate.pairs import Pairs
+from tasks.gate.paired import COMPARABLE, Pairs, compare, p_value
 
 LEVEL = Gate().level
 POINT = 0.01

@@ -50,9 +50,9 @@ def ray_session():
 @pytest.fixture
 def few_calls(monkeypatch):
     """Has the latency measured with the fewest calls, where it does not matter."""
-    from tasks.promote import latency
+    from tasks.promote import check
 
-    monkeypatch.setattr(latency, "CALLS", (*latency.CALLS[:-1], 0.0))
+    monkeypatch.setattr(check, "CALLS", (*check.CALLS[:-1], 0.0))
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ A difference is positive where the challenger is the better one, whatever the me
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from typing import TYPE_CHECKING
@@ -24,8 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrain.step import Facts
-from tasks.data.metrics import LOWER_IS_BETTER, ClassCounts, losses, split_name
-from tasks.gate.pairs import Pairs
+from tasks.data.metrics import (
+    LOWER_IS_BETTER,
+    METRICS,
+    ClassCounts,
+    Predictions,
+    Tally,
+    losses,
+    split_name,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -41,6 +49,59 @@ SEED = 0
 # A probability of 0.05 is then known to 0.002; of a very large split, to 0.007.
 DRAWS, FEWEST_DRAWS, DRAWN_WEIGHTS = 10_000, 1_000, 100_000_000
 WEIGHTS_IN_MEMORY = 4_000_000
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The answers of two models for the same images, in the same order.
+
+    Attributes:
+        names: The classes: those of the images, then those that a model may answer besides.
+        classes: The number of classes that the images have.
+        challenger: The answers of the model that may be promoted.
+        opponent: The answers of the model that it is compared with.
+    """
+
+    names: tuple[str, ...]
+    classes: int
+    challenger: Predictions
+    opponent: Predictions
+
+    @property
+    def rows(self) -> int:
+        """The number of images."""
+        return len(self.challenger.labels)
+
+    @property
+    def swapped(self) -> "Pairs":
+        """The pairs with the two models exchanged."""
+        return Pairs(self.names, self.classes, self.opponent, self.challenger)
+
+    def take(self, rows: NDArray[np.int64]) -> "Pairs":
+        """The answers for some images, by their indices."""
+        return Pairs(self.names, self.classes, self.challenger.take(rows), self.opponent.take(rows))
+
+    def of_class(self, label: str) -> "Pairs":
+        """The answers for the images of one class; none if no image has it."""
+        classes = self.names[: self.classes]
+        index = classes.index(label) if label in classes else -1
+        return self.take(np.flatnonzero(self.challenger.labels == index))
+
+    @property
+    def only_one_correct(self) -> tuple[int, int]:
+        """How many images only the challenger, and how many only the opponent, has right."""
+        challenger, opponent = (
+            answers.labels == answers.predicted for answers in (self.challenger, self.opponent)
+        )
+        return int((challenger & ~opponent).sum()), int((opponent & ~challenger).sum())
+
+    def score(self, answers: Predictions, metric: str) -> float:
+        """A metric of one of the two models, also one of a class."""
+        kind, label = split_name(metric)
+        tally = Tally(self.names, self.classes, answers)
+        if label is None:
+            return METRICS[kind](tally)
+        return float(getattr(tally.of_classes, kind)[self.names.index(label)])
 
 
 def compare(pairs: Pairs, metric: str, margin: float, level: float) -> Facts:
