@@ -253,14 +253,14 @@ def _checked(images: pa.Table, answered: Iterable[pa.Table]) -> Iterator[NDArray
     """The probabilities, if each answer is for the image that was checked."""
     first = 0
     for answers in answered:
-        asked = images.slice(first, len(answers))
+        asked = images.slice(first, len(answers)).select(["path", "sha256"]).to_pylist()
         first += len(answers)
-        columns = (asked["path"], asked["sha256"], answers["sha256"], answers["error"])
-        for path, checked, sha256, error in zip(*(c.to_pylist() for c in columns), strict=True):
-            if sha256 not in (None, checked):
-                raise ValueError(f"{path} has changed since it was checked.")
-            if error is not None:
-                raise ValueError(f"{path}: {error}")
+        read = answers.select(["sha256", "error"]).to_pylist()
+        for image, answer in zip(asked, read, strict=True):
+            if answer["sha256"] not in (None, image["sha256"]):
+                raise ValueError(f"{image['path']} has changed since it was checked.")
+            if answer["error"] is not None:
+                raise ValueError(f"{image['path']}: {answer['error']}")
         yield rows_of(answers, "probabilities")
 
 

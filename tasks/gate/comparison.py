@@ -177,7 +177,6 @@ def _opponent(comparison_step: Step, scores: Artifact, scored: Scored) -> Oppone
         comparison = dict(comparison_step(scores, scored.evaluation, terms).facts)
     return Opponent(
         version.version,
-        version.package_digest,
         version.train_digest,
         scored.evaluation.facts["metrics"],
         comparison,

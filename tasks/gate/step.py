@@ -58,7 +58,7 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
     bounded = bounds(rules, scores, table, is_first=champion is None)
     roles = {"champion": champion, "reference": opponents.reference}
     against = {role: each for role, each in roles.items() if each and each.comparison}
-    verdict, compared, becomes = _verdict(rules, scores, opponents)
+    verdict, compared, becomes = _verdict(rules, scores, opponents, against)
     within = not failures(bounded)
     passed = within and verdict in (*PASSES, *rules.promotes)
     says: list[str] = []
@@ -91,7 +91,9 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
     }
 
 
-def _verdict(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, list[Rule], bool]:
+def _verdict(
+    rules: Gate, scores: Artifact, opponents: Opponents, against: Mapping[str, Opponent]
+) -> tuple[str, list[Rule], bool]:
     """The verdict within the bounds, its rules, and whether the model becomes the reference."""
     champion, reference = opponents.champion, opponents.reference
     if champion is None:
@@ -101,19 +103,16 @@ def _verdict(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, 
     # The reference need not be surpassed, whatever is configured: else nothing could be promoted
     # after a rollback.
     no_worse = ("not worse", "better", *rules.promotes)
+    passing = {"champion": rules.promotes, "reference": no_worse}
+    becomes = _outcome(rules, scores, reference or champion) == "better"
     if is_same := champion.train_digest == scores.facts["train"]:
         # It takes the champion's place whatever the reference is, and need not be better.
-        against, becomes = [("champion", champion, no_worse)], reference is None
-    else:
-        against = [("champion", champion, rules.promotes)]
-        if reference and reference.comparison:
-            against.append(("reference", reference, no_worse))
-        becomes = _outcome(rules, scores, reference or champion) == "better"
+        passing, becomes = {"champion": no_worse}, reference is None
     judged: list[Rule] = []
-    for role, opponent, passing in against:
-        outcome = _outcome(rules, scores, opponent)
-        judged += comparisons(rules, scores, role, opponent, passing)
-        if outcome not in passing:
+    for role in (role for role in against if role in passing):
+        outcome = _outcome(rules, scores, against[role])
+        judged += comparisons(rules, scores, role, against[role], passing[role])
+        if outcome not in passing[role]:
             return outcome, judged, becomes
         if failures(judged):  # by one of `gate.no_worse`
             return "worse", judged, becomes

@@ -22,7 +22,6 @@ from retrain.registry.versions import Candidate, Latency, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
-from tasks.compute.asked import start_ahead
 from tasks.data import package
 from tasks.data.reading import open_images
 from tasks.data.reference import keep_reference
@@ -99,8 +98,6 @@ def promote(
             return _facts(champion)
         registered = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
-            if decision.facts["passed"] and intent.promote:
-                start_ahead()  # for the check
             registered = _register(data, version, pulled, validated, trained, scores, workspace)
         if tracking.is_active(project, registered.run_id):
             text = card.describe(name, version, validated.facts, trained, scores, decision.facts)

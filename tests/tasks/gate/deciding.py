@@ -53,7 +53,7 @@ def found(outcome: str, metric="accuracy", **others) -> dict:
 def against(champion=None, reference=None) -> Opponents:
     """A champion, version 3, and a reference, version 2, each with what its comparison found."""
     made = (
-        None if each is None else Opponent(version, f"p{version}", f"t{version}", METRICS, each)
+        None if each is None else Opponent(version, f"t{version}", METRICS, each)
         for version, each in ((3, champion), (2, reference))
     )
     return Opponents(*made)
