@@ -10,7 +10,8 @@ from flows.reports.training import TrainingReport
 from retrain.errors import ChampionChangedError
 from retrain.flow import flow
 from retrain.outputs import plan
-from retrain.runs import console
+from retrain.registry import versions
+from retrain.runs import console, records
 from retrain.step import DataVersion, current_run
 from retrain.store import Artifact
 from tasks.data.champion import Start
@@ -18,7 +19,7 @@ from tasks.embed.step import embed
 from tasks.evaluate.champion import compare_classes, score_ahead, score_opponents
 from tasks.evaluate.step import evaluate, shortfall
 from tasks.gate.comparison import compare_with
-from tasks.gate.step import gate
+from tasks.gate.step import gate, too_few_images
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import Intent, promote
 from tasks.pull.step import data_version, pull
@@ -57,11 +58,28 @@ def prepare(data: Artifact, checked: Artifact) -> Artifact:
 def score_before_training(
     data: Artifact, checked: Artifact, images: Artifact, start: Start
 ) -> None:
-    """Scores the champion if a training follows, so that one that fails is found before it."""
+    """Scores the champion if a training follows, so that one that fails is found before it.
+
+    If the test split is too small for a comparison with it, that is told first.
+    """
     run = current_run()
     training = plan(train_network, run.workload, [images, data, start])
     if run.would_run(training.step, training.key):
+        if sentence := _too_few_images(checked):
+            run.warn(sentence)
         score_ahead(data, checked, training.key)
+
+
+def _too_few_images(checked: Artifact) -> str | None:
+    """A sentence if the test split is too small for the margin; None if there is no champion."""
+    run = current_run()
+    if versions.champion(run.project, run.workload.name) is None:
+        return None
+    last = records.last_run(run.project, run.workload.name, "train") or {}
+    comparisons = (last.get("decision") or {}).get("comparisons", {})
+    return too_few_images(
+        run.workload.gate, checked.facts["rows"]["test"], comparisons.get("champion")
+    )
 
 
 def decide(

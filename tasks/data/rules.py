@@ -57,8 +57,6 @@ def amount(metric: str, value: float, sign: str = "") -> str:
 def resolution(rules: Gate, images: int, found: Mapping[str, Any]) -> str:
     """Which improvement the test images show, and how many the margin would need.
 
-    What can be seen shrinks with the root of the number of images: Connor (1987), equation 1.
-
     Args:
         rules: The metric and the margin.
         images: How many were compared.
@@ -70,6 +68,19 @@ def resolution(rules: Gate, images: int, found: Mapping[str, Any]) -> str:
         f" cannot be seen"
     )
     if 0 < rules.margin < visible:
-        needed = round(images * (visible / rules.margin) ** 2)
+        needed = images_needed(images, visible, rules.margin)
         words += f"; the margin of {amount(metric, rules.margin)} needs about {needed:,}"
     return f"{words}."
+
+
+def images_needed(images: int, visible: float, margin: float) -> int:
+    """With how many test images a difference of the margin would be seen.
+
+    What can be seen shrinks with the root of the number of images: Connor (1987), equation 1.
+
+    Args:
+        images: The number of images that were compared.
+        visible: The smallest difference that is seen with them, as `tasks.gate.paired.compare` says.
+        margin: The margin, more than 0.
+    """
+    return round(images * (visible / margin) ** 2)

@@ -57,8 +57,13 @@ def compare_classes(validated: Artifact) -> Registered | None:
         known = packaged.classes_of(registered.package)
         gone = refuse_missing(run.workload.gate, champion.title, known, classes)
         changes = {"new": [name for name in classes if name not in known], "gone": gone}
-        told = [f"{what}: {_shortened(names)}" for what, names in changes.items() if names]
-        run.warn(f"The classes are not those of {champion.title}, the champion; {'; '.join(told)}.")
+        told = [
+            f"{_shortened(names)} {'is' if len(names) == 1 else 'are'} {what}"
+            for what, names in changes.items()
+            if names
+        ]
+        differ = f"The classes are not those of {champion.title}, the champion"
+        run.warn(f"{differ}: {', and '.join(told)}.")
     return registered
 
 

@@ -18,7 +18,7 @@ A difference is positive where the challenger is the better one, whatever the me
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import sqrt
+from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -230,6 +230,15 @@ def _outcome(better: float, not_worse: float, worse: float, level: float) -> str
     if not_worse <= level:
         return "not worse"
     return "worse" if worse <= level else "cannot tell"
+
+
+def fewest_images(margin: float, level: float) -> int:
+    """With how many test images a difference of accuracies of the margin can be seen at best.
+
+    That is Connor (1987), equation 1, for a model that gets images right and none wrong, so that
+    the two models differ on a share of the images that is the margin.
+    """
+    return ceil(_reach(level) ** 2 / margin)
 
 
 def _reach(level: float) -> float:

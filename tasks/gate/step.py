@@ -16,9 +16,9 @@ from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.metrics import CLASSES, METRICS, SELECTIVE, split_name
-from tasks.data.rules import Rule, difference, failures, resolution, rule_of
+from tasks.data.rules import Rule, amount, difference, failures, images_needed, resolution, rule_of
 from tasks.data.slices import metric_of, named, parse
-from tasks.gate.paired import COMPARABLE
+from tasks.gate.paired import COMPARABLE, fewest_images
 
 # The same network gives slightly different probabilities in batches of another size. A metric that
 # counts rows never changes by so little.
@@ -271,6 +271,29 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
             f"{found['lost']} only the other: {found['outcome']} at a level of {rules.level:g}."
         )
         yield resolution(rules, images, found)
+
+
+def too_few_images(rules: Gate, images: int, comparison: Mapping[str, Any] | None) -> str | None:
+    """A sentence if a test split is too small to see a difference of the margin; else None.
+
+    Args:
+        rules: The metric and the margin.
+        images: The number of test images.
+        comparison: The last comparison with the champion; None if there was none.
+    """
+    metric, needed, how = rules.metric, 0, "about"
+    if not rules.margin:
+        return None
+    if comparison and (found := comparison["metrics"].get(metric)):
+        needed = images_needed(comparison["images"], found["visible"], rules.margin)
+    elif metric == "accuracy":
+        needed, how = fewest_images(rules.margin, rules.level), "at least"
+    if images >= needed:
+        return None
+    return (
+        f"{images:,} test images are too few to see a difference of {metric} as small as "
+        f"gate.margin, {amount(metric, rules.margin)}: that needs {how} {needed:,}."
+    )
 
 
 def _never_predicted(table: Sequence[Mapping[str, Any]]) -> list[str]:

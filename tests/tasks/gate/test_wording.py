@@ -3,6 +3,7 @@
 import pytest
 
 from retrain.workload import Gate
+from tasks.gate.step import too_few_images
 from tests.tasks.gate.deciding import NEW, NONE, TABLE, against, decide, found, scores
 
 
@@ -36,6 +37,30 @@ def test_a_margin_that_can_be_seen_needs_no_more_images(margin):
     assert decide(Gate(margin=margin), scores(), against(comparison))["says"][-1] == (
         "With 360 test images, an improvement below 6.1 points cannot be seen."
     )
+
+
+@pytest.mark.parametrize(
+    ("images", "margin", "metric", "compared", "needs"),
+    [
+        (360, 0.02, "accuracy", True, "2.0 points: that needs about 476."),
+        (475, 0.02, "accuracy", True, "2.0 points: that needs about 476."),
+        (476, 0.02, "accuracy", True, None),
+        (360, 0.01, "accuracy", True, "1.0 points: that needs about 1,904."),
+        (360, 0.0, "accuracy", True, None),
+        # (1.6449 + 0.8416)^2 / margin
+        (360, 0.01, "accuracy", False, "1.0 points: that needs at least 619."),
+        (360, 0.02, "accuracy", False, None),
+        (360, 0.001, "log_loss", False, None),  # nothing is known of it before a comparison
+        (360, 0.001, "log_loss", True, None),  # which was by another metric
+    ],
+)
+def test_a_test_split_that_is_too_small_for_the_margin_is_told_of(
+    images, margin, metric, compared, needs
+):
+    comparison = found("better") if compared else None  # of 360 images
+    sentence = too_few_images(Gate(margin=margin, metric=metric), images, comparison)
+    start = f"{images} test images are too few to see a difference of accuracy as small as "
+    assert sentence == (needs and f"{start}gate.margin, {needs}")
 
 
 def test_a_loss_is_said_as_it_is_and_lower():
