@@ -80,7 +80,7 @@ def images_needed(images: int, visible: float, margin: float) -> int:
 
     Args:
         images: The number of images that were compared.
-        visible: The smallest difference that is seen with them, as `tasks.gate.paired.compare` says.
+        visible: The smallest difference that they show, as `tasks.gate.paired.compare` gives it.
         margin: The margin, more than 0.
     """
     return round(images * (visible / margin) ** 2)
