@@ -64,7 +64,6 @@ EDITS = {
     "tasks/data/image_lists.py": ["pull", "validate"],
     "tasks/data/index.py": ["pull", "validate"],
     "tasks/data/metrics.py": ["evaluate"],
-    "tasks/evaluate/plots.py": [],
     "tasks/pull/dvc_source.py": ["pull"],
     "tasks/pull/file_sources.py": ["pull"],
     "tasks/train/datasets.py": ["train"],

@@ -94,9 +94,8 @@ def test_the_evaluation_says_what_the_network_says_of_the_images(evaluated, trai
     table = pq.read_table(evaluated / "predictions.parquet")
     assert np.allclose(np.stack(table["probabilities"].to_numpy()), expected, atol=1e-6)
     assert table["path"].to_pylist() == [f"test/{row}.png" for row in range(9)]
-    classes = json.loads((evaluated / "report" / "classes.json").read_text())
+    classes = json.loads((evaluated / "classes.json").read_text())
     assert [row["label"] for row in classes["classes"]] == list(LABELS)
-    assert (evaluated / "report" / "worst_mistakes.png").is_file()
 
 
 def test_a_backbone_that_changed_since_the_embeddings_were_made_is_refused(
