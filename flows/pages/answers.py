@@ -83,7 +83,7 @@ def _read(folder: Path) -> "pd.DataFrame":
 
 
 def _images(files: Files) -> "Shards":
-    return open_prepared(files.folders["preprocess"]).pixels("test")
+    return open_prepared(files.folders["preprocess"]).split("test").images
 
 
 def _mistake(row: Any) -> list[Line]:

@@ -107,7 +107,7 @@ def _slices(slices: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _classes(files: Files) -> Iterator[dict[str, Any]]:
     """The recall of the classes, the worst first, with intervals."""
-    classes = files.json("evaluate", "per_class.json")
+    classes = files.json("evaluate", "classes.json")["classes"]
     for row in sorted(classes, key=lambda row: float(row["recall"])):
         images = row["rows"]
         ends = wilson(round(row["recall"] * images), images) if images else (None, None)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from retrain.workload import Evaluate, Model, Workload
 
 SHARDS = "images-*.npy"
-SHOWN = "test"  # the split whose images the plots of the evaluation show
 
 
 @step(
@@ -83,8 +82,6 @@ def embed(
         shutil.copyfile(images.folder / name, workspace.folder / name)
     for shard, part in parts.items():
         link_file(part, workspace.folder / shard.relative_to(images.folder))
-        if shard.parent.name == SHOWN:
-            link_file(shard, workspace.report / SHOWN / shard.name)
     return {
         "rows": images.facts["rows"],
         "classes": images.facts["classes"],

@@ -6,7 +6,7 @@ import pytest
 
 from retrain.registry import decisions, model_card, versions
 from retrain.workload import Gate
-from tasks.promote import check, latency, outcome
+from tasks.promote import check, outcome
 from tests.tasks.promote.conftest import FAST, approve, champion, decide, history, train
 
 BOUND = Gate(max_latency_ms=50)
@@ -42,7 +42,7 @@ def test_a_slow_package_is_measured_in_a_process_of_its_own_and_rejected(
 
 def test_the_percentiles_are_by_nearest_rank():
     seconds = [each / 2000 for each in range(50, 0, -1)]
-    found = latency.summarise({"seconds": seconds, "threads": 1, "device": "cpu"})
+    found = check.summarise({"seconds": seconds, "threads": 1, "device": "cpu"})
     assert (found.p50, found.p95, found.calls) == (12.5, 24, 50)
     assert str(found) == "p95 of a single image: 24.0 ms (p50 12.5 ms; 50 calls, 1 thread, cpu)"
 
