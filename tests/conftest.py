@@ -1,5 +1,6 @@
 """What tests share: one Ray for the whole session, and projects in temporary folders."""
 
+import faulthandler
 import json
 import os
 import re
@@ -26,6 +27,9 @@ os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("RAY_worker_niceness", "0")
 # OpenMP's threads would wait in a loop for the next piece of work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Of the trace of a process that crashed; the list of its libraries follows.
+CRASH_CHARACTERS = 6000
 
 # A shell lets its background jobs ignore Ctrl-C; the processes that tests start must not do so.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -125,7 +129,15 @@ def webhook(monkeypatch):
     server.server_close()
 
 
+def pytest_sessionstart(session):
+    """Has a process of pytest-xdist that crashes write where it was, which is shown at the end."""
+    if hasattr(session.config, "workerinput"):
+        faulthandler.enable((templates.FOLDER / f"{os.getpid()}.crash").open("w"))
+
+
 def pytest_sessionfinish(session):
     """Removes what the processes of this test run have shared, at the end of the last of them."""
     if not hasattr(session.config, "workerinput"):
+        for crash in templates.FOLDER.glob("*.crash"):
+            print(crash.read_text()[:CRASH_CHARACTERS], end="")
         shutil.rmtree(templates.FOLDER, ignore_errors=True)
