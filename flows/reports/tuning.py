@@ -66,13 +66,10 @@ class TuningReport(DataReport):
         if not trials or trials[0]["state"] != COMPLETE:
             return document
         document |= {"best": trials[0], "command": _command(run, trials[0]["values"])}
-        return document | {"outcome": f"{run.workload.name}: {self.standing(document)}."}
-
-    def standing(self, document: Document) -> str:
-        """Which trial is the best."""
-        best, metric = document["best"], document["search"]["metric"]
+        best, metric = trials[0], search.metric
+        which = f"trial {best['trial']} is the best of {len(trials)}"
         value = console.number(best["best"][metric])
-        return f"trial {best['trial']} is the best of {len(document['trials'])}: {metric} {value}"
+        return document | {"outcome": f"{run.workload.name}: {which}: {metric} {value}."}
 
     def show(self, document: Document) -> None:
         """Shows the trials, the best first, and how to use its values."""
