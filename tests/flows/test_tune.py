@@ -14,7 +14,7 @@ from retrain.params import load_workload, parse_override
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.state import RunState
-from retrain.search import COMPLETE, FAILED, PRUNED, Ending
+from retrain.search import COMPLETE, FAILED, JOURNAL, PRUNED, Ending
 from retrain.step import DataVersion
 from retrain.store import Artifact, RunContext, Store
 from tests.flows.conftest import ROOT, until
@@ -78,9 +78,6 @@ def test_nothing_is_registered_and_mlflow_has_the_search_with_its_trials(clone, 
     [parent] = [run for run in mlflow_runs(clone) if run.data.tags.get(tracking.KEY) == key]
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["val_accuracy"] == searched["best"]["best"]["val_accuracy"]
-    listed = tracking.client(project).list_artifacts(parent.info.run_id, "tune")
-    files = {each.path for each in listed}
-    assert {"tune/history.png", "tune/parameters.png", "tune/trials.csv"} <= files
     statuses = sorted(run.info.status for run in nested(clone, parent))
     assert statuses == ["FAILED", "FAILED", "FINISHED"]
 
@@ -174,18 +171,22 @@ def test_the_best_trial_is_complete_and_a_search_whose_trials_all_failed_fails(t
     state = RunState("tune", workload, DataVersion("d", True), Store(tmp_path / "store"), context)
     images = Artifact("preprocess", "key", "digest", Path(), {"storage": "pixels"})
     state.artifacts |= {"preprocess": images, "pull": replace(images, step="pull")}
+    folder = tuning.folder_of(state)
+    folder.mkdir(parents=True)
+    (folder / JOURNAL).touch()
     trials = tuning.search_of(state)
-    trials.begin(9, anew=False)
+    trials.begin(workload.flat())
 
     def end(status, loss=None, reason=None):
         best = loss and {"epoch": 1, "val_accuracy": 0.5, "val_loss": loss}
-        trials.tell(trials.next(), Ending(status, best, [0.5] if loss else [], reason, False, 1.0))
+        ended = Ending(status, best, [0.5] if loss else [], reason, False, 1.0)
+        trials.tell(trials.next()[0], ended)
 
     end(FAILED, reason="It diverged.")
     message = r"All 1 trials failed\. Change tune\.space\. It diverged\."
     with pytest.raises(ValueError, match=message):
-        tuning.best_of(state)
+        tuning.best_of(workload, trials)
     for status, loss in ((COMPLETE, 0.3), (COMPLETE, 0.2), (PRUNED, 0.1)):
         end(status, loss)
-    assert [row["trial"] for row in tuning.ranked(state)] == [2, 1, 3, 0]
+    assert [row["trial"] for row in tuning.ranked(workload, trials)] == [2, 1, 3, 0]
     assert tune.tune.tells.document(state)["best"]["trial"] == 2
