@@ -40,6 +40,12 @@ def mlflow_runs(clone):
     return client.search_runs([experiment.experiment_id])
 
 
+def mlflow_runs_of(clone, document):
+    """The runs of a search, without its trials."""
+    key = document["search"]["key"]
+    return [run for run in mlflow_runs(clone) if run.data.tags.get(tracking.KEY) == key]
+
+
 def nested(clone, parent):
     tag = "mlflow.parentRunId"
     return [run for run in mlflow_runs(clone) if run.data.tags.get(tag) == parent.info.run_id]
@@ -74,8 +80,7 @@ def test_nothing_is_registered_and_mlflow_has_the_search_with_its_trials(clone, 
     assert versions.champion(project, "vit").version == first["model"]["version"]
     assert len(decisions.read(project, "vit").entries) == 1
     assert [step for step, _ in Store(project.store).entries()].count("evaluate") == 1
-    key = searched["search"]["key"]
-    [parent] = [run for run in mlflow_runs(clone) if run.data.tags.get(tracking.KEY) == key]
+    [parent] = mlflow_runs_of(clone, searched)
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["val_accuracy"] == searched["best"]["best"]["val_accuracy"]
     statuses = sorted(run.info.status for run in nested(clone, parent))
@@ -126,13 +131,12 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
 
     done = clone.retrain("tune", "vit", *LONG, "--trials", "2")
     assert "train continues at step" in done.stdout
-    trials = search(clone, *LONG, "--trials", "2")["trials"]
-    assert sorted(trial["trial"] for trial in trials) == [0, 1]
-    assert {trial["state"] for trial in trials} <= {COMPLETE, PRUNED}
-    parents = [run for run in mlflow_runs(clone) if nested(clone, run)]
-    statuses = [sorted(each.info.status for each in nested(clone, run)) for run in parents]
-    assert ["FINISHED"] * 2 in statuses  # no run was left, and none was begun again
-    assert {run.info.status for run in parents} == {"FINISHED"}
+    document = search(clone, *LONG, "--trials", "2")
+    assert sorted(trial["trial"] for trial in document["trials"]) == [0, 1]
+    assert {trial["state"] for trial in document["trials"]} <= {COMPLETE, PRUNED}
+    [parent] = mlflow_runs_of(clone, document)  # none was begun again
+    assert parent.info.status == "FINISHED"
+    assert [each.info.status for each in nested(clone, parent)] == ["FINISHED"] * 2  # none is left
 
 
 @pytest.mark.parametrize(
