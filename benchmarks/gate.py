@@ -34,9 +34,8 @@ from scipy.optimize import brentq
 
 from retrain.workload import Gate
 from tasks.data.metrics import ClassCounts, Predictions, split_name
-from tasks.gate import draws as random_weights
-from tasks.gate.paired import COMPARABLE, compare, p_value
-from tasks.gate.pairs import Pairs
+from tasks.gate import paired
+from tasks.gate.paired import COMPARABLE, Pairs, compare, p_value
 
 LEVEL = Gate().level
 POINT = 0.01
@@ -150,7 +149,7 @@ def passes(pairs: Pairs, metric: str, margin: float) -> bool:
 
 def comparisons(draws: int) -> None:
     """Prints the largest share of false passes over the discordances, for each metric and size."""
-    random_weights.DRAWS = 500
+    paired.DRAWS = 500
     error = 2 * np.sqrt(LEVEL * (1 - LEVEL) / draws)
     print(f"Level {LEVEL:.0%}, {draws:,} draws: up to {LEVEL + error:.1%} is within the error.\n")
     print("| metric | classes | claim |" + "".join(f" {size:,} |" for size in SIZES))

@@ -17,11 +17,9 @@ from retrain.store import Artifact
 from tasks.data.champion import Start
 from tasks.embed.step import embed
 from tasks.evaluate.champion import compare_classes, score_ahead, score_opponents
-from tasks.evaluate.step import evaluate
-from tasks.evaluate.threshold import shortfall
+from tasks.evaluate.step import evaluate, shortfall
 from tasks.gate.comparison import compare_with
-from tasks.gate.step import gate
-from tasks.gate.wording import too_few_images
+from tasks.gate.step import gate, too_few_images
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import Intent, promote
 from tasks.pull.step import data_version, pull

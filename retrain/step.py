@@ -19,7 +19,7 @@ from retrain.workload import Workload
 Facts = dict[str, Any]
 
 # The files below this folder of an output are for people. They may differ from run to run (times,
-# plots) and are not part of the output's digest.
+# pages) and are not part of the output's digest.
 REPORT = "report"
 
 

@@ -31,7 +31,7 @@ def content(made: Mapping[str, Artifact]) -> dict[str, Any]:
         made: The outputs of the run's steps, with those of `preprocess` and `evaluate`.
     """
     prepared = open_prepared(made["preprocess"].folder)
-    images, answers = prepared.pixels("test"), _read(made["evaluate"])
+    images, answers = prepared.split("test").images, _read(made["evaluate"])
     tally = predictions.read(made["evaluate"].folder).tally(prepared.labels)
     is_right, disagreements = answers.prediction == answers.label, {}
     if "evaluate_champion" in made:

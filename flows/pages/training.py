@@ -34,7 +34,7 @@ def content(project: Project, document: Document, made: Mapping[str, Artifact]) 
         found["history"] = _read(made["train"].folder / REPORT / "history.json")
         found["precision"] = outcome.precision(made["train"].facts)
     if "evaluate" in made:
-        found["classes"] = _read(made["evaluate"].folder / "per_class.json")
+        found["classes"] = _read(made["evaluate"].folder / "classes.json")["classes"]
     if {"evaluate", "preprocess"} <= made.keys():
         found["answers"] = answers.content(made)
     return found

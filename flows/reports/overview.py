@@ -14,7 +14,6 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.workload import Data, Gate
 from tasks.data import rules
-from tasks.gate import wording
 from tasks.promote.personal import standing
 from tasks.pull.step import find_source
 
@@ -97,7 +96,6 @@ def _resolution(project: Project, ledger: Ledger) -> dict[str, Any] | None:
     for entry in reversed(ledger.entries):
         considered = decisions.considered(project, ledger, entry)
         if found := comparison_of(considered, gate.metric):
-            comparison = {"images": found["images"], "metrics": {gate.metric: found}}
-            says = wording.resolution(gate, comparison)
+            says = rules.resolution(gate, found["images"], found)
             return {name: found[name] for name in ("metric", "visible", "images")} | {"says": says}
     return None

@@ -28,25 +28,20 @@ def download(project: Project, version: ModelVersion) -> Path:
     """
     uri = uri_of(project, version)
     local = tracking.local_path(uri)
-    package = local or project.state / "champions" / (version.package_digest)
-    if not local and package.exists() and not _has_weights(package, version):
-        shutil.rmtree(package)  # the copy is damaged
-    if not (local or package.exists()):
+    package = local or project.state / "champions" / version.package_digest
+    if not local and not _has_weights(package, version):
+        shutil.rmtree(package, ignore_errors=True)  # a damaged copy
         package.parent.mkdir(parents=True, exist_ok=True)
         with (
             atomic.replacing(package) as aside,
             TemporaryDirectory(dir=package.parent) as folder,
         ):
             _download(project, uri, Path(folder)).rename(aside)
-    if not (package / MODEL / WEIGHTS).is_file():
-        raise ValueError(
-            f"The weights of {version.name} version {version.version} are gone from {uri}.\n"
-            + REMEDY.format(name=version.name)
-        )
     if not _has_weights(package, version):
+        is_gone = not (package / MODEL / WEIGHTS).exists()
+        fault = "are gone" if is_gone else "are not those that were registered"
         raise ValueError(
-            f"{uri} does not hold the weights that {version.name} version {version.version} "
-            f"was registered with: they have changed.\n" + REMEDY.format(name=version.name)
+            f"The weights of {version.title} {fault}: {uri}.\n{REMEDY.format(name=version.name)}"
         )
     return package
 

@@ -109,7 +109,7 @@ class ModelVersion(Candidate):
         aliases: `champion`, if it is that, and aliases that people have added.
         verdict: The last verdict of the gate on it; None before the first.
         created: When it was registered (ISO 8601, UTC).
-        broken: Why it cannot be served; None if nothing is known against it.
+        broken: Why it was set aside as the reference; None if it was not.
         latency: How fast it was in the last check before a promotion; None before the first.
     """
 
@@ -274,7 +274,7 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
 
 
 def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
-    """Marks a version as one that cannot be served; it is never promoted."""
+    """Marks a version that does not answer; as the reference it is compared with nothing."""
     client, number = tracking.client(project), str(version.version)
     client.set_model_version_tag(version.name, number, "retrain.broken", why[:LONGEST_REASON])
 

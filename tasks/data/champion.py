@@ -113,14 +113,12 @@ class Opponent:
 
     Attributes:
         version: The number of the version.
-        package_digest: The digest of its package.
         train_digest: The digest of its training.
         metrics: On the challenger's test split, by name, as `evaluate` gives them.
         comparison: What the comparison found; None for the same package.
     """
 
     version: int
-    package_digest: str
     train_digest: str
     metrics: Mapping[str, float]
     comparison: Mapping[str, Any] | None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 CALIBRATION_BINS = 15  # as Guo et al. (2017) use
 ACCEPTS_NOTHING = 2.0  # a threshold that no probability reaches
+CLASSES = "classes.json"  # the file of an evaluation with what `outcomes` gives
 MAX_CELLS = 1000  # of a side of the confusion matrix, as many as can be seen
 
 
@@ -202,43 +203,34 @@ def wilson(part: int, whole: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def per_class(tally: Tally) -> list[dict[str, Any]]:
-    """Precision, recall and F1 of each class of the data, in the order of its labels.
-
-    `rows` are the images of the class, `predicted` is how often it was predicted.
-    """
-    counts = tally.of_classes
-    columns = {
-        "precision": counts.precision,
-        "recall": counts.recall,
-        "f1": counts.f1,
-        "rows": counts.actual,
-        "predicted": counts.predicted,
-    }
-    return [
-        {"label": name} | {column: values[index].item() for column, values in columns.items()}
-        for index, name in enumerate(tally.names[: tally.classes])
-    ]
-
-
 def outcomes(tally: Tally) -> dict[str, Any]:
     """How each class was predicted, one against the rest, and the averages over the classes.
 
     Returns:
-        `classes`, a row for each class of the data in the order of its labels: `tp`, `fp`, `fn` and
-        `tn` (true and false, positive and negative), and what `per_class` has. `macro`: the means
-        over these classes, with equal weights. `micro`: of the sums of the counts. An image has one
+        `classes`, a row for each class of the data in the order of its labels: `precision`,
+        `recall` and `f1`; `rows`, its images, and `predicted`, how often it was predicted; and
+        `tp`, `fp`, `fn` and `tn` (true and false, positive and negative). `macro`: the means over
+        these classes, with equal weights. `micro`: of the sums of the counts. An image has one
         class, so a false negative of one class is a false positive of another, and all micro
         values are the accuracy.
     """
-    classes = []
-    for row, correct in zip(per_class(tally), tally.of_classes.correct.tolist(), strict=True):
-        counts = {"tp": correct, "fp": row["predicted"] - correct, "fn": row["rows"] - correct}
-        counts["tn"] = tally.rows - sum(counts.values())
-        classes.append(row | counts)
+    counts = tally.of_classes
+    columns = {
+        **{name: getattr(counts, name) for name in OF_A_CLASS},
+        "rows": counts.actual,
+        "predicted": counts.predicted,
+        "tp": counts.correct,
+        "fp": counts.predicted - counts.correct,
+        "fn": counts.actual - counts.correct,
+        "tn": tally.rows - counts.predicted - counts.actual + counts.correct,
+    }
+    classes = [
+        {"label": name} | {column: values[index].item() for column, values in columns.items()}
+        for index, name in enumerate(tally.names[: tally.classes])
+    ]
     return {
         "classes": classes,
-        "macro": {name: sum(row[name] for row in classes) / len(classes) for name in OF_A_CLASS},
+        "macro": {name: float(columns[name].mean()) for name in OF_A_CLASS},
         "micro": dict.fromkeys(OF_A_CLASS, tally.accuracy),
     }
 

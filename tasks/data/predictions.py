@@ -22,9 +22,6 @@ from retrain.registry.versions import ModelVersion
 from tasks.data.metrics import Predictions, Tally
 
 FILE = "predictions.parquet"
-# sha256, and features (float32, a list): what the last layer takes of some of the images; it has no
-# rows if the last layer of the network is not known.
-FEATURES = "features.parquet"
 # The images that a version was trained or validated on: uint64, ascending, each once, as
 # `image_id` gives them.
 LEARNT = "learnt_pixels.npy"
@@ -138,24 +135,6 @@ def write(
             writer.write_table(pa.table(values, names=schema.names).cast(schema))
             first += len(probabilities)
     assert first == len(images), (first, len(images))
-
-
-def write_features(
-    images: Sequence[str], features: Sequence[NDArray[np.float32]], folder: Path
-) -> None:
-    """Writes `features.parquet`.
-
-    Args:
-        images: The SHA-256 (hex) of each image.
-        features: The features of the images, in arrays of some rows, float32 (n, D).
-            Empty for a network whose last layer is not known; then the file has no rows.
-        folder: The folder of the file.
-    """
-    columns = {
-        "sha256": pa.array(images if features else [], pa.string()),
-        "features": pa.array([row for array in features for row in array], pa.list_(pa.float32())),
-    }
-    pq.write_table(pa.table(columns), folder / FEATURES)
 
 
 def learnt_images(project: Project, version: ModelVersion) -> Path | None:

@@ -6,39 +6,44 @@ training, so that it is available without the store and the data.
 """
 
 import shutil
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from retrain import tracking
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from tasks.data.image_facts import SCHEMA, is_sampled, of_size
-from tasks.data.predictions import FEATURES, FILE
+from tasks.data.predictions import FILE
 
 REFERENCE = "reference.parquet"  # in the output of `evaluate`
 FOLDER = "reference"  # of the run's artifacts
 
 
-def write_reference(images: pa.Table, evaluated: Path) -> None:
+def write_reference(
+    images: pa.Table, features: Mapping[str, NDArray[np.float32]], evaluated: Path
+) -> None:
     """Writes a sample of the test split with its predictions: `tasks.data.image_facts.SCHEMA`.
 
     Args:
         images: The test images, as `tasks.data.image_table` has them.
-        evaluated: The output of `evaluate`, with the predictions and the features.
+        features: What the last layer of the network takes, of some of the images, by their
+            SHA-256 (hex); empty if the last layer is not known.
+        evaluated: The output of `evaluate`, with the predictions.
     """
     columns = ["sha256", "prediction", "confidence"]
     answers = pq.read_table(evaluated / FILE, columns=columns).to_pylist()
     facts = images.select(["width", "height", "brightness", "contrast"]).to_pylist()
-    features = pq.read_table(evaluated / FEATURES).to_pylist()
-    by_image = {row["sha256"]: row["features"] for row in features}
     sample = [
         {
             "sha256": answer["sha256"],
-            "features": by_image.get(answer["sha256"]),
+            "features": features.get(answer["sha256"]),
             "label": answer["prediction"],
             "confidence": answer["confidence"],
             **of_size(known.pop("width"), known.pop("height")),

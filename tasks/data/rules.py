@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from operator import ge, gt, le
 from typing import Any
 
+from retrain.workload import Gate
+
 # The rule in words, the value, the bound and whether it `passed`: None if too few images say so.
 Rule = dict[str, Any]
 POINTS = " points"
@@ -50,3 +52,35 @@ def amount(metric: str, value: float, sign: str = "") -> str:
     if metric == "accuracy":
         return f"{100 * value:{sign}.1f}{POINTS}"
     return f"{value:{sign}.4f}"
+
+
+def resolution(rules: Gate, images: int, found: Mapping[str, Any]) -> str:
+    """Which improvement the test images show, and how many the margin would need.
+
+    Args:
+        rules: The metric and the margin.
+        images: How many were compared.
+        found: What `tasks.gate.paired.compare` gives for that metric.
+    """
+    metric, visible = rules.metric, found["visible"]
+    words = (
+        f"With {images:,} test images, an improvement below {amount(metric, visible)}"
+        f" cannot be seen"
+    )
+    if 0 < rules.margin < visible:
+        needed = images_needed(images, visible, rules.margin)
+        words += f"; the margin of {amount(metric, rules.margin)} needs about {needed:,}"
+    return f"{words}."
+
+
+def images_needed(images: int, visible: float, margin: float) -> int:
+    """With how many test images a difference of the margin would be seen.
+
+    What can be seen shrinks with the root of the number of images: Connor (1987), equation 1.
+
+    Args:
+        images: The number of images that were compared.
+        visible: The smallest difference that they show, as `tasks.gate.paired.compare` gives it.
+        margin: The margin, more than 0.
+    """
+    return round(images * (visible / margin) ** 2)

@@ -14,7 +14,7 @@
 The splits are train, val and test, and none is empty.
 
 `embed` writes the same files, but `<split>/images-*.npy` hold an embedding of each image, float32
-(N, D), and `report/test/images-*.npy` are the images of the test split, for plots.
+(N, D).
 """
 
 import json
@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from retrain.step import REPORT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +97,7 @@ class PreparedSplit:
     @cached_property
     def images(self) -> Shards:
         """The images, left on disk."""
-        return _open(self.folder)
+        return Shards(sorted(self.folder.glob("images-*.npy")))
 
     @cached_property
     def rows(self) -> "pd.DataFrame":
@@ -135,15 +133,6 @@ class Prepared:
         """Opens `train`, `val` or `test`."""
         folder = self.folder / name
         return PreparedSplit(np.load(folder / "labels.npy"), folder)
-
-    def pixels(self, split: str) -> Shards:
-        """The images of a split, even if the split itself holds embeddings."""
-        report_images = self.folder / REPORT / split
-        return _open(report_images if report_images.is_dir() else self.folder / split)
-
-
-def _open(folder: Path) -> Shards:
-    return Shards(sorted(folder.glob("images-*.npy")))
 
 
 def open_prepared(folder: Path) -> Prepared:

@@ -1,1 +1,1 @@
-"""The step `evaluate`, its metrics and its plots."""
+"""The step `evaluate`, and the scores of registered models."""

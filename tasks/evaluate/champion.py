@@ -8,7 +8,7 @@ Before that, data that lacks a class of the champion is refused: a model that is
 data has another task than the champion, and would give other answers to the same callers.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -52,58 +52,51 @@ def compare_classes(validated: Artifact) -> Registered | None:
     champion = decisions.champion(run.project, run.workload.name)
     if champion is None:
         return None
-    registered = Registered(run.project, champion)
-    if champion.classes != packaged.classes_digest(validated.facts["classes"]):
-        facts = compare(registered, validated).facts
-        run.warn(_difference(champion.title, facts["added"], facts["dropped"]))
+    registered, classes = Registered(run.project, champion), validated.facts["classes"]
+    if champion.classes != packaged.classes_digest(classes):
+        known = packaged.classes_of(registered.package)
+        gone = refuse_missing(run.workload.gate, champion.title, known, classes)
+        changes = {"new": [name for name in classes if name not in known], "gone": gone}
+        told = [
+            f"{_shortened(names)} {'is' if len(names) == 1 else 'are'} {what}"
+            for what, names in changes.items()
+            if names
+        ]
+        differ = f"The classes are not those of {champion.title}, the champion"
+        run.warn(f"{differ}: {', and '.join(told)}.")
     return registered
 
 
-def _difference(champion: str, added: Sequence[str], dropped: Sequence[str]) -> str:
-    """How the classes of the data differ from those of the champion, in a sentence."""
-    new = f"{_shortened(added)} {'is' if len(added) == 1 else 'are'} new" if added else ""
-    gone = f"{_shortened(dropped)} {'is' if len(dropped) == 1 else 'are'} gone" if dropped else ""
-    parts = ", and ".join(filter(None, (new, gone)))
-    return f"The classes are not those of {champion}, the champion: {parts}."
+def refuse_missing(
+    rules: Gate, champion: str, known: Mapping[str, int], classes: Mapping[str, int]
+) -> list[str]:
+    """Refuses data that lacks a class of the champion which it may not lack.
 
-
-@step(
-    name="compare_classes",
-    inputs=("registry", "validate"),
-    reads=("gate.may_drop",),
-    libraries=("pyarrow",),
-    hours=1,
-    has_stage=False,
-)
-def compare(
-    rules: Gate, registered: Registered, validated: Artifact, workspace: Workspace
-) -> Facts:
-    """Compares the classes of the data with those of a registered version.
+    Args:
+        rules: Has the classes that may go.
+        champion: The name of the champion for people.
+        known: Its classes, with the images that each had.
+        classes: Those of the data.
 
     Returns:
-        `dropped`, the classes that only the version has, and `added`, those that only the data has.
+        The classes that only the champion has.
 
     Raises:
-        RejectedDataError: The data lacks a class that is not in `rules.may_drop`.
+        RejectedDataError: One of them is not in `rules.may_drop`.
     """
-    champion_classes = packaged.classes_of(registered.package)
-    data_classes = list(validated.facts["classes"])
-    dropped = [name for name in champion_classes if name not in data_classes]
-    if missing := [name for name in dropped if name not in rules.may_drop]:
-        images = [f"{name} ({champion_classes[name]:,})" for name in missing]
+    gone = [name for name in known if name not in classes]
+    if missing := [name for name in gone if name not in rules.may_drop]:
+        images = [f"{name} ({known[name]:,})" for name in missing]
         raise RejectedDataError(
-            f"The data lacks {len(missing):,} of the {len(champion_classes):,} classes of "
-            f"{registered.version.title}, the champion, so the two are not compared.\n"
+            f"The data lacks {len(missing):,} of the {len(known):,} classes of {champion}, the "
+            "champion, so the two are not compared.\n"
             f"- missing, with the images then: {_shortened(images)}\n"
-            f"- the champion's classes: {_shortened(list(champion_classes))}\n"
-            f"- the data's classes: {_shortened(data_classes)}\n"
+            f"- the champion's classes: {_shortened(list(known))}\n"
+            f"- the data's classes: {_shortened(list(classes))}\n"
             "If this is meant: name the missing classes in gate.may_drop, or make the data a "
             "workload of its own in params.yaml, or run it under a name of its own with --as NAME."
         )
-    return {
-        "dropped": dropped,
-        "added": [name for name in data_classes if name not in champion_classes],
-    }
+    return gone
 
 
 def _shortened(names: Sequence[str]) -> str:
@@ -265,14 +258,14 @@ def _checked(images: pa.Table, answered: Iterable[pa.Table]) -> Iterator[NDArray
     """The probabilities, if each answer is for the image that was checked."""
     first = 0
     for answers in answered:
-        asked = images.slice(first, len(answers))
+        asked = images.slice(first, len(answers)).select(["path", "sha256"]).to_pylist()
         first += len(answers)
-        columns = (asked["path"], asked["sha256"], answers["sha256"], answers["error"])
-        for path, checked, sha256, error in zip(*(c.to_pylist() for c in columns), strict=True):
-            if sha256 not in (None, checked):
-                raise ValueError(f"{path} has changed since it was checked.")
-            if error is not None:
-                raise ValueError(f"{path}: {error}")
+        read = answers.select(["sha256", "error"]).to_pylist()
+        for image, answer in zip(asked, read, strict=True):
+            if answer["sha256"] not in (None, image["sha256"]):
+                raise ValueError(f"{image['path']} has changed since it was checked.")
+            if answer["error"] is not None:
+                raise ValueError(f"{image['path']}: {answer['error']}")
         yield rows_of(answers, "probabilities")
 
 

@@ -24,22 +24,28 @@ from tasks.compute.inference import PredictionJob, predict
 from tasks.data import image_table, package, predictions, slices
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import WITH_FEATURES, is_sampled
-from tasks.data.metrics import LOWER_IS_BETTER, outcomes, per_class, summarise
+from tasks.data.metrics import (
+    ACCEPTS_NOTHING,
+    CLASSES,
+    LOWER_IS_BETTER,
+    outcomes,
+    summarise,
+    wilson,
+)
 from tasks.data.predictions import LEARNT, NamedPredictions, image_id, learnt_images
 from tasks.data.reference import write_reference
-from tasks.data.shards import ROWS, PreparedSplit, open_prepared
-from tasks.evaluate import plots, threshold
+from tasks.data.shards import ROWS, Prepared, PreparedSplit, open_prepared
 
 SPLIT = "test"
 LEARNT_FROM = ("train", "val")
+STEPS = 10_000  # a threshold has four decimals, so that rounding elsewhere does not change it
 
 
 @step(
     inputs=lambda workload: ("train", prepared_by(workload), "validate"),
     reads=("evaluate", "gate.slices"),
     libraries=("numpy", "pyarrow", "torch", "transformers"),
-    reports_with=("tasks.compute.asked", "tasks.evaluate.plots"),
-    imports=("matplotlib.figure",),
+    reports_with=("tasks.compute.asked",),
 )
 def evaluate(
     evaluation: Evaluate,
@@ -51,10 +57,10 @@ def evaluate(
 ) -> Facts:
     """Predicts the test split and measures how good the predictions are.
 
-    Writes `metrics.json`, `per_class.json`, `predictions.parquet`, `confusion.csv` (actual and
-    predicted class of each row) and `slices.parquet` (`tasks/data/slices.py`); of a sample of the
-    rows `features.parquet` and `reference.parquet`, which drift is measured against; and
-    `report/classes.json`, as `metrics.outcomes` gives it, and the images that the model has learnt
+    Writes `metrics.json`, `classes.json` (as `metrics.outcomes` gives it), `predictions.parquet`,
+    `confusion.csv` (actual and predicted class of each row) and `slices.parquet`
+    (`tasks/data/slices.py`); of a sample of the rows `reference.parquet`, which drift is measured
+    against; and below `report/` the images that the model has learnt
     (`tasks/data/predictions.py`), for later comparisons with it.
 
     Returns:
@@ -70,21 +76,19 @@ def evaluate(
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
     described = image_table.read_split(validated.folder, SPLIT)
-    _predict(evaluation, model, prepared.split(SPLIT), described, workspace.folder)
-    write_reference(described, workspace.folder)
+    features = _predict(evaluation, model, prepared.split(SPLIT), described, workspace.folder)
+    write_reference(described, features, workspace.folder)
     named = predictions.read(workspace.folder)
     tally = named.tally(prepared.labels)
-    min_confidence = threshold.chosen(evaluation, model, images)
+    min_confidence = _chosen(evaluation, model, prepared)
     metrics = summarise(tally, min_confidence)
     write_json(workspace.folder / "metrics.json", metrics)
-    write_json(workspace.folder / "per_class.json", per_class(tally))
-    write_json(workspace.report / "classes.json", outcomes(tally))
+    write_json(workspace.folder / CLASSES, outcomes(tally))
     names, parts = slices.divide(described, rules.slices, tally.correct)
     pq.write_table(names, workspace.folder / slices.FILE)
     _write_pairs(named, workspace.folder)
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
-    plots.draw(tally, prepared.pixels(SPLIT), workspace.report)
     _track(trained.folder / REPORT, metrics, workspace)
     return {
         "metrics": metrics,
@@ -113,11 +117,15 @@ def _write_pairs(named: NamedPredictions, folder: Path) -> None:
 
 def _predict(
     evaluation: Evaluate, model: Path, split: PreparedSplit, described: pa.Table, folder: Path
-) -> None:
-    """Predicts the test split, and writes the predictions and the features."""
+) -> dict[str, NDArray[np.float32]]:
+    """Predicts the test split and writes the predictions; gives the features of a sample.
+
+    They are by the SHA-256 of the image; there are none if the last layer is not known.
+    """
     labels = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
-    digests, size = described["sha256"].to_pylist(), WITH_FEATURES
-    sampled = [row for row, each in enumerate(digests) if is_sampled(each, len(digests), size)]
+    digests = described["sha256"].to_pylist()
+    count = len(digests)
+    sampled = [row for row in range(count) if is_sampled(digests[row], count, WITH_FEATURES)]
     batch_size, precision = evaluation.batch_size, evaluation.precision
     job = PredictionJob(model, split.images, batch_size, precision, tuple(sampled))
     features: list[NDArray[np.float32]] = []
@@ -125,13 +133,13 @@ def _predict(
     def answers() -> Iterator[NDArray[np.float32]]:
         for probabilities, of_sampled in predict(job):
             if of_sampled is not None:
-                features.append(of_sampled)
+                features.extend(of_sampled)
             show(len(probabilities))
             yield probabilities
 
-    with console.counted("evaluate", len(digests)) as show:
+    with console.counted("evaluate", count) as show:
         predictions.write(described, answers(), labels, folder / predictions.FILE)
-    predictions.write_features([digests[row] for row in sampled], features, folder)
+    return dict(zip((digests[row] for row in sampled), features, strict=False))
 
 
 def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> NDArray[np.uint64] | None:
@@ -153,11 +161,74 @@ def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> NDArray[
 
 
 def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> None:
-    """Adds the scores and the plots to the training's MLflow run."""
+    """Adds to the training's MLflow run the scores, those of the classes, and what was learnt."""
+    project = workspace.project
     run_id = json.loads((report / "mlflow.json").read_text(encoding="utf-8"))["run_id"]
     named = {f"test_{name}": value for name, value in metrics.items()}
-    tracking.log_metrics(workspace.project, run_id, named)
-    tracking.log_artifacts(workspace.project, run_id, workspace.report, "evaluate")
+    if tracking.log_metrics(project, run_id, named):
+        for file in (workspace.folder / CLASSES, workspace.report / LEARNT):
+            if file.exists():
+                tracking.client(project).log_artifact(run_id, str(file), "evaluate")
+
+
+def _chosen(evaluation: Evaluate, model: Path, prepared: Prepared) -> float | None:
+    """The least confidence of an answer that a model accepts; None if nobody asks for it.
+
+    It is chosen on the validation split, as the package will answer; the test split measures it.
+    """
+    if (wanted := evaluation.min_precision) is None:
+        return None
+    split = prepared.split("val")
+    job = PredictionJob(model, split.images, evaluation.batch_size, evaluation.precision)
+    answers = np.concatenate([probabilities for probabilities, _ in predict(job)])
+    right = answers.argmax(axis=1) == split.labels
+    return threshold(answers.max(axis=1), right, wanted)
+
+
+def threshold(confidence: NDArray[np.float32], correct: NDArray[np.bool_], wanted: float) -> float:
+    """The lowest threshold that a precision has been shown for.
+
+    Source: Geifman and El-Yaniv, Selective Classification for Deep Neural Networks (2017). A bound
+    of the precision is asked for, as there, and not the measured precision: of all thresholds, the
+    one with the largest coverage is taken, and by chance half of those are too low.
+
+    Args:
+        confidence: float32 (rows,), the probability of each prediction.
+        correct: bool (rows,), whether it is correct.
+        wanted: The precision that the lower end of Wilson's interval of 95 % has to reach.
+
+    Returns:
+        0 to 1; `ACCEPTS_NOTHING` if there is none.
+    """
+    from scipy.stats import norm
+
+    order = np.argsort(confidence)
+    steps = np.arange(STEPS + 1) / STEPS
+    below = np.searchsorted(confidence[order].astype(np.float64), steps)
+    accepted = len(confidence) - below
+    right = np.append(np.cumsum(correct[order][::-1])[::-1], 0)[below]
+    # Wilson's interval holds the precisions whose score test does not reject them.
+    spread = norm.ppf(0.975) * np.sqrt(wanted * (1 - wanted) * accepted)
+    shown = np.flatnonzero((accepted > 0) & (right - wanted * accepted >= spread))
+    return float(steps[shown[0]]) if len(shown) else ACCEPTS_NOTHING
+
+
+def shortfall(wanted: float | None, min_confidence: float | None, rows: int) -> str | None:
+    """A sentence if no threshold was found; else None.
+
+    Args:
+        wanted: The precision that is wanted; None if none is.
+        min_confidence: The threshold that was chosen.
+        rows: The number of validation images.
+    """
+    if min_confidence != ACCEPTS_NOTHING:
+        return None
+    return (
+        f"The model accepts no answer: evaluate.min_precision {wanted:g} is shown for no "
+        f"confidence. If all {rows:,} validation images were right, they would show "
+        f"{wilson(rows, rows)[0]:.3f}; a better model, more of these images or a lower "
+        "evaluate.min_precision helps."
+    )
 
 
 @evaluate.chooses

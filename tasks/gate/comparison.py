@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from retrain.step import REPORT, Facts, Step, Workspace, current_run, digest_of, step
@@ -12,10 +14,10 @@ from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Scored
 from tasks.data.metrics import split_name
-from tasks.data.predictions import LEARNT, learnt_images
+from tasks.data.predictions import LEARNT, NamedPredictions, learnt_images
 from tasks.data.slices import contains, metric_of, named, parse
 from tasks.gate import paired
-from tasks.gate.pairs import Pairs, pair
+from tasks.gate.paired import Pairs
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,43 @@ def compare(
     }
 
 
+def pair(
+    challenger: NamedPredictions, opponent: NamedPredictions, learnt: NDArray[np.uint64]
+) -> tuple[Pairs, NDArray[np.bool_], Facts]:
+    """Pairs the predictions of two models for the same images.
+
+    Args:
+        challenger: The predictions of the challenger.
+        opponent: The predictions of the opponent.
+        learnt: The images that are left out because a model was trained or validated on them, as
+            `image_id` gives them.
+
+    Returns:
+        The answers for the images that were not left out, of which only the classes that these
+        images have count in averages; bool (images,), which those are; and `images`, how many;
+        `learnt`, how many were left out because a model was trained or validated on them;
+        `other_classes`, how many because one of the models does not know their class; and
+        `absent`, the classes that both know and that the images lack.
+    """
+    assert np.array_equal(challenger.images, opponent.images)
+    shared = [name for name in challenger.known if name in opponent.known]
+    fresh = ~np.isin(challenger.images, learnt)
+    labels = challenger.rows["label"]
+    of_shared = pc.is_in(labels, pa.array(shared, pa.string())).to_numpy()
+    used = fresh & of_shared
+    seen_classes = set(labels.filter(used).unique().to_pylist())
+    present = [name for name in shared if name in seen_classes]
+    names = tuple(dict.fromkeys((*present, *challenger.known, *opponent.known)))
+    answers = (predictions.take(used).indexed(names) for predictions in (challenger, opponent))
+    counts = {
+        "images": int(used.sum()),
+        "learnt": int((~fresh).sum()),
+        "other_classes": int((fresh & ~of_shared).sum()),
+        "absent": [name for name in shared if name not in seen_classes],
+    }
+    return Pairs(names, len(present), *answers), used, counts
+
+
 def _compared(
     rules: Gate, name: str, scores: Artifact, pairs: Pairs, used: NDArray[np.bool_]
 ) -> dict[str, Facts]:
@@ -138,7 +177,6 @@ def _opponent(comparison_step: Step, scores: Artifact, scored: Scored) -> Oppone
         comparison = dict(comparison_step(scores, scored.evaluation, terms).facts)
     return Opponent(
         version.version,
-        version.package_digest,
         version.train_digest,
         scored.evaluation.facts["metrics"],
         comparison,

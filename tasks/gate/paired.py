@@ -15,17 +15,28 @@ nothing was seen to differ.
 A difference is positive where the challenger is the better one, whatever the metric.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrain.step import Facts
-from tasks.data.metrics import LOWER_IS_BETTER, split_name
-from tasks.gate.draws import draws
-from tasks.gate.pairs import Pairs
+from tasks.data.metrics import (
+    LOWER_IS_BETTER,
+    METRICS,
+    ClassCounts,
+    Predictions,
+    Tally,
+    losses,
+    split_name,
+)
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 # The metrics by which two models can be compared, beside those of one class. The worst class is
 # another one in each draw, and the calibration error of few images is biased upwards: for these two
@@ -34,6 +45,63 @@ COMPARABLE = ("accuracy", "macro_precision", "macro_recall", "macro_f1", "log_lo
 
 POWER = 0.8  # with which the smallest visible difference is seen
 QUANTILES = 2000  # of the share of differing images; by them the probability is averaged
+SEED = 0
+# A probability of 0.05 is then known to 0.002; of a very large split, to 0.007.
+DRAWS, FEWEST_DRAWS, DRAWN_WEIGHTS = 10_000, 1_000, 100_000_000
+WEIGHTS_IN_MEMORY = 4_000_000
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The answers of two models for the same images, in the same order.
+
+    Attributes:
+        names: The classes: those of the images, then those that a model may answer besides.
+        classes: The number of classes that the images have.
+        challenger: The answers of the model that may be promoted.
+        opponent: The answers of the model that it is compared with.
+    """
+
+    names: tuple[str, ...]
+    classes: int
+    challenger: Predictions
+    opponent: Predictions
+
+    @property
+    def rows(self) -> int:
+        """The number of images."""
+        return len(self.challenger.labels)
+
+    @property
+    def swapped(self) -> "Pairs":
+        """The pairs with the two models exchanged."""
+        return Pairs(self.names, self.classes, self.opponent, self.challenger)
+
+    def take(self, rows: NDArray[np.int64]) -> "Pairs":
+        """The answers for some images, by their indices."""
+        return Pairs(self.names, self.classes, self.challenger.take(rows), self.opponent.take(rows))
+
+    def of_class(self, label: str) -> "Pairs":
+        """The answers for the images of one class; none if no image has it."""
+        classes = self.names[: self.classes]
+        index = classes.index(label) if label in classes else -1
+        return self.take(np.flatnonzero(self.challenger.labels == index))
+
+    @property
+    def only_one_correct(self) -> tuple[int, int]:
+        """How many images only the challenger, and how many only the opponent, has right."""
+        challenger, opponent = (
+            answers.labels == answers.predicted for answers in (self.challenger, self.opponent)
+        )
+        return int((challenger & ~opponent).sum()), int((opponent & ~challenger).sum())
+
+    def score(self, answers: Predictions, metric: str) -> float:
+        """A metric of one of the two models, also one of a class."""
+        kind, label = split_name(metric)
+        tally = Tally(self.names, self.classes, answers)
+        if label is None:
+            return METRICS[kind](tally)
+        return float(getattr(tally.of_classes, kind)[self.names.index(label)])
 
 
 def compare(pairs: Pairs, metric: str, margin: float, level: float) -> Facts:
@@ -164,19 +232,6 @@ def _outcome(better: float, not_worse: float, worse: float, level: float) -> str
     return "worse" if worse <= level else "cannot tell"
 
 
-def images_needed(images: int, visible: float, margin: float) -> int:
-    """With how many test images a difference of the margin would be seen.
-
-    What can be seen shrinks with the root of the number of images: Connor (1987), equation 1.
-
-    Args:
-        images: The number of images that were compared.
-        visible: The smallest difference that is seen with them, as `compare` gives it.
-        margin: The margin, more than 0.
-    """
-    return round(images * (visible / margin) ** 2)
-
-
 def fewest_images(margin: float, level: float) -> int:
     """With how many test images a difference of accuracies of the margin can be seen at best.
 
@@ -208,3 +263,128 @@ def holm(probabilities: Mapping[str, float], level: float) -> set[str]:
             break
         accepted.add(name)
     return accepted
+
+
+def draws(pairs: Pairs, metric: str) -> NDArray[np.float64]:
+    """Differences of a metric, with the images and one unseen image weighed at random.
+
+    The unseen image is the worst for the challenger. The draws are the same each time.
+
+    Args:
+        pairs: The answers.
+        metric: A metric, as `compare` takes it.
+
+    Returns:
+        float64 (draws,).
+    """
+    if metric == "log_loss":
+        challenger, opponent = (
+            losses(answers.likelihood) for answers in (pairs.challenger, pairs.opponent)
+        )
+        unseen = losses(np.ones(1, np.float32)) - losses(np.zeros(1, np.float32))
+        values = np.append(opponent - challenger, unseen)
+        return _weighed(np.ones(len(values), np.int64), lambda weights: weights @ values)
+    # Images with the same class and the same two answers are weighed together.
+    answers = (pairs.challenger.labels, pairs.challenger.predicted, pairs.opponent.predicted)
+    kinds, images = np.unique(np.stack(answers), axis=1, return_counts=True)
+    worst = _worst_image(kinds, images, pairs, metric)
+    indicators = _indicators(np.append(kinds, worst, axis=1), pairs)
+    return _weighed(
+        np.append(images, 1),
+        lambda weights: _by_counts(
+            [weights @ indicator for indicator in indicators], pairs, metric
+        ),
+    )
+
+
+def _weighed(
+    images: NDArray[np.int64], values_of: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Draws a value many times, with random weights of the images.
+
+    Args:
+        images: (kinds,), how many images each weight is of.
+        values_of: Calculates the values for weights (n, kinds), each row of which adds up to 1.
+    """
+    random = np.random.default_rng(SEED)
+    remaining = max(FEWEST_DRAWS, min(DRAWS, DRAWN_WEIGHTS // len(images)))
+    drawn = []
+    while remaining > 0:
+        count = min(remaining, max(1, WEIGHTS_IN_MEMORY // len(images)))
+        weights = random.standard_gamma(images, (count, len(images)))
+        drawn.append(values_of(weights / weights.sum(axis=1, keepdims=True)))
+        remaining -= count
+    return np.concatenate(drawn)
+
+
+def _indicators(kinds: NDArray[np.int64], pairs: Pairs) -> "list[csr_array]":
+    """Which classes each kind of image counts for, sparse (kinds, classes).
+
+    Args:
+        kinds: int64 (3, kinds), the class, the challenger's and the opponent's answer of each.
+        pairs: Names the classes.
+
+    Returns:
+        Five arrays: of the class; of the challenger's answer; of its answer where it is right; of
+        the opponent's answer; and of its answer where it is right.
+    """
+    from scipy.sparse import csr_array
+
+    label, challenger, opponent = kinds
+    right = [np.where(answer == label, label, -1) for answer in (challenger, opponent)]
+
+    def indicator(classes: NDArray[np.int64]) -> csr_array:
+        kind = np.flatnonzero((classes >= 0) & (classes < pairs.classes))
+        shape = (len(classes), pairs.classes)
+        return csr_array((np.ones(len(kind)), (kind, classes[kind])), shape)
+
+    return [indicator(classes) for classes in (label, challenger, right[0], opponent, right[1])]
+
+
+def _by_counts(
+    counts: Sequence[NDArray[np.float64]], pairs: Pairs, metric: str
+) -> NDArray[np.float64]:
+    """The difference of a metric of classes, (...,).
+
+    Args:
+        counts: (..., classes) each, in the order of `_indicators`.
+        pairs: Names the classes.
+        metric: A macro average, or a metric of one class.
+    """
+    actual, challenger, challenger_right, opponent, opponent_right = counts
+    kind, label = split_name(metric)
+
+    def value(of_model: ClassCounts) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = getattr(of_model, kind.removeprefix("macro_"))
+        return values.mean(axis=-1) if label is None else values[..., pairs.names.index(label)]
+
+    return value(ClassCounts(actual, challenger, challenger_right)) - value(
+        ClassCounts(actual, opponent, opponent_right)
+    )
+
+
+def _worst_image(
+    kinds: NDArray[np.int64], images: NDArray[np.int64], pairs: Pairs, metric: str
+) -> NDArray[np.int64]:
+    """The image that lowers the difference most: its class, and both answers, int64 (3, 1).
+
+    The opponent has it right. The challenger answers the class that it answers least often, where
+    a wrong answer weighs most, or the class that the metric is of.
+
+    Args:
+        kinds: int64 (3, kinds), as `_indicators` takes them.
+        images: int64 (kinds,), how many images there are of each.
+        pairs: Names the classes.
+        metric: A macro average, or a metric of one class.
+    """
+    answered = np.bincount(kinds[1], images, len(pairs.names))[: max(2, pairs.classes)]
+    wrong = np.argsort(answered, kind="stable")[:2].tolist()
+    if (named := split_name(metric)[1]) is not None:
+        wrong.append(pairs.names.index(named))
+    tried = [(label, answer) for label in range(pairs.classes) for answer in wrong]
+    label, answer = np.array([pair for pair in tried if pair[0] != pair[1]]).T
+    extra_counts = _indicators(np.stack([label, answer, label]), pairs)
+    seen_counts = [images @ indicator for indicator in _indicators(kinds, pairs)]
+    counts = [extra.toarray() + seen for extra, seen in zip(extra_counts, seen_counts, strict=True)]
+    worst = int(np.argmin(_by_counts(counts, pairs, metric)))
+    return np.array([[label[worst]], [answer[worst]], [label[worst]]])

@@ -15,17 +15,18 @@ from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
-from tasks.data.metrics import METRICS, SELECTIVE, split_name
-from tasks.data.rules import Rule, failures, rule_of
+from tasks.data.metrics import CLASSES, METRICS, SELECTIVE, split_name
+from tasks.data.rules import Rule, amount, difference, failures, images_needed, resolution, rule_of
 from tasks.data.slices import metric_of, named, parse
-from tasks.gate.paired import COMPARABLE
-from tasks.gate.wording import never_predicted, sentences
+from tasks.gate.paired import COMPARABLE, fewest_images
 
 # The same network gives slightly different probabilities in batches of another size. A metric that
 # counts rows never changes by so little.
 ROUNDING = 1e-6
 
 ALREADY = "champion already"
+BOUNDS = {"min": ">=", "max": "<="}
+SHOWN = 10  # names in a sentence
 PASSES = ("first", "repackaged", ALREADY)  # within the bounds, beside what `promotes` names
 
 
@@ -52,7 +53,7 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
-    table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
+    table = json.loads((scores.folder / CLASSES).read_text(encoding="utf-8"))["classes"]
     champion = opponents.champion
     bounded = bounds(rules, scores, table, is_first=champion is None)
     roles = {"champion": champion, "reference": opponents.reference}
@@ -63,7 +64,7 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
     says: list[str] = []
     if verdict != ALREADY:
         for role, opponent in against.items():
-            says += sentences(rules, role, opponent)
+            says += _sentences(rules, role, opponent)
         verdict = verdict if within else "below bounds"
     new = champion.comparison["new_classes"] if champion and champion.comparison else ()
     return {
@@ -75,7 +76,7 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
             role: {"version": opponent.version, **(opponent.comparison or {})}
             for role, opponent in against.items()
         },
-        "says": says + never_predicted(table),
+        "says": says + _never_predicted(table),
         "test_images": scores.facts["test_images"],
         "reference": becomes,
         "new_classes": [
@@ -97,38 +98,26 @@ def _verdict(
     champion, reference = opponents.champion, opponents.reference
     if champion is None:
         return "first", [], True
-    if champion.package_digest == scores.facts["package"]:
+    if champion.comparison is None:
         return ALREADY, [], False
-    if champion.train_digest == scores.facts["train"]:
-        # It takes the champion's place whatever the reference is, and need not be better.
-        allowed = {"champion": ("not worse", *rules.promotes)}
-        verdict, comparison_rules = _compared(rules, scores, {"champion": champion}, allowed)
-        verdict = "repackaged" if verdict == "not worse" else verdict
-        return verdict, comparison_rules, reference is None
     # The reference need not be surpassed, whatever is configured: else nothing could be promoted
     # after a rollback.
-    allowed = {"champion": rules.promotes, "reference": ("not worse", "better", *rules.promotes)}
-    verdict, comparison_rules = _compared(rules, scores, against, allowed)
-    return verdict, comparison_rules, _outcome(rules, scores, reference or champion) == "better"
-
-
-def _compared(
-    rules: Gate,
-    scores: Artifact,
-    against: Mapping[str, Opponent],
-    allowed: Mapping[str, tuple[str, ...]],
-) -> tuple[str, list[Rule]]:
-    """The verdict of comparisons with some models, by their role, and the rules."""
-    comparison_rules: list[Rule] = []
-    outcomes = []
-    for role, opponent in against.items():
-        outcomes.append(_outcome(rules, scores, opponent))
-        comparison_rules += comparisons(rules, scores, role, opponent, allowed[role])
-        if outcomes[-1] not in allowed[role]:
-            return outcomes[-1], comparison_rules
-        if failures(comparison_rules):  # by one of `gate.no_worse`
-            return "worse", comparison_rules
-    return outcomes[0], comparison_rules
+    no_worse = ("not worse", "better", *rules.promotes)
+    passing = {"champion": rules.promotes, "reference": no_worse}
+    becomes = _outcome(rules, scores, reference or champion) == "better"
+    if is_same := champion.train_digest == scores.facts["train"]:
+        # It takes the champion's place whatever the reference is, and need not be better.
+        passing, becomes = {"champion": no_worse}, reference is None
+    judged: list[Rule] = []
+    for role in (role for role in against if role in passing):
+        outcome = _outcome(rules, scores, against[role])
+        judged += comparisons(rules, scores, role, against[role], passing[role])
+        if outcome not in passing[role]:
+            return outcome, judged, becomes
+        if failures(judged):  # by one of `gate.no_worse`
+            return "worse", judged, becomes
+    verdict = _outcome(rules, scores, champion)
+    return "repackaged" if is_same and verdict == "not worse" else verdict, judged, becomes
 
 
 def _outcome(rules: Gate, scores: Artifact, opponent: Opponent) -> str:
@@ -147,36 +136,6 @@ def _outcome(rules: Gate, scores: Artifact, opponent: Opponent) -> str:
     return str(facts["outcome"])
 
 
-def check(workload: Workload, project: Project) -> Iterator[str]:
-    """Finds rules of the gate about metrics that do not exist, or about slices not asked for."""
-    rules = workload.gate
-    for name in (*rules.min, *rules.no_worse):
-        if (parsed := parse(name)) and parsed[0] not in rules.slices:
-            yield f"{name}: add {parsed[0]!r} to gate.slices."
-    bounded = {
-        **{f"gate.min.{name}": name for name in rules.min if not parse(name)},
-        **{f"gate.max.{name}": name for name in rules.max},
-    }
-    compared = {
-        "gate.metric": rules.metric,
-        **{f"gate.no_worse: {name}": name for name in rules.no_worse if not parse(name)},
-    }
-    for place, name in (bounded | compared).items():
-        try:
-            kind, label = split_name(name)
-        except KeyError:
-            yield f"{place}: no metric {name!r}.{did_you_mean(name, (*METRICS, *SELECTIVE))}"
-            continue
-        if kind in SELECTIVE and workload.evaluate.min_precision is None:
-            yield f"{place}: there is no {name} without evaluate.min_precision."
-        if place in compared and label is None and kind not in COMPARABLE:
-            yield (
-                f"{place}: two models cannot be compared by {name}, only bounded by it in gate.min "
-                f"or gate.max. They are compared by {', '.join(COMPARABLE)}, or by the recall, "
-                "precision or f1 of a class, such as recall[cat]."
-            )
-
-
 def bounds(
     rules: Gate, scores: Artifact, table: Sequence[Mapping[str, Any]], is_first: bool
 ) -> list[Rule]:
@@ -188,14 +147,17 @@ def bounds(
     Args:
         rules: The bounds.
         scores: The challenger's evaluation.
-        table: The classes of the test split, as `tasks.data.metrics.per_class` gives them.
+        table: The classes of the test split, as `tasks.data.metrics.outcomes` gives them.
         is_first: Whether there is no champion yet.
 
     Raises:
         ValueError: A bound is on a class or a slice that the test split lacks.
     """
-    bounded = [(name, ">=", bound) for name, bound in rules.min.items()]
-    bounded += [(name, "<=", bound) for name, bound in rules.max.items()]
+    bounded = [
+        (name, relation, bound)
+        for side, relation in BOUNDS.items()
+        for name, bound in getattr(rules, side).items()
+    ]
     bound_rules = []
     for name, relation, bound in bounded:
         judged, value, images = _measured(rules, scores, table, name)
@@ -268,5 +230,110 @@ def comparisons(
     return comparison_rules
 
 
-gate.checks(check)
+def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
+    """Describes what a comparison found, for a person.
+
+    Args:
+        rules: The metric and the margin.
+        role: `champion` or `reference`.
+        opponent: The model that was compared.
+    """
+    comparison = opponent.comparison
+    assert comparison is not None
+    name, images = f"the {role}, version {opponent.version}", comparison["images"]
+    reasons = {
+        "learnt": f"this model or {name}, was trained on them",
+        "other_classes": f"this model or {name}, does not know their classes",
+    }
+    for kind, why in reasons.items():
+        if count := comparison[kind]:
+            yield f"{count:,} test image{' was' if count == 1 else 's were'} left out: {why}."
+    if not comparison["recorded"]:
+        yield f"It is not known which images {name}, was trained on; none were left out for that."
+    if images < rules.min_compared:
+        yield (
+            f"Not comparable with {name}: {images} test images are left, and gate.min_compared is "
+            f"{rules.min_compared}."
+        )
+        return
+    if absent := comparison["absent"]:
+        rest = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
+        yield f"The compared images have none of the classes {', '.join(absent[:SHOWN])}{rest}."
+    for metric in comparison["not_compared"]:
+        yield (
+            f"It cannot be told whether {metric} is worse than that of {name}: fewer than "
+            f"{rules.min_compared} images (gate.min_compared)."
+        )
+    if found := comparison["metrics"].get(rules.metric):
+        yield (
+            f"{rules.metric.capitalize()} is {difference(rules.metric, found)} against {name}, on "
+            f"{images:,} images, of which {found['gained']} only this model has right and "
+            f"{found['lost']} only the other: {found['outcome']} at a level of {rules.level:g}."
+        )
+        yield resolution(rules, images, found)
+
+
+def too_few_images(rules: Gate, images: int, comparison: Mapping[str, Any] | None) -> str | None:
+    """A sentence if a test split is too small to see a difference of the margin; else None.
+
+    Args:
+        rules: The metric and the margin.
+        images: The number of test images.
+        comparison: The last comparison with the champion; None if there was none.
+    """
+    metric, needed, how = rules.metric, 0, "about"
+    if not rules.margin:
+        return None
+    if comparison and (found := comparison["metrics"].get(metric)):
+        needed = images_needed(comparison["images"], found["visible"], rules.margin)
+    elif metric == "accuracy":
+        needed, how = fewest_images(rules.margin, rules.level), "at least"
+    if images >= needed:
+        return None
+    return (
+        f"{images:,} test images are too few to see a difference of {metric} as small as "
+        f"gate.margin, {amount(metric, rules.margin)}: that needs {how} {needed:,}."
+    )
+
+
+def _never_predicted(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names the classes of the test split that a model never predicts.
+
+    Args:
+        table: The classes, as `tasks.data.metrics.outcomes` gives them.
+    """
+    return [
+        f"Class {row['label']!r} is never predicted; it has {row['rows']} test images."
+        for row in table
+        if row["rows"] and not row["predicted"]
+    ]
+
+
+@gate.checks
+def check(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds rules of the gate about metrics that do not exist, or about slices not asked for."""
+    rules = workload.gate
+    bounded = {f"gate.{bound}.{name}": name for bound in BOUNDS for name in getattr(rules, bound)}
+    compared = {f"gate.no_worse: {name}": name for name in rules.no_worse}
+    for place, name in (bounded | compared | {"gate.metric": rules.metric}).items():
+        column = parse(name)
+        if column and not place.startswith(("gate.max", "gate.metric")):
+            if column[0] not in rules.slices:
+                yield f"{name}: add {column[0]!r} to gate.slices."
+            continue
+        try:
+            kind, label = split_name(name)
+        except KeyError:
+            yield f"{place}: no metric {name!r}.{did_you_mean(name, (*METRICS, *SELECTIVE))}"
+            continue
+        if kind in SELECTIVE and workload.evaluate.min_precision is None:
+            yield f"{place}: there is no {name} without evaluate.min_precision."
+        if place not in bounded and label is None and kind not in COMPARABLE:
+            yield (
+                f"{place}: two models cannot be compared by {name}, only bounded by it in gate.min "
+                f"or gate.max. They are compared by {', '.join(COMPARABLE)}, or by the recall, "
+                "precision or f1 of a class, such as recall[cat]."
+            )
+
+
 gate.dry_runs(gate.function)  # it changes nothing

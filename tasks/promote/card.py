@@ -18,7 +18,7 @@ from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion
 from retrain.store import Artifact
-from tasks.data.metrics import METRICS, SELECTIVE, acceptance, wilson
+from tasks.data.metrics import CLASSES, METRICS, SELECTIVE, acceptance, wilson
 from tasks.data.package import images_of
 from tasks.promote.outcome import precision, slice_row
 
@@ -45,7 +45,7 @@ def describe(
         scores: The output of `evaluate`.
         decision: The facts of `gate`.
     """
-    table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
+    table = json.loads((scores.folder / CLASSES).read_text(encoding="utf-8"))["classes"]
     tested = sorted((row for row in table if row["rows"]), key=lambda row: float(row["recall"]))
     model = trained.folder / "model"
     least, slices = scores.facts["min_confidence"], decision["slices"]

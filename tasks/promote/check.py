@@ -2,17 +2,18 @@
 
 Before a version becomes champion, it is taken from the registry as a server would take it, loaded
 in a fresh process with its own code, and asked about some test images. Its answers have to be those
-of the evaluation. Then the time for one image is measured. The test images are kept with the run of
+of the evaluation. Then the time for one image is measured in that process: each call classifies one
+encoded image, as a request would, on one thread. The test images are kept with the run of
 the training, so that a rollback can make the same check without the data. They are not in the
 package, because people who may see the model may not be allowed to see the data.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +24,13 @@ from numpy.typing import NDArray
 from retrain import tracking
 from retrain.digests import sha256_of
 from retrain.project import Project
-from retrain.registry import packages, versions
+from retrain.registry import packages
 from retrain.registry.versions import Latency, ModelVersion
 from tasks.compute.asked import TIMES, ask, rows_of
 from tasks.data import image_table, package, predictions
 from tasks.data.reading import ImageFiles, places_of
+from tasks.data.rules import Rule, rule_of
 from tasks.data.units import cut
-from tasks.promote import latency
-
-T = TypeVar("T")
 
 SPLIT = "test"
 SAMPLE, MAX_BYTES = 64, 16_000_000  # of the images in an example
@@ -41,6 +40,7 @@ PARTS = 8
 # 2.4e-7 in fp32 and by nothing in bf16. But on a GPU a convolution in fp32 may run in TF32,
 # which changed one by 1.3e-4; and all of bf16 changed one by 3e-3.
 TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
+BOUND = "gate.max_latency_ms"
 MLMODEL = "MLmodel"  # MLflow's description, the one file that changes when a package is registered
 
 
@@ -95,13 +95,6 @@ def example_of(folder: Path, images: pa.Table, evaluated: Path) -> pa.Table:
     return example.replace_schema_metadata(described)
 
 
-def keep(project: Project, run_id: str, package_digest: str, example: pa.Table) -> None:
-    """Keeps an example with the MLflow run of the training."""
-    with TemporaryDirectory() as folder:
-        pq.write_table(example, Path(folder, f"{package_digest}.parquet"))
-        tracking.log_artifacts(project, run_id, Path(folder), packages.EXAMPLES)
-
-
 def check_version(
     project: Project, version: ModelVersion, scratch: Path, bound: float | None = None
 ) -> Latency:
@@ -126,30 +119,6 @@ def check_version(
             return check_answers(folder, example, Path(place), bound)
         except ValueError as error:
             raise ValueError(f"{version.title} cannot be served: {error}") from error
-
-
-def check_before_promotion(
-    project: Project, version: ModelVersion, scratch: Path, bound: float | None
-) -> Latency:
-    """Checks, before a version becomes champion, that it can be served, and measures how fast.
-
-    Args:
-        project: The clone that the registry belongs to.
-        version: The version of the model.
-        scratch: A folder for temporary files.
-        bound: The bound for `check_version`.
-
-    Raises:
-        ValueError: It cannot be served; that is noted in the registry.
-    """
-    how = "it is never promoted, unless the tag retrain.broken of the version is deleted in MLflow"
-    if version.broken:
-        raise ValueError(f"{version.broken} ({how})")
-    try:
-        return check_version(project, version, scratch, bound)
-    except ValueError as error:
-        versions.mark_broken(project, version, str(error))
-        raise ValueError(f"{error} ({how})") from error
 
 
 def example_for(project: Project, version: ModelVersion) -> pa.Table:
@@ -208,20 +177,19 @@ def check_answers(
 def _asked(folder: Path, example: pa.Table, scratch: Path) -> Latency:
     """Checks the answers of a package, and times it, in one process."""
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
+    paths = example["path"].to_pylist()
     with TemporaryDirectory(dir=scratch) as place:
         asked = Path(place)
         pq.write_table(example, asked / "example.parquet")
         places = [("example.parquet", row) for row in range(len(example))]
         answers = pa.concat_tables(
-            ask(folder, ImageFiles(asked, "image"), places, asked, calls=latency.CALLS)
+            ask(folder, ImageFiles(asked, "image"), places, asked, is_check=True)
         )
-        for path, error in zip(
-            example["path"].to_pylist(), answers["error"].to_pylist(), strict=True
-        ):
+        for path, error in zip(paths, answers["error"].to_pylist(), strict=True):
             if error is not None:
                 raise ValueError(f"{path}: {error}")
         _compare(example, rows_of(answers, "probabilities"), TOLERANCE[serving["precision"]])
-        return latency.summarise(json.loads((asked / TIMES).read_text(encoding="utf-8")))
+        return summarise(json.loads((asked / TIMES).read_text(encoding="utf-8")))
 
 
 def _compare(example: pa.Table, answers: NDArray[np.float32], tolerance: float) -> None:
@@ -264,7 +232,27 @@ def differences(
     return apart, (apart <= tolerance) & (below <= tolerance)
 
 
-def _spread(values: Sequence[T], count: int) -> list[T]:
+def summarise(timed: Mapping[str, Any]) -> Latency:
+    """How long a package takes for a single image, by what `answer.time_calls` has measured."""
+    # By nearest rank.
+    p50, p95 = np.percentile(timed["seconds"], [50, 95], method="inverted_cdf")
+    return Latency(
+        p50=round(1000 * float(p50), 3),
+        p95=round(1000 * float(p95), 3),
+        calls=len(timed["seconds"]),
+        threads=timed["threads"],
+        device=timed["device"],
+    )
+
+
+def rules_of(bound: float | None, latency: Latency | None) -> list[Rule]:
+    """The rule about the latency, as the gate's other rules; none without a bound or a measure."""
+    if bound is None or latency is None:
+        return []
+    return [rule_of("p95 of a single image", "<=", latency.p95, bound, " ms") | {"of": BOUND}]
+
+
+def _spread(values: Sequence[Any], count: int) -> list[Any]:
     """`count` values, evenly spaced; all if there are fewer."""
     count = min(count, len(values))
     return [values[place * len(values) // count] for place in range(count)]

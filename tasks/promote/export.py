@@ -1,10 +1,19 @@
-"""Writes a registered version in a form that others can load without this project."""
+"""Writes a registered version in a form that others can load without this project.
 
+`huggingface` is a folder that the Auto classes of `transformers` load, without
+`trust_remote_code`. `onnx` is a file that needs no PyTorch either; it takes the images as they are
+stored, so that its mean and standard deviation need not be known, and comes with the optional
+dependencies `retrain[onnx]`.
+"""
+
+import io
 import json
+import logging
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,18 +22,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+import models
+from models import pretrained
+from models.image import RESAMPLING, to_arrays
+from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import model_card, packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
 from tasks.data.metrics import acceptance
-from tasks.promote import huggingface, onnx_file
 from tasks.promote.card import rendered
 from tasks.promote.check import TOLERANCE, check_files, differences, example_for
 
-FORMATS = {"huggingface": huggingface, "onnx": onnx_file}
 README = "README.md"
+PROCESSOR = "preprocessor_config.json"
+ONNX = "model.onnx"
+NEEDED = ("onnx", "onnxruntime", "onnxscript")
 # An ONNX file takes the same pixels, so that its probabilities are those of the package, but for
 # rounding. Other libraries decode and scale images otherwise: a probability differed by 0.03 at
 # most. So this is the largest difference, and the share of the images that has to keep to it.
@@ -84,7 +98,7 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"--to {folder} is there already: name a new or empty folder.")
-    module = FORMATS[form]
+    write, answer = FORMATS[form]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=".export-") as place:
         scratch, target = Path(place), Path(place, "export")
@@ -94,10 +108,14 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         example = example_for(project, version)
         check_files(fetched, version, example)
         model = fetched / package.MODEL
-        with _importing_from(fetched / package.CODE):
-            module.write(model, target, version.min_confidence)
+        # A network of a user's is made by the module of its package: here it may be another by now.
+        sys.path.insert(0, str(fetched / package.CODE))
+        try:
+            write(model, target, version.min_confidence)
+        finally:
+            sys.path.remove(str(fetched / package.CODE))
         serving = json.loads((fetched / package.SERVING).read_text(encoding="utf-8"))
-        answers = module.answer(target, example["image"].to_pylist())
+        answers = answer(target, example["image"].to_pylist())
         tolerance = (TOLERANCE[serving["precision"]], 1.0) if form == "onnx" else RESIZED
         exported = _compared(version, form, folder, example, answers, *tolerance)
         images, comparison = package.images_of(model), exported.comparison
@@ -105,16 +123,6 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         (target / README).write_text(text, encoding="utf-8")
         target.replace(folder)
     return exported
-
-
-@contextmanager
-def _importing_from(folder: Path) -> Iterator[None]:
-    """Lets a package's modules of a user's be imported; the project may have others by now."""
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
 
 
 def _compared(
@@ -174,3 +182,163 @@ def readme(
         comparison=comparison,
         accepts=None if least is None else acceptance(least),
     )
+
+
+def write_huggingface(model: Path, folder: Path, min_confidence: float | None = None) -> None:
+    """Writes the configuration, the weights in fp32, and the settings of the image processor.
+
+    Args:
+        model: A folder that `models.save` wrote.
+        folder: An empty folder.
+        min_confidence: The least confidence of an answer that is accepted; None without one.
+
+    Raises:
+        ValueError: The network is none of `transformers`.
+    """
+    from transformers import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
+
+    loaded = models.load(model)
+    network: Any = loaded.module.classifier
+    config: Any = getattr(network, "config", None)
+    supported = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING.get(type(config), ())
+    if type(network) not in (supported if isinstance(supported, tuple) else (supported,)):
+        family = json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"]
+        raise ValueError(
+            f"A network of the family {family} is no image classifier of transformers, which "
+            "AutoModelForImageClassification could load: use --format onnx."
+        )
+    config.id2label = dict(enumerate(loaded.labels))
+    config.calibration_temperature = loaded.module.temperature
+    if min_confidence is not None:
+        config.min_confidence = min_confidence
+    config.label2id = {label: index for index, label in enumerate(loaded.labels)}
+    pretrained.quiet()
+    network.save_pretrained(folder)
+    write_json(folder / PROCESSOR, _processor(package.images_of(model)))
+
+
+def _processor(images: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an image processor that makes the pixels that a model takes.
+
+    `crop` is the processor of Perceiver, the only one that cuts the middle square out before it
+    scales. Of an image that is no square, its pixels differ by less than 1 of 255 on average: it
+    does not see beyond the cut, and Pillow may scale the cut image in the other direction first.
+
+    Args:
+        images: The form of the images, as `images_of` gives it.
+    """
+    from PIL import Image
+
+    side = {"height": images["size"], "width": images["size"]}
+    crops = images["resize"] == "crop"
+    settings = {
+        "image_processor_type": "PerceiverImageProcessor" if crops else "ViTImageProcessor",
+        "do_resize": True,
+        "size": side,
+        "resample": int(Image.Resampling[RESAMPLING.upper()]),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": images["mean"],
+        "image_std": images["std"],
+    }
+    if crops:
+        settings |= {"do_center_crop": True, "crop_size": side}
+    # Transparency is laid on white, as here. There is no such setting for grey images.
+    return settings | ({"do_convert_rgb": True} if images["channels"] == 3 else {})
+
+
+def answer_huggingface(folder: Path, images: Sequence[bytes]) -> NDArray[np.float32]:
+    """Classifies encoded images with a folder, as its README shows it.
+
+    Returns:
+        float32 (images, classes).
+    """
+    import torch
+    from PIL import Image, ImageOps
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    pretrained.quiet()
+    prepare = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    network = AutoModelForImageClassification.from_pretrained(folder)
+    grey = len(prepare.image_mean) == 1
+    answers = []
+    for data in images:
+        opened = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        inputs = prepare(opened.convert("L") if grey else opened, return_tensors="pt")
+        with torch.inference_mode():
+            logits = network(**inputs).logits / network.config.calibration_temperature
+            answers.append(logits.softmax(-1)[0])
+    probabilities: NDArray[np.float32] = torch.stack(answers).numpy()
+    return probabilities
+
+
+def write_onnx(model: Path, folder: Path, min_confidence: float | None = None) -> None:
+    """Writes the network with its normalisation and the softmax, and the names of its classes.
+
+    Args:
+        model: A folder that `models.save` wrote.
+        folder: An empty folder.
+        min_confidence: The least confidence of an answer that is accepted; None without one.
+
+    Raises:
+        UsageError: A library is missing.
+        ValueError: The exporter of PyTorch cannot write this network.
+    """
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise UsageError(
+            f"--format onnx needs {' and '.join(missing)}: .venv/bin/pip install -e '.[onnx]'"
+        )
+    import torch
+
+    from models.network import Probabilities
+
+    loaded = models.load(model)
+    images = loaded.images
+    size, channels = images["size"], images["channels"]
+    network = Probabilities(loaded.module).eval()
+    # Two, because the exporter takes a batch of one for a constant.
+    example = torch.zeros((2, size, size, channels), dtype=torch.uint8)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # else: torchvision is not installed
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                network,
+                (example,),
+                input_names=["images"],
+                output_names=["probabilities"],
+                dynamic_shapes=({0: torch.export.Dim("images")},),
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"PyTorch cannot write this network as ONNX: {first}") from error
+    assert program is not None
+    if min_confidence is not None:
+        program.model.metadata_props["min_confidence"] = f"{min_confidence:g}"
+    program.save(folder / ONNX)
+    write_json(folder / models.LABELS, list(loaded.labels))
+    write_json(folder / models.IMAGES, package.images_of(model))
+
+
+def answer_onnx(folder: Path, images: Sequence[bytes]) -> NDArray[np.float32]:
+    """Classifies encoded images with the file.
+
+    Returns:
+        float32 (images, classes).
+    """
+    import onnxruntime
+
+    described = json.loads((folder / models.IMAGES).read_text(encoding="utf-8"))
+    form = {name: described[name] for name in ("size", "channels", "resize")}
+    session = onnxruntime.InferenceSession(folder / ONNX, providers=["CPUExecutionProvider"])
+    probabilities: NDArray[np.float32]
+    [probabilities] = session.run(None, {"images": to_arrays(images, **form)})
+    return probabilities
+
+
+FORMATS = {
+    "huggingface": (write_huggingface, answer_huggingface),
+    "onnx": (write_onnx, answer_onnx),
+}

@@ -12,8 +12,7 @@ from retrain.registry.versions import CHAMPION, REFERENCE, Latency, ModelVersion
 from retrain.runs import records
 from retrain.runs.records import Document
 from tasks.data.rules import failures
-from tasks.promote import latency
-from tasks.promote.check import check_before_promotion, check_version
+from tasks.promote.check import BOUND, check_version, rules_of
 from tasks.promote.outcome import how_to_review
 
 
@@ -72,11 +71,6 @@ def _decide(
     if version is None:
         remedy = f"run again: retrain train {name}" if waiting else "choose another with --to"
         raise ValueError(f"{name} version {number} was deleted; {remedy}.")
-    speed = None
-    if action == "promoted":
-        _check(project, version, ledger, champion)
-    if action == "rolled back":
-        speed = _measured(project, version)
     decision = Decision(
         action=action,
         version=number,
@@ -98,6 +92,7 @@ def _decide(
             reference=waiting.reference,
             reviews=waiting.number,
         )
+    speed = None if action == "rejected" else _check(project, version, ledger, waiting)
     decisions.apply(project, version, decision)
     entry = decisions.read(project, name).latest(decision)
     assert entry is not None
@@ -140,33 +135,32 @@ def _waiting(ledger: Ledger, number: int | None) -> Entry:
     return waiting
 
 
-def _check(project: Project, version: ModelVersion, ledger: Ledger, champion: int | None) -> None:
-    """Checks that the version that waits may be approved as it is, and can be served.
+def _check(
+    project: Project, version: ModelVersion, ledger: Ledger, waiting: Entry | None
+) -> Latency:
+    """Checks that a version can be served, and that one that waits may be approved as it is.
+
+    How fast an earlier champion is stops no rollback.
 
     Raises:
         ChampionChangedError: The version was compared with a champion of the past.
         ValueError: The comparison is gone, or the version cannot be served, or is too slow.
     """
-    waiting = ledger.waiting
-    assert waiting is not None
-    if champion != waiting.previous:
-        raise ChampionChangedError(standing(version.name, waiting, champion))
-    bound = latency.bound_of(decisions.document_of(project, ledger, waiting))
+    bound = None
+    if waiting:
+        champion = ledger.aliases.get(CHAMPION)
+        if champion != waiting.previous:
+            raise ChampionChangedError(standing(version.name, waiting, champion))
+        rules = decisions.document_of(project, ledger, waiting).get("rules", ())
+        bound = next((rule["bound"] for rule in rules if rule.get("of") == BOUND), None)
     with TemporaryDirectory(dir=project.state) as scratch:
-        measured = check_before_promotion(project, version, Path(scratch), bound)
-    if slow := failures(latency.rules_of(bound, measured)):
+        measured = check_version(project, version, Path(scratch), bound)
+    if slow := failures(rules_of(bound, measured)):
         raise ValueError(
             f"{version.title} is not promoted and still waits: {slow}. Approve it again when this "
             f"machine is less busy; or raise the bound, and then: retrain train {version.name}"
         )
-
-
-def _measured(project: Project, version: ModelVersion) -> Latency:
-    """Checks that an earlier champion can be served; how fast it is stops no rollback."""
-    if version.broken:
-        raise ValueError(version.broken)
-    with TemporaryDirectory(dir=project.state) as scratch:
-        return check_version(project, version, Path(scratch))
+    return measured
 
 
 def standing(name: str, waiting: Entry, champion: int | None) -> str:

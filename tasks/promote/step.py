@@ -10,23 +10,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow.parquet as pq
+
 import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, lineage, versions
+from retrain.registry import decisions, lineage, packages, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
-from retrain.registry.versions import Candidate, ModelVersion
+from retrain.registry.versions import Candidate, Latency, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
-from tasks.compute.asked import start_ahead
 from tasks.data import package
 from tasks.data.reading import open_images
 from tasks.data.reference import keep_reference
 from tasks.data.rules import failures
-from tasks.promote import card, latency
-from tasks.promote.check import check_before_promotion, example_of, keep, sample
+from tasks.promote import card
+from tasks.promote.check import BOUND, check_version, example_of, rules_of, sample
 from tasks.promote.lineage import lineage_of
 from tasks.promote.package import write_package
 
@@ -40,13 +41,9 @@ class Intent:
         again: Promote it also if it is a version that was rolled back.
     """
 
+    step = "intent"  # its name as an input
     promote: bool
     again: bool = False
-
-    @property
-    def step(self) -> str:
-        """Its name as an input."""
-        return "intent"
 
     @property
     def digest(self) -> str:
@@ -99,33 +96,22 @@ def promote(
             )
         if champion and is_champion:
             return _facts(champion)
-        text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
         registered = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
-            if decision.facts["passed"] and intent.promote:
-                start_ahead()  # for the check
-            outputs = (pulled, validated, trained, scores)
-            registered = _register(data, version, *outputs, text, workspace)
-        elif tracking.is_active(project, registered.run_id):
+            registered = _register(data, version, pulled, validated, trained, scores, workspace)
+        if tracking.is_active(project, registered.run_id):
+            text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
             card.keep(project, registered.run_id, scores.facts["package"], text)
-        registered = _to_judge(rules, intent, registered)
         entry = _decide(rules, version, decision, intent, registered, project)
         if not decisions.is_entered(project, name, entry):
             if entry.action in ("promoted", "waiting"):
-                registered = _check(rules, scores, registered, workspace)
-                entry = _decide(rules, version, decision, intent, registered, project)
+                bound = rules.max_latency_ms
+                measured = check_version(project, registered, workspace.folder, bound)
+                keep_reference(project, registered, scores.folder)
+                registered = versions.note_latency(project, registered, measured)
+                entry = _decide(rules, version, decision, intent, registered, project, measured)
             entry = replace(entry, commit=project.commit())
         return _facts(decisions.apply(project, registered, entry), entry)
-
-
-def _check(
-    rules: Gate, scores: Artifact, version: ModelVersion, workspace: Workspace
-) -> ModelVersion:
-    """Checks that a version can be served, and how fast; keeps what drift is found against."""
-    project, bound = workspace.project, rules.max_latency_ms
-    measured = check_before_promotion(project, version, workspace.folder, bound)
-    keep_reference(project, version, scores.folder)
-    return versions.note_latency(project, version, measured)
 
 
 @promote.dry_runs
@@ -144,25 +130,13 @@ def promoted(
     """The facts that `promote` would return if nothing is left to do; None otherwise."""
     project, name = workspace.project, workspace.workload
     champion = versions.champion(project, name)
-    if _compared_with(decision) != (champion and champion.version):
-        return None
-    if decision.facts["verdict"] == "champion already":
-        assert champion is not None
-        unfinished = decisions.read(project, name).unfinished
-        return None if unfinished else _facts(champion)
     registered = versions.find_version(project, name, scores.facts["package"])
-    if registered is None:
+    if registered is None or _compared_with(decision) != (champion and champion.version):
         return None
-    registered = _to_judge(rules, intent, registered)
+    if champion and decision.facts["verdict"] == "champion already":
+        return None if decisions.read(project, name).unfinished else _facts(champion)
     entry = _decide(rules, version, decision, intent, registered, project)
-    is_applied = decisions.is_applied(project, name, entry)
-    return _facts(registered, entry) if is_applied else None
-
-
-def _to_judge(rules: Gate, intent: Intent, version: ModelVersion) -> ModelVersion:
-    """A version with the latency that it is judged by: one that was too slow may try again."""
-    slow = failures(latency.rules_of(rules.max_latency_ms, version.latency))
-    return replace(version, latency=None) if slow and intent.again else version
+    return _facts(registered, entry) if decisions.is_applied(project, name, entry) else None
 
 
 def _decide(
@@ -172,6 +146,7 @@ def _decide(
     intent: Intent,
     version: ModelVersion,
     project: Project,
+    measured: Latency | None = None,
 ) -> Decision:
     """The decision to enter in the ledger, still without the commit.
 
@@ -182,8 +157,11 @@ def _decide(
         intent: What the run is to do with the model.
         version: The registered model.
         project: The clone.
+        measured: How fast the model is, if this run has measured it; else what the version has
+            counts, unless it may try again.
     """
-    latency_rules = latency.rules_of(rules.max_latency_ms, version.latency)
+    latency = measured or (None if intent.again else version.latency)
+    latency_rules = rules_of(rules.max_latency_ms, latency)
     document = {**decision.facts, "rules": [*decision.facts["rules"], *latency_rules]}
     action: Action = "promoted"
     reason = None
@@ -235,10 +213,9 @@ def _register(
     validated: Artifact,
     trained: Artifact,
     scores: Artifact,
-    text: str,
     workspace: Workspace,
 ) -> ModelVersion:
-    """Packages a model and registers it, with its lineage, its card (Markdown), and an example.
+    """Packages a model and registers it, with its lineage and an example of its answers.
 
     Raises:
         ValueError: The package is not the one that was evaluated.
@@ -255,8 +232,9 @@ def _register(
             )
         run_id = _run_of(trained, workspace)
         images = sample(open_images(pulled), validated.folder)
-        keep(project, run_id, facts["package"], example_of(package_folder, images, scores.folder))
-        card.keep(project, run_id, facts["package"], text)
+        example = Path(folder) / f"{facts['package']}.parquet"
+        pq.write_table(example_of(package_folder, images, scores.folder), example)
+        tracking.client(project).log_artifact(run_id, str(example), packages.EXAMPLES)
         history = lineage_of(data, version, pulled, validated, trained, scores, run_id, workspace)
         candidate = Candidate(
             name=workspace.workload,
@@ -301,7 +279,7 @@ def _facts(version: ModelVersion, entry: Decision | None = None) -> Facts:
         return facts
     assert entry.document
     judged = entry.document["rules"]
-    if latency_rules := [rule for rule in judged if rule.get("of") == latency.BOUND]:
+    if latency_rules := [rule for rule in judged if rule.get("of") == BOUND]:
         facts["rules"] = latency_rules
     if entry.action == "waiting":
         facts["waiting"] = True

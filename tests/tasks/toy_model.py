@@ -17,7 +17,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.step import Workspace
 from retrain.store import Artifact
 from tasks.data import image_table, package, predictions
-from tasks.data.metrics import LOWER_IS_BETTER, per_class
+from tasks.data.metrics import LOWER_IS_BETTER, outcomes
 from tasks.data.pixels import digest, digest_of
 from tasks.data.reference import write_reference
 from tasks.data.shards import shard_name
@@ -155,13 +155,11 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     }
     folder.mkdir(parents=True, exist_ok=True)
     predictions.write(pa.table(described), [probabilities], known, folder / predictions.FILE)
-    predictions.write_features([], [], folder)
     sizes = dict.fromkeys(("width", "height"), [SIZE] * rows)
     light = dict.fromkeys(("brightness", "contrast"), [0.5] * rows)
-    write_reference(pa.table(sizes | light), folder)
-    (folder / "per_class.json").write_text(
-        json.dumps(per_class(predictions.read(folder).tally(LABELS)))
-    )
+    write_reference(pa.table(sizes | light), {}, folder)
+    counted = outcomes(predictions.read(folder).tally(LABELS))
+    (folder / "classes.json").write_text(json.dumps(counted))
     facts = {
         "metrics": {"accuracy": 0.95, "log_loss": 0.2, "rows": rows},
         "lower_is_better": LOWER_IS_BETTER,

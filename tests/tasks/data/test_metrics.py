@@ -16,7 +16,6 @@ from tasks.data.metrics import (
     Predictions,
     Tally,
     outcomes,
-    per_class,
     split_name,
     summarise,
 )
@@ -67,11 +66,11 @@ def test_the_outcomes_of_each_class_and_their_averages_are_those_of_scikit_learn
 
 
 def test_a_class_that_is_never_predicted_or_that_only_the_model_knows_counts_as_mistakes():
-    table = per_class(tally([0, 1, 2], [0, 1, 1]))
-    counts = {"rows": 1, "predicted": 0}
+    table = outcomes(tally([0, 1, 2], [0, 1, 1]))["classes"]
+    counts = {"rows": 1, "predicted": 0, "tp": 0, "fp": 0, "fn": 1, "tn": 2}
     assert table[2] == {"label": "c", "precision": 0, "recall": 0, "f1": 0} | counts
     known = tally([0, 1, 2, 2], [0, 1, 2, 3], names=(*NAMES, "old"))
-    assert [row["label"] for row in per_class(known)] == ["a", "b", "c"]
+    assert [row["label"] for row in outcomes(known)["classes"]] == ["a", "b", "c"]
     assert summarise(known)["accuracy"] == 0.75
     assert summarise(known)["macro_recall"] == pytest.approx(2.5 / 3)
 

@@ -43,8 +43,6 @@ def test_embeddings_are_those_of_a_plain_loop_to_the_bit(embedded, images, backb
         assert np.array_equal(found, plain_embeddings(images, backbone, name, 16))
         assert np.array_equal(split.labels, before.labels)
         assert split.rows.equals(before.rows)
-    shown, rows = data.pixels("test"), np.arange(9)  # for plots
-    assert np.array_equal(shown[rows], pixels.split("test").images[rows])
     assert embedded.facts == {
         "rows": {"train": 96, "val": 33, "test": 9},
         "classes": list(data.labels),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.data.metrics import ACCEPTS_NOTHING, is_accepted, wilson
-from tasks.evaluate.threshold import STEPS, shortfall, threshold
+from tasks.evaluate.step import STEPS, shortfall, threshold
 
 
 def answers(rows: int, seed: int = 0):

@@ -25,7 +25,7 @@ def scores(table=TABLE, slices=(), **metrics: float) -> Artifact:
     rows = sum(row["rows"] for row in table)
     given = {"accuracy": 0.95, "log_loss": 0.2, "worst_class_recall": 0.9, "rows": rows} | metrics
     folder = Path(tempfile.mkdtemp(dir=FOLDERS.name))
-    (folder / "per_class.json").write_text(json.dumps(table))
+    (folder / "classes.json").write_text(json.dumps({"classes": table}))
     facts = {
         "metrics": given,
         "slices": [*slices],
@@ -53,7 +53,7 @@ def found(outcome: str, metric="accuracy", **others) -> dict:
 def against(champion=None, reference=None) -> Opponents:
     """A champion, version 3, and a reference, version 2, each with what its comparison found."""
     made = (
-        None if each is None else Opponent(version, f"p{version}", f"t{version}", METRICS, each)
+        None if each is None else Opponent(version, f"t{version}", METRICS, each)
         for version, each in ((3, champion), (2, reference))
     )
     return Opponents(*made)

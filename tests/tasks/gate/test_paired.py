@@ -5,9 +5,7 @@ import pytest
 from scipy.stats import binomtest
 
 from tasks.data.metrics import Predictions
-from tasks.gate.draws import draws
-from tasks.gate.paired import COMPARABLE, compare, holm, p_value
-from tasks.gate.pairs import Pairs
+from tasks.gate.paired import COMPARABLE, Pairs, compare, draws, holm, p_value
 
 NAMES = ("a", "b")
 

@@ -97,11 +97,11 @@ def test_too_few_images_are_no_comparison():
 
 @pytest.mark.parametrize(("bound", "passed"), [(0.9, True), (0.99, False)])
 def test_the_champion_itself_is_not_compared_with_itself(bound, passed):
-    same = Opponents(Opponent(3, "my package", "my training", METRICS, None), None)
+    same = Opponents(Opponent(3, "my training", METRICS, None), None)
     decision = decide(Gate(min={"accuracy": bound}), scores(), same)
     assert (decision["verdict"], decision["passed"]) == ("champion already", passed)
     assert (len(decision["rules"]), decision["reference"]) == (1, False)
-    other = Opponents(same.champion, Opponent(2, "p2", "t2", METRICS, found("better")))
+    other = Opponents(same.champion, Opponent(2, "t2", METRICS, found("better")))
     decision = decide(Gate(min={"accuracy": bound}), scores(), other)
     assert (decision["says"], list(decision["comparisons"])) == ([], ["reference"])
 
@@ -124,14 +124,14 @@ def test_the_champions_own_training_in_another_package_is_judged_by_the_margin(
 ):
     comparison = found("cannot tell", metric)
     comparison["metrics"][metric] |= {"challenger": mine, "opponent": theirs}
-    same = Opponent(3, "older package", "my training", {}, comparison)
+    same = Opponent(3, "my training", {}, comparison)
     decision = decide(Gate(metric=metric), scores(), Opponents(same, None))
     assert decision["verdict"] == verdict
     assert decision["passed"] is (verdict == "repackaged")
     [rule] = decision["rules"]
     assert rule["passed"] is decision["passed"]
     assert decision["reference"]  # it takes the place of the other package
-    better = Opponent(2, "another package", "another training", {}, found("worse"))
+    better = Opponent(2, "another training", {}, found("worse"))
     decision = decide(Gate(metric=metric), scores(), Opponents(same, better))
     assert (decision["verdict"], decision["reference"]) == (verdict, False)
 
@@ -139,7 +139,7 @@ def test_the_champions_own_training_in_another_package_is_judged_by_the_margin(
 def test_the_champions_own_training_is_guarded_like_another_one():
     comparison = found("not worse")
     comparison["metrics"]["recall[3]"] = found("worse")["metrics"]["accuracy"]
-    same = Opponents(Opponent(3, "older package", "my training", {}, comparison), None)
+    same = Opponents(Opponent(3, "my training", {}, comparison), None)
     decision = decide(Gate(no_worse=("recall[3]",)), scores(), same)
     assert (decision["verdict"], decision["passed"]) == ("worse", False)
     below = decide(Gate(min={"worst_class_recall": 0.91}), scores(), same)

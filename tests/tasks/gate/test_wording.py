@@ -3,7 +3,7 @@
 import pytest
 
 from retrain.workload import Gate
-from tasks.gate.wording import too_few_images
+from tasks.gate.step import too_few_images
 from tests.tasks.gate.deciding import NEW, NONE, TABLE, against, decide, found, scores
 
 

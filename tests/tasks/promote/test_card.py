@@ -31,7 +31,7 @@ def scores(folder, *rows, **facts) -> Artifact:
         {"label": label, "precision": 0.5, "recall": recall, "f1": 0.5, "rows": count}
         for label, count, recall in rows
     ]
-    (folder / "per_class.json").write_text(json.dumps(table))
+    (folder / "classes.json").write_text(json.dumps({"classes": table}))
     total = sum(count for _, count, _ in rows)
     given = {"metrics": {"accuracy": 0.9, "log_loss": 0.25, "rows": total}, "precision": "fp32"}
     return Artifact(

@@ -17,8 +17,8 @@ from models.image import to_array
 from retrain.errors import UsageError
 from retrain.registry import model_card, packages, versions
 from tasks.data.package import images_of
-from tasks.promote import huggingface, onnx_file
-from tasks.promote.export import export, readme
+from tasks.promote import export as exporting
+from tasks.promote.export import FORMATS, ONNX, export, readme
 from tests.tasks.promote.conftest import COMPARE, ROWS
 from tests.tasks.toy_model import IMAGES, LABELS, VERSION, model_in, write_report
 
@@ -130,8 +130,8 @@ def test_an_onnx_file_gives_the_probabilities_of_the_package(
     done = export(project, version, tmp_path / "toy", "onnx")
     assert (done.compared, done.same) == (ROWS, ROWS)
     assert done.difference < 1e-5
-    answer = onnx_file.answer
-    monkeypatch.setattr(onnx_file, "answer", lambda *of: answer(*of) + 0.002)
+    write, answer = FORMATS["onnx"]
+    monkeypatch.setitem(FORMATS, "onnx", (write, lambda *of: answer(*of) + 0.002))
     with pytest.raises(ValueError, match=r"For 0 they differ by 0\.001 at most, which 100% of the"):
         export(project, version, tmp_path / "other", "onnx")
     assert not (tmp_path / "other").exists()
@@ -176,7 +176,7 @@ def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channe
     model = saved(tmp_path / "model", channels=channels, resize=resize)
     folder = tmp_path / "folder"
     folder.mkdir()
-    huggingface.write(model, folder)
+    exporting.write_huggingface(model, folder)
     prepare = AutoImageProcessor.from_pretrained(folder, backend="pil")
     modes = ("L",) if channels == 1 else ("RGB", "L", "RGBA", "LA", "P")
     for width, height in ((32, 32), (50, 50), (11, 11), (70, 50), (50, 91)):
@@ -196,11 +196,11 @@ def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channe
 
 def described(form, folder: Path) -> dict:
     """What is said of an exported model beside its weights."""
-    if form is huggingface:
+    if form == "huggingface":
         return json.loads((folder / "config.json").read_text())
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(folder / onnx_file.FILE)
+    session = onnxruntime.InferenceSession(folder / ONNX)
     return session.get_modelmeta().custom_metadata_map
 
 
@@ -210,35 +210,36 @@ CUSTOM = {"factory": "examples.network:build_model", "arguments": {"channels": 3
 @pytest.mark.parametrize(
     ("form", "family", "settings", "channels"),
     [
-        (huggingface, "vit", VIT, 3),
-        (huggingface, "auto", {"config": RESNET}, 3),
-        (huggingface, "auto", {"config": CONVNEXT}, 3),
-        (onnx_file, "vit", VIT, 1),
-        (onnx_file, "auto", {"config": RESNET}, 3),
-        (onnx_file, "custom", CUSTOM, 3),
+        ("huggingface", "vit", VIT, 3),
+        ("huggingface", "auto", {"config": RESNET}, 3),
+        ("huggingface", "auto", {"config": CONVNEXT}, 3),
+        ("onnx", "vit", VIT, 1),
+        ("onnx", "auto", {"config": RESNET}, 3),
+        ("onnx", "custom", CUSTOM, 3),
     ],
 )
 def test_what_is_written_answers_as_the_network_that_was_saved(
     tmp_path, form, family, settings, channels
 ):
-    if form is onnx_file:
+    if form == "onnx":
         pytest.importorskip("onnxscript")
         pytest.importorskip("onnxruntime")
     model = saved(tmp_path / "model", family, settings, channels)
     folder = tmp_path / "folder"
     folder.mkdir()
-    form.write(model, folder, 0.75)
+    write, answer = FORMATS[form]
+    write(model, folder, 0.75)
     images = [encoded(side, side, seed=side) for side in (32, 40, 64)]
     images = images if channels == 3 else [encoded(side, 40, "L", side) for side in (32, 40, 64)]
     right = expected(model, images)
     assert np.ptp(right, axis=0).max() > 1e-3  # each image has another answer
-    assert np.abs(form.answer(folder, images) - right).max() < 1e-5
-    assert form.answer(folder, images[:1]).shape == (1, 3)
+    assert np.abs(answer(folder, images) - right).max() < 1e-5
+    assert answer(folder, images[:1]).shape == (1, 3)
     assert float(described(form, folder)["min_confidence"]) == 0.75
 
 
 def test_without_the_libraries_onnx_is_one_sentence(project, version, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_file, "find_spec", lambda name: None)
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
     with pytest.raises(
         UsageError, match=r"needs onnx and onnxruntime and onnxscript: .*pip install -e '\.\[onnx\]"
     ):
