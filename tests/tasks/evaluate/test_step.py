@@ -107,34 +107,6 @@ def test_what_will_be_served_is_named_by_all_that_it_answers_with(scored, tmp_pa
     assert facts["package"] != scored.facts["package"]
 
 
-def test_the_threshold_is_of_the_validation_split_and_measured_on_the_test_split(scored, tmp_path):
-    images = replace(scored.images, folder=tmp_path / "images")
-    shutil.copytree(scored.images.folder, images.folder)
-    shutil.rmtree(images.folder / "val")
-    shutil.copytree(write_prepared(tmp_path / "val", 60).folder / "test", images.folder / "val")
-    model = scored.trained.folder / "model"
-    found = plain_probabilities(model, pixels(60), 16)
-    right = found.max(1) > 0.9999
-    np.save(images.folder / "val" / "labels.npy", (found.argmax(1) + ~right) % 4)
-
-    place = workspace(tmp_path / "evaluate", scored.project.root)
-    asked = FP32.model_copy(update={"min_precision": 0.8})
-    facts = evaluate(asked, Gate(), scored.trained, images, described(images), place)
-    least = threshold(found.max(1), right, 0.8)
-    assert facts["min_confidence"] == pytest.approx(least, abs=1e-4)
-    assert 0.9 < least < 1
-    expected = plain_probabilities(model, pixels(ROWS), 16)
-    accepted = expected.max(1) >= facts["min_confidence"]
-    is_right = expected.argmax(1) == np.arange(ROWS) % 4
-    assert facts["metrics"]["coverage"] == accepted.mean()
-    assert facts["metrics"]["accepted_precision"] == pytest.approx(is_right[accepted].mean())
-    assert facts["metrics"] | scored.facts["metrics"] == facts["metrics"]  # the others are as ever
-
-    assert facts["package"] != scored.facts["package"]
-    write_package(model, "fp32", {}, tmp_path / "package", facts["min_confidence"])
-    assert digest_of_folder(tmp_path / "package") == facts["package"]
-
-
 def test_a_model_whose_labels_stand_in_another_order_is_scored_by_name(scored, tmp_path):
     # The same network, its outputs and their names turned round together.
     turned = write_model(tmp_path / "turned", labels=LABELS[::-1])
@@ -221,3 +193,31 @@ def test_the_same_model_gives_the_same_bytes_again_and_is_logged(scored, tmp_pat
     assert logged["test_accuracy"] == scored.facts["metrics"]["accuracy"]
     files = [file.path for file in client.list_artifacts(scored.run_id, "evaluate")]
     assert files == ["evaluate/classes.json", f"evaluate/{LEARNT}"]
+
+
+def test_the_threshold_is_of_the_validation_split_and_measured_on_the_test_split(scored, tmp_path):
+    images = replace(scored.images, folder=tmp_path / "images")
+    shutil.copytree(scored.images.folder, images.folder)
+    shutil.rmtree(images.folder / "val")
+    shutil.copytree(write_prepared(tmp_path / "val", 60).folder / "test", images.folder / "val")
+    model = scored.trained.folder / "model"
+    found = plain_probabilities(model, pixels(60), 16)
+    right = found.max(1) > 0.9999
+    np.save(images.folder / "val" / "labels.npy", (found.argmax(1) + ~right) % 4)
+
+    place = workspace(tmp_path / "evaluate", scored.project.root)
+    asked = FP32.model_copy(update={"min_precision": 0.8})
+    facts = evaluate(asked, Gate(), scored.trained, images, described(images), place)
+    least = threshold(found.max(1), right, 0.8)
+    assert facts["min_confidence"] == pytest.approx(least, abs=1e-4)
+    assert 0.9 < least < 1
+    expected = plain_probabilities(model, pixels(ROWS), 16)
+    accepted = expected.max(1) >= facts["min_confidence"]
+    is_right = expected.argmax(1) == np.arange(ROWS) % 4
+    assert facts["metrics"]["coverage"] == accepted.mean()
+    assert facts["metrics"]["accepted_precision"] == pytest.approx(is_right[accepted].mean())
+    assert facts["metrics"] | scored.facts["metrics"] == facts["metrics"]  # the others are as ever
+
+    assert facts["package"] != scored.facts["package"]
+    write_package(model, "fp32", {}, tmp_path / "package", facts["min_confidence"])
+    assert digest_of_folder(tmp_path / "package") == facts["package"]
