@@ -6,9 +6,8 @@ that have shapes but no memory.
 
 A pretrained network keeps its weights but for the last layer, its own dropout, and the values of
 pixels that its image processor gives it (from -1 to 1 without one). Nothing else of the processor
-counts: the project prepares the images, as `images` says. For images of another size than it was
-made for, learned position embeddings are interpolated once (bicubic, as `transformers` does);
-convolutions take any size; a network whose other weights depend on the size is refused.
+counts: the project prepares the images, as `images` says. A network that does not take images of
+another size than it was made for, because its weights depend on the size, is refused.
 
 Batch norms see the images that go through the network at once: a worker's own, and of these only
 `train.micro_batch`. The statistics that are kept, and evaluated, are the first worker's.
@@ -16,7 +15,6 @@ Batch norms see the images that go through the network at once: a worker's own, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,8 +25,6 @@ from models.family import Shape
 from models.pretrained import HALF, Pretrained
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from models.network import Network
 
 # Any values that JSON can hold; the schema has no reference, so that it can be a part of another.
@@ -69,8 +65,8 @@ class Classifier(Pretrained):
         mean: Sequence[float] = HALF * channels
         std = mean
         if self.pretrained is not None:
-            wider = _without_memory(_config(self, (height, width, channels), classes + 1, Path()))
-            mean, std = _take_weights(self, classifier, _shapes(wider), channels)
+            wider = _try(self, (height, width, channels), classes + 1, Path())
+            mean, std = _take_weights(self, classifier, wider)
         idle = {name for name, parameter in tried.named_parameters() if parameter.grad is None}
         for name, parameter in classifier.named_parameters():
             parameter.requires_grad_(name not in idle)
@@ -109,53 +105,56 @@ class Settings(Classifier):
         return self
 
 
-def _config(settings: Any, shape: Shape | None, classes: int, root: Path) -> Any:
+def _config(settings: Any, shape: Shape, classes: int, root: Path) -> Any:
     """The config of `transformers` for some images.
 
     Args:
         settings: A `Classifier` with a `config`.
-        shape: Height, width and channels of the images; the network's own sizes if None.
+        shape: Height, width and channels of the images.
         classes: How many there are.
         root: Where a relative path starts.
 
     Raises:
         ValueError: There is no such network, or a value is wrong.
     """
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import (
-        CONFIG_MAPPING,
-        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
-        PreTrainedConfig,
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS,
     )
 
-    name, place = settings.pretrained, _place(settings)
-    given = settings.config or pretrained.read_config(name, settings.pretrained_version, root)
-    model_type = given["model_type"]
-    if model_type not in CONFIG_MAPPING or (
-        CONFIG_MAPPING[model_type] not in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
-    ):
-        raise ValueError(f"{place}: transformers has no image classifier {model_type!r}.")
-    kind = CONFIG_MAPPING[model_type]
-    if name is None:
-        decided = {*DECIDED, *(field.name for field in fields(PreTrainedConfig))}
-        own = {field.name for field in fields(kind)} - decided
-        for parameter in given.keys() - own - {"model_type"}:
-            raise ValueError(f"model.config.{parameter}: {model_type} has no such parameter.")
-    elif shape is not None:
-        pretrained.check_channels(name, given, shape[2])
-    try:
-        config = kind.from_dict(dict(given))
-    except (StrictDataclassError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ValueError(f"{place}: {pretrained.first_line(error)}") from error
+    name, given, published = settings.pretrained, settings.config, None
+    if name is not None:
+        published = pretrained.read_config(name, settings.pretrained_version, root)
+    kind = published.model_type if published else given["model_type"]
+    if kind not in CLASSIFIERS:
+        raise ValueError(f"{_place(settings)}: transformers has no image classifier {kind!r}.")
+    config = published or _new_config(given, shape)
     config.num_labels, config.dtype = classes, None
     config.architectures = config.architectures or []  # `transformers` demands a list
-    if shape is not None:
-        # The config of CLIP has another part about text.
-        vision, size = getattr(config, "vision_config", config), shape[0]
-        if hasattr(vision, "image_size"):
-            vision.image_size = size if isinstance(vision.image_size, int) else [size, size]
-        if hasattr(vision, "num_channels"):
-            vision.num_channels = shape[2]
+    return config
+
+
+def _new_config(given: Mapping[str, Any], shape: Shape) -> Any:
+    """The config of a network with random weights.
+
+    Raises:
+        ValueError: There is no such network, or a value is wrong.
+    """
+    from transformers import AutoConfig, PreTrainedConfig
+
+    try:
+        config = AutoConfig.for_model(**given)
+    except Exception as error:  # whatever the code of an architecture stumbles over
+        raise ValueError(f"model.config: {pretrained.first_line(error)}.") from error
+    decided = {*DECIDED, *(field.name for field in fields(PreTrainedConfig))}
+    own = {field.name for field in fields(config)} - decided
+    for parameter in given.keys() - own - {"model_type"}:
+        raise ValueError(f"model.config.{parameter}: {config.model_type} has no such parameter.")
+    # The config of CLIP has another part about text.
+    vision, size = getattr(config, "vision_config", config), shape[0]
+    if hasattr(vision, "image_size"):
+        vision.image_size = size if isinstance(vision.image_size, int) else [size, size]
+    if hasattr(vision, "num_channels"):
+        vision.num_channels = shape[2]
     return config
 
 
@@ -164,106 +163,52 @@ def _place(settings: Any) -> str:
     return "model.config" if settings.config else f"model.pretrained: {settings.pretrained}"
 
 
-def _without_memory(config: Any) -> Any:
-    import torch
-    from transformers import AutoModelForImageClassification
-
-    with torch.device("meta"):
-        return AutoModelForImageClassification.from_config(config)
-
-
 def _try(settings: Any, shape: Shape, classes: int, root: Path) -> Any:
     """A network without memory that has learnt from images; see `pretrained.try_without_memory`.
 
     Raises:
         ValueError: There is no such network, or it does not take the images.
     """
+    from transformers import AutoModelForImageClassification
+
     pretrained.quiet()
-    config, place = _config(settings, shape, classes, root), _place(settings)
-    network = pretrained.try_without_memory(
-        lambda: _without_memory(config).train(),
+    config = _config(settings, shape, classes, root)
+    return pretrained.try_without_memory(
+        lambda: AutoModelForImageClassification.from_config(config).train(),
         shape,
-        f"{place}: this {config.model_type} cannot take",
+        f"{_place(settings)}: this {config.model_type} cannot take",
     )
-    if settings.pretrained is not None:
-        own_config = _config(settings, None, classes, root)
-        before = _shapes(_without_memory(own_config))
-        for name, after in _shapes(network).items():
-            if before[name] != after and _extra_tokens(name, before[name], after) is None:
-                own_size = getattr(own_config, "vision_config", own_config).image_size
-                raise ValueError(
-                    f"{place} takes images of one size only, because of its {name}: "
-                    f"set images.size={own_size}."
-                )
-    return network
-
-
-def _shapes(network: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
 def _take_weights(
-    settings: Any, classifier: Any, wider: Mapping[str, tuple[int, ...]], channels: int
+    settings: Any, classifier: Any, wider: Any
 ) -> tuple[Sequence[float], Sequence[float]]:
     """Gives a new network the weights of a pretrained one, but for the last layer.
 
     Args:
         settings: A `Classifier` with `pretrained`.
-        classifier: The network, perhaps for images of another size.
-        wider: The shapes of its tensors if there were another class.
-        channels: The number of channels of the images.
+        classifier: The network.
+        wider: What it would be if there were another class.
 
     Returns:
-        The mean and the standard deviation of its pixels, as `follow_processor` gives them.
+        The mean and the standard deviation of its pixels, as `pretrained.load` gives them.
 
     Raises:
         ValueError: The files hold weights of another network.
     """
     name, version = settings.pretrained, settings.pretrained_version
-    network, lacking = pretrained.load(type(classifier), name, version)
-    mean, std = pretrained.follow_processor(pretrained.where(name, version), network, channels)
-    tensors, loaded = classifier.state_dict(), network.state_dict()
-    kept = [each for each, tensor in tensors.items() if tuple(tensor.shape) == wider[each]]
+    network, lacking, mean, std = pretrained.load(type(classifier), name, version)
+    shapes = {each: tensor.shape for each, tensor in wider.state_dict().items()}
+    own = classifier.state_dict()
+    kept = {
+        each: tensor
+        for each, tensor in network.state_dict().items()
+        if own[each].shape == shapes[each]
+    }
     if len(missing := lacking.intersection(kept)) > MOST_MISSING * len(kept):
         raise ValueError(
             f"{_place(settings)} is called a {classifier.config.model_type}, but its files hold "
             f"other weights: they lack {min(missing)}, for example."
         )
-    for each in kept:
-        tensors[each].copy_(_resized(each, loaded[each], tensors[each].shape))
+    classifier.load_state_dict(kept, strict=False)
     return mean, std
-
-
-def _extra_tokens(name: str, before: Sequence[int], after: Sequence[int]) -> int | None:
-    """How many position embeddings, (…, tokens, width), are of no patch, but of a whole image.
-
-    Returns:
-        None for other parameters, or if the patches are no square before and after.
-    """
-    if "position_embedding" not in name or before[-1] != after[-1]:
-        return None
-    for extra in range(3):  # none, the token of the class, that of distillation
-        if all(isqrt(shape[-2] - extra) ** 2 == shape[-2] - extra for shape in (before, after)):
-            return extra
-    return None
-
-
-def _resized(name: str, value: "Tensor", shape: Sequence[int]) -> "Tensor":
-    """A tensor of a pretrained network in another shape: position embeddings are interpolated.
-
-    Args:
-        name: The name of the tensor.
-        value: (…, extra + old², width), if the shape is another one.
-        shape: (…, extra + new², width).
-    """
-    import torch
-
-    extra = _extra_tokens(name, value.shape, shape)
-    if value.shape == shape or extra is None:
-        return value
-    extra_tokens, patches = value[..., :extra, :], value[..., extra:, :]
-    width, old, new = shape[-1], isqrt(patches.shape[-2]), isqrt(shape[-2] - extra)
-    image = patches.reshape(1, old, old, width).permute(0, 3, 1, 2)
-    image = torch.nn.functional.interpolate(image, (new, new), mode="bicubic", align_corners=False)
-    patches = image.permute(0, 2, 3, 1).reshape(*shape[:-2], new * new, width)
-    return torch.cat((extra_tokens, patches), dim=-2)

@@ -9,13 +9,15 @@
 Weights that a checkpoint lacks would be random, so such a network is refused.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from models import pretrained
-from models.embedding_head_network import Backbone, EmbeddingNetwork, options
+from models.embedding_head_network import EmbeddingClassifier, options
 from models.family import Shape
+from models.network import Network, config_of
 
 # The part for images of networks that have another one for text, and its output.
 VISION = {
@@ -31,8 +33,8 @@ CLASS_TOKEN = ("deit", "vit")
 NO_CLASSIFIER = ("dinov3_convnext", "dinov3_vit")
 
 
-def load(name: str, version: str | None) -> EmbeddingNetwork:
-    """Loads a backbone in fp32, without a head.
+def load(name: str, version: str | None) -> Network:
+    """Loads a backbone in fp32, with an identity in the place of the head.
 
     Args:
         name: The name of the network in the settings; a relative path starts in the working
@@ -40,7 +42,7 @@ def load(name: str, version: str | None) -> EmbeddingNetwork:
         version: The version of the weights, as `pretrained.find_version` returned it.
 
     Returns:
-        The backbone, in evaluation mode; its method `embed` gives the embeddings.
+        The backbone, in evaluation mode; its features, as `Observed` gives them, are embeddings.
 
     Raises:
         ValueError: There is no such network, it gives no embedding of images, or its files lack
@@ -48,16 +50,15 @@ def load(name: str, version: str | None) -> EmbeddingNetwork:
         OSError: The hub cannot be reached.
     """
     kind, pooling = _kind_of(name, pretrained.read_config(name, version, Path()))
-    model, lacking = pretrained.load(kind, name, version, **options(pooling))
+    model, lacking, mean, std = pretrained.load(kind, name, version, **options(pooling))
     if lacking:
         raise ValueError(
             f"model.pretrained: the files of {name} lack weights of its config: {min(lacking)}, "
             "for example. Take a checkpoint with them."
         )
-    channels = getattr(model.config, "num_channels", 3)
-    mean, std = pretrained.follow_processor(pretrained.where(name, version), model, channels)
-    backbone = Backbone(model.requires_grad_(False), pooling)
-    return EmbeddingNetwork(backbone, None, {}, mean, std).eval()
+    classifier = EmbeddingClassifier(model.requires_grad_(False), pooling, nn.Identity())
+    described = {"class": kind.__name__, "config": config_of(model), "pooling": pooling}
+    return Network(classifier, {"backbone": described}, mean, std).eval()
 
 
 def check(name: str, version: str | None, shape: Shape, root: Path) -> None:
@@ -73,20 +74,18 @@ def check(name: str, version: str | None, shape: Shape, root: Path) -> None:
         ValueError: The backbone gives no embedding of such images.
         OSError: The hub cannot be reached.
     """
-    pretrained.quiet()
-    published = pretrained.read_config(name, version, root)
-    pretrained.check_channels(name, published, shape[2])
-    kind, pooling = _kind_of(name, published)
-    own = dict(published.get("vision_config", published))
+    config = pretrained.read_config(name, version, root)
+    kind, pooling = _kind_of(name, config)
+    own = getattr(config, "vision_config", config)
     pretrained.try_without_memory(
-        lambda: Backbone(kind(kind.config_class.from_dict(own), **options(pooling)), pooling),
+        lambda: EmbeddingClassifier(kind(own, **options(pooling)), pooling, nn.Identity()),
         shape,
         f"model.pretrained: {name} gives no embedding of",
     )
 
 
-def _kind_of(name: str, published: Mapping[str, Any]) -> tuple[Any, str]:
-    """The class of a published network, of `transformers`, and the `pooling` of its backbone.
+def _kind_of(name: str, config: Any) -> tuple[Any, str]:
+    """The class of a published network, of `transformers`, and which output is the embedding.
 
     Raises:
         ValueError: The network gives no embedding of an image.
@@ -97,7 +96,7 @@ def _kind_of(name: str, published: Mapping[str, Any]) -> tuple[Any, str]:
         MODEL_MAPPING_NAMES as MODELS,
     )
 
-    model_type = published["model_type"]
+    model_type = config.model_type
     if model_type in VISION:
         kind, pooling = VISION[model_type]
         return getattr(transformers, kind), pooling

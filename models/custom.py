@@ -8,7 +8,6 @@ A network that is loaded gets all its weights from where it was saved. So if the
 parameter `pretrained`, it is False then.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,19 +61,7 @@ class Settings(Family):
 
     def find_version(self, root: Path) -> str | None:
         """The digest of the files; what else the function loads is its own affair."""
-        if not self.files or self.pretrained_version:
-            return self.pretrained_version
-        try:
-            return digest_of(self._find_files(root))
-        except ValueError:
-            return None  # `pretrained_faults` says why
-
-    def pretrained_faults(self, root: Path) -> Iterator[str]:
-        """A sentence for a file that is missing, or if the content of the files has changed."""
-        try:
-            self._find_files(root)
-        except ValueError as error:
-            yield str(error)
+        return digest_of(self._find_files(root)) if self.files else self.pretrained_version
 
     def _find_files(self, root: Path) -> dict[str, Path]:
         """The paths of the files, by the names of the arguments.

@@ -51,7 +51,10 @@ class Settings(Pretrained):
 
     def build(self, shape: tuple[int, ...], classes: int) -> "Network":
         """Makes a new head, which takes embeddings; `complete` puts it on its backbone."""
-        from models.embedding_head_network import EmbeddingNetwork, make_head
+        from torch import nn
+
+        from models.embedding_head_network import EmbeddingClassifier, make_head
+        from models.network import Network
 
         [inputs] = shape
         sizes: dict[str, Any] = {
@@ -60,15 +63,14 @@ class Settings(Pretrained):
             "dropout": self.dropout,
             "classes": classes,
         }
-        return EmbeddingNetwork(None, make_head(**sizes), sizes, (), ())
+        classifier = EmbeddingClassifier(nn.Identity(), "", make_head(**sizes))
+        return Network(classifier, {"head": sizes}, (), ())
 
     def complete(self, trained: "Network") -> "Network":
         """Puts a trained head on its backbone, on the CPU."""
         from models.backbone import load
-        from models.embedding_head_network import Backbone, EmbeddingNetwork
 
-        empty, head = load(self.pretrained, self.pretrained_version), trained.last_layer
-        assert isinstance(empty.backbone, Backbone) and head is not None
-        mean, std = empty.description["mean"], empty.description["std"]
-        sizes = trained.description["config"]["head"]
-        return EmbeddingNetwork(empty.backbone, head.cpu(), sizes, mean, std)
+        network = load(self.pretrained, self.pretrained_version)
+        network.classifier.head = trained.classifier.head.cpu()
+        network.description["config"] |= trained.description["config"]
+        return network

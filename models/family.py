@@ -1,6 +1,5 @@
 """What a family of networks has: settings in `params.yaml`, and networks that are made of them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,12 +39,12 @@ class Family(BaseModel):
         return self.flops(shape)
 
     def find_version(self, root: Path) -> str | None:
-        """Which weights the network starts from; None without any, or if that is not known."""
-        return None
+        """Which weights the network starts from; None without any.
 
-    def pretrained_faults(self, root: Path) -> Iterator[str]:
-        """A sentence for each fault of these weights."""
-        return iter(())
+        Raises:
+            ValueError: There are no such weights, or the hub does not answer; the message says why.
+        """
+        return None
 
     def without_memory(self, shape: Shape, root: Path) -> "Network | None":
         """The network with tensors that have shapes but no values; it takes seconds to make.

@@ -77,8 +77,9 @@ class Network(nn.Module):
         Returns:
             Its name in `transformers`; None for a network that has no choice.
         """
-        network: Any = self.of_transformers
-        if not hasattr(network, "set_attn_implementation"):
+        has_choice = (part for part in self.modules() if hasattr(part, "set_attn_implementation"))
+        network: Any = next(has_choice, None)
+        if network is None:
             return None
         try:
             network.set_attn_implementation("sdpa")
@@ -88,11 +89,6 @@ class Network(nn.Module):
             return "sdpa"
         network.set_attn_implementation("eager")
         return "eager"
-
-    @property
-    def of_transformers(self) -> nn.Module | None:
-        """The part that may be a network of `transformers`."""
-        return self.classifier
 
     @property
     def backbone(self) -> nn.Module:
@@ -136,12 +132,13 @@ class Network(nn.Module):
         """Classifies images.
 
         Args:
-            images: uint8 (N, H, W, C).
+            images: uint8 (N, H, W, C); or what a head on embeddings takes, float32 (N, D).
 
         Returns:
             Logits, float32 (N, classes).
         """
-        output = self.classifier(normalise(images, self.mean, self.std))
+        is_embedded = images.ndim == 2
+        output = self.classifier(images if is_embedded else normalise(images, self.mean, self.std))
         logits: Tensor = getattr(output, "logits", output)
         return logits.float()
 

@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from logging.handlers import QueueHandler, QueueListener, TimedRotatingFileHandler
+from logging.handlers import QueueListener, TimedRotatingFileHandler
 from pathlib import Path
 from queue import SimpleQueue
 from sys import exc_info
@@ -46,7 +46,6 @@ class PredictionLog:
         folder.mkdir(parents=True, exist_ok=True)
         self._weights = weights
         self._waiting: SimpleQueue[logging.LogRecord] = SimpleQueue()
-        self._handler = QueueHandler(self._waiting)
         self._file = _Files(folder / f"{time_ns()}-{os.getpid()}.jsonl")
         self._listener = QueueListener(self._waiting, self._file)
         self._listener.start()
@@ -63,7 +62,7 @@ class PredictionLog:
                 label, sha256 = answer["label"], hashlib.sha256(image).hexdigest()
                 row = {"sha256": sha256, "label": label, "time": now, "weights": self._weights}
                 row["confidence"] = answer["probabilities"][label]
-                self._handler.emit(logging.makeLogRecord({"msg": json.dumps(row)}))
+                self._waiting.put(logging.makeLogRecord({"msg": json.dumps(row)}))
 
     def close(self) -> None:
         """Writes what waits, and ends the thread."""

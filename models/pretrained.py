@@ -7,7 +7,7 @@ The messages are for the person who wrote `model.pretrained`. Nothing that is se
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,24 +51,19 @@ class Pretrained(Family):
         return self
 
     def find_version(self, root: Path) -> str | None:
-        """The version of the pretrained weights; one in the settings is taken as it is."""
-        if self.pretrained is None or self.pretrained_version is not None:
-            return self.pretrained_version
-        try:
-            return find_version(self.pretrained, root)
-        except (FileNotFoundError, ConnectionError):
-            return None  # `pretrained_faults` says why
-
-    def pretrained_faults(self, root: Path) -> Iterator[str]:
-        """A sentence if there are no such weights, or none of this version."""
+        """The version of the pretrained weights; one of the hub that is given is not asked for."""
         name, version = self.pretrained, self.pretrained_version
         if name is None or (version and not find_folder(name, root)):
-            return
+            return version
         try:
-            if version not in (None, find_version(name, root)):
-                yield f"model.pretrained: {name} does not hold model.pretrained_version {version}."
+            found = find_version(name, root)
         except (FileNotFoundError, ConnectionError) as error:
-            yield f"model.pretrained: {error}."
+            raise ValueError(f"model.pretrained: {error}.") from error
+        if version not in (None, found):
+            raise ValueError(
+                f"model.pretrained: {name} does not hold model.pretrained_version {version}."
+            )
+        return found
 
 
 def find_folder(name: str, root: Path) -> Path | None:
@@ -171,8 +166,8 @@ def _download(model: str, revision: str) -> Path:
         ) from None
 
 
-def read_config(name: str, version: str | None, root: Path) -> dict[str, Any]:
-    """The configuration of a pretrained network, as it was published.
+def read_config(name: str, version: str | None, root: Path) -> Any:
+    """The config of a pretrained network, as it was published.
 
     Args:
         name: The name of the model in the settings.
@@ -180,49 +175,23 @@ def read_config(name: str, version: str | None, root: Path) -> dict[str, Any]:
         root: Where a relative path starts.
 
     Raises:
-        ValueError: It cannot be read, or names no type of network.
+        ValueError: It cannot be read, or `transformers` has no such network.
         OSError: There is no such model, or the hub cannot be reached.
     """
-    folder, (model, revision) = find_folder(name, root), split_name(name)
-    path = folder / CONFIG if folder else _download(model, version or revision)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        config = None
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise ValueError(f"model.pretrained: {name} has no {CONFIG} that names its model_type.")
-    return config
+    from transformers import AutoConfig
 
-
-def check_channels(name: str, config: Mapping[str, Any], channels: int) -> None:
-    """Checks that a network, with its published config, takes images of some channels.
-
-    Raises:
-        ValueError: It is for other images.
-    """
-    own_channels = config.get("vision_config", config).get("num_channels", 3)
-    if own_channels != channels:
-        raise ValueError(
-            f"model.pretrained: {name} takes images of {own_channels} channels, but "
-            f"images.channels is {channels}."
-        )
-
-
-def where(name: str, version: str | None) -> dict[str, Any]:
-    """The arguments that `from_pretrained` takes for a network.
-
-    Args:
-        name: The name of the model in the settings; a relative path starts in the working
-            directory.
-        version: The version of the weights, as `find_version` returns it.
-    """
-    if folder := find_folder(name, Path()):
-        return {"pretrained_model_name_or_path": str(folder)}
+    quiet()
     model, revision = split_name(name)
-    return {"pretrained_model_name_or_path": model, "revision": version or revision}
+    folder = find_folder(name, root) or _download(model, version or revision).parent
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # whatever the code of an architecture stumbles over
+        raise ValueError(f"model.pretrained: {name}: {first_line(error)}.") from error
 
 
-def load(kind: Any, name: str, version: str | None, **options: Any) -> tuple[Any, set[str]]:
+def load(
+    kind: Any, name: str, version: str | None, **options: Any
+) -> tuple[Any, set[str], Sequence[float], Sequence[float]]:
     """Loads a pretrained network in fp32, without a word on the console.
 
     Args:
@@ -233,7 +202,8 @@ def load(kind: Any, name: str, version: str | None, **options: Any) -> tuple[Any
         options: What else `from_pretrained` takes.
 
     Returns:
-        The network, and the names of its tensors that the files lack, or have in another size.
+        The network; the names of its tensors that the files lack, or have in another size; and the
+        mean and the standard deviation of its pixels, as `_follow_processor` gives them.
 
     Raises:
         ValueError: The folder does not hold this version any more.
@@ -242,20 +212,23 @@ def load(kind: Any, name: str, version: str | None, **options: Any) -> tuple[Any
     import torch
 
     quiet()
+    folder, (model, revision) = find_folder(name, Path()), split_name(name)
+    place = {"pretrained_model_name_or_path": folder or model, "revision": version or revision}
     network, info = kind.from_pretrained(
-        **where(name, version),
+        **place,
         **options,
         dtype=torch.float32,
         ignore_mismatched_sizes=True,
         output_loading_info=True,
     )
-    if version and find_folder(name, Path()) and find_version(name, Path()) != version:
+    if version and folder and find_version(name, Path()) != version:
         raise ValueError(f"model.pretrained: {name} has changed since the run started.")
-    return network, {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+    lacking = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+    return network, lacking, *_follow_processor(place, network)
 
 
-def follow_processor(
-    place: Mapping[str, Any], network: Any, channels: int
+def _follow_processor(
+    place: Mapping[str, Any], network: Any
 ) -> tuple[Sequence[float], Sequence[float]]:
     """Brings the values of stored pixels to those that a pretrained network was trained with.
 
@@ -264,9 +237,8 @@ def follow_processor(
     turned instead: from then on the network takes RGB, wherever it is saved or exported.
 
     Args:
-        place: Where the files are, as `where` gives it.
+        place: Where the files are, as `from_pretrained` takes it.
         network: The network with its pretrained weights; the first convolution may be changed.
-        channels: The number of channels of the images.
 
     Returns:
         The mean and the standard deviation for pixels in [0, 1], a value for each channel; 0.5
@@ -274,6 +246,8 @@ def follow_processor(
     """
     import torch
 
+    own_config = getattr(network.config, "vision_config", network.config)
+    channels = getattr(own_config, "num_channels", 3)
     processor = _image_processor(place)
     if processor is None:
         return HALF * channels, HALF * channels

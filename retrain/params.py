@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -168,9 +169,10 @@ def _make(origin: Origin) -> Workload:
     if faults:
         raise UsageError(f"workload {name}: " + "\n".join(faults))
     # The weights are part of what is trained, as the content of the data is.
-    if version := declared.find_version(origin.root):
-        start = workload.model.model_copy(update={"pretrained_version": version})
-        workload = workload.model_copy(update={"model": start})
+    with suppress(ValueError):  # the step `train` says it, before the run
+        if version := declared.find_version(origin.root):
+            start = workload.model.model_copy(update={"pretrained_version": version})
+            workload = workload.model_copy(update={"model": start})
     nodes: tuple[Node, ...] = ()
     if workload.scale.workers and ray_cluster.is_remote():
         nodes = ray_cluster.nodes(Project(origin.root).state)

@@ -51,14 +51,6 @@ def ray_session():
             warnings.warn(f"A worker of Ray has crashed: {crash}{trace[:3000]}", stacklevel=1)
 
 
-@pytest.fixture
-def few_calls(monkeypatch):
-    """Has the latency measured with the fewest calls, where it does not matter."""
-    from tasks.promote import check
-
-    monkeypatch.setattr(check, "CALLS", (*check.CALLS[:-1], 0.0))
-
-
 @pytest.fixture(scope="session")
 def prefect_session():
     """A Prefect server with a database of its own, started once for all tests that need it."""

@@ -54,8 +54,8 @@ class Scale(Section):
         default=60.0,
         gt=0,
         description=(
-            "A checkpoint is written after every epoch that took a second, and at most this many "
-            "seconds after the last one."
+            "A checkpoint is written after every epoch, and at most this many seconds after the "
+            "last one."
         ),
     )
     keep_checkpoints: int = Field(

@@ -1,1 +1,1 @@
-"""Distributes work: Ray Data, prefetching, batch inference."""
+"""Distributes work: Ray Data, batch inference."""

@@ -11,9 +11,9 @@ The question has a row for each image: `file` (relative to a folder, as bytes), 
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
 `root` of the files, and the `image_column` of Parquet files among them. The program answers the
 rows from FIRST to before END, and goes on after those that are answered. It writes Parquet files
-into the folder ANSWERS, as `file_of` names them. With `calls` in the question, which is a check
-before the package is served, it can import only what the requirements of the package bring; it also
-measures how long the package takes for a single image, and writes `time.json`.
+into the folder ANSWERS, as `file_of` names them. If the question `is_check`, before the package is
+served, it can import only what the requirements of the package bring; it also measures how long the
+package takes for a single image, and writes `time.json`.
 
 `-I` keeps this clone off `sys.path`; what an editable installation adds is removed here.
 """
@@ -22,15 +22,17 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
-from itertools import cycle, groupby
+from itertools import cycle, groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +49,16 @@ PACKAGES = ("flows", "models", "retrain", "tasks")
 # The most that the package gets at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
 DONE = "done\n"
+# The calls for a single image: the first ones, which are slower, and those that are measured. 95 %
+# of these leave one out, so that one disturbance decides nothing.
+WARM_UP, MEASURED = 3, 20
 # A batch ends after so many rows, so that batches do not depend on where a program begins.
 PART = 32 * MAX_ROWS
 
 # The bytes, and why the file of the image cannot be read; empty, or None if it can.
 Image = tuple[bytes, str | None]
+Batch = tuple[int, list[Image]]  # the row of the first image, and the images
+Use = AbstractContextManager[Any]  # in which a package uses its GPU
 Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one with the answers
 # What a package may say of an image: the label, the probability of each class, whether it accepts
 # the label, and the features; or why it refuses the image. And what the image is.
@@ -72,7 +79,7 @@ def main() -> None:
     import mlflow.pyfunc  # noqa: F401
     import transformers.models.vit.modeling_vit  # noqa: F401
 
-    written = os.fdopen(os.dup(1), "w", buffering=1)
+    told = os.dup(1)
     os.dup2(2, 1)  # for a library that prints
     for line in sys.stdin:
         # On macOS a fork cannot use the system's libraries, so the program answers once there.
@@ -80,41 +87,64 @@ def main() -> None:
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             if code:
                 sys.exit(code if code > 0 else 128 - code)  # as a shell names a signal
-            written.write(DONE)
+            os.write(told, DONE.encode())
         else:
             Thread(target=_end_with_the_asker, daemon=True).start()
             question, answers, *numbers = json.loads(line)
             os.chdir(answers)
-            for _ in answer(Path(question), Path(answers), *numbers):
-                written.write("\n")
+            answer(Path(question), Path(answers), partial(os.write, told, b"\n"), *numbers)
             os._exit(0)
 
 
-def answer(question: Path, answers: Path, threads: int, first: int, end: int) -> Iterator[None]:
+def answer(
+    question: Path, answers: Path, tell: Callable[[], object], threads: int, first: int, end: int
+) -> None:
     """Answers the rows of a question from the first one to before the end.
 
-    Yields:
-        When a file of answers is there.
+    Args:
+        question: The file with the question.
+        answers: The folder for the answers.
+        tell: Called when a file of answers is there.
+        threads: How many batches are answered at once, if there are no GPUs.
+        first: The first row.
+        end: The row after the last one.
     """
     sys.path.insert(0, str(PROJECT))
-    from tasks.compute.prefetch import prefetch
     from tasks.data.reading import ImageFiles
 
     _remove_the_project()
     asked = pq.read_table(question, memory_map=True)
-    told = json.loads(asked.schema.metadata[b"question"])
-    if told["calls"]:
-        sys.meta_path.insert(0, RefusesOthers(Path(told["package"])))
-    models = _load(Path(told["package"]), threads)
+    described = json.loads(asked.schema.metadata[b"question"])
+    package = Path(described["package"])
+    if described["is_check"]:
+        sys.meta_path.insert(0, RefusesOthers(package))
+    models = _load(package, threads)
     while (file := file_of(answers, first)).exists():
         first += pq.read_metadata(file).num_rows
-    files = ImageFiles(Path(told["root"]), told["image_column"])
-    write = partial(_answer, models, told["classes"], asked, answers)
-    yield from prefetch(write, batches(files, asked, first, end), len(models) + 1, len(models))
-    if told["calls"]:
+    files = ImageFiles(Path(described["root"]), described["image_column"])
+    waiting, lock = batches(files, asked, first, end), Lock()
+
+    def work(model: Any, use: Use) -> None:
+        try:
+            while batch := _take(waiting, lock):
+                with use:
+                    _answer(model, described["classes"], asked, answers, batch)
+                tell()
+        finally:  # after an error, the other threads end, too
+            with lock:
+                waiting.close()
+
+    with ThreadPoolExecutor(len(models)) as pool:
+        deque(pool.map(work, *zip(*models, strict=True)), maxlen=0)
+    if described["is_check"]:
         _, images = next(batches(files, asked, 0, end))
-        timed = time_calls(models[0][0].predict, [data for data, _ in images], *told["calls"])
+        timed = time_calls(models[0][0].predict, [data for data, _ in images])
         (answers / "time.json").write_text(json.dumps(timed))
+
+
+def _take(waiting: Iterator[Batch], lock: Lock) -> Batch | None:
+    with lock:
+        return next(waiting, None)
 
 
 def file_of(answers: Path, first: int) -> Path:
@@ -161,15 +191,15 @@ class RefusesOthers(MetaPathFinder):
             )
 
 
-def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
+def _load(package: Path, threads: int) -> list[tuple[Any, Use]]:
     """The package on each GPU; without any, one for all threads; each with what it is used in."""
     import mlflow.pyfunc
     import torch
 
     models = []
-    gpus: list[Any] = [partial(torch.cuda.device, gpu) for gpu in range(torch.cuda.device_count())]
-    for use in gpus or [nullcontext]:
-        with use():
+    gpus: list[Use] = [torch.cuda.device(gpu) for gpu in range(torch.cuda.device_count())]
+    for use in gpus or [nullcontext()]:
+        with use:
             # MLflow would search the installed libraries for half a second, to warn of others.
             model = mlflow.pyfunc.load_model(str(package), suppress_warnings=True)
             models.append((model, use))
@@ -181,14 +211,8 @@ def _load(package: Path, threads: int) -> list[tuple[Any, Any]]:
     return models if gpus else models * threads
 
 
-def batches(
-    files: "ImageFiles", asked: pa.Table, first: int, end: int
-) -> Iterator[tuple[int, list[Image]]]:
-    """Reads images in batches, whose bounds depend on the images alone.
-
-    Yields:
-        The row of the first image, and the images.
-    """
+def batches(files: "ImageFiles", asked: pa.Table, first: int, end: int) -> Generator[Batch]:
+    """Reads images in batches, whose bounds depend on the images alone."""
     batch, size = list[Image](), 0
     for row, image in enumerate(_read(files, asked.slice(first, end - first)), first):
         size += len(image[0])
@@ -210,22 +234,14 @@ def _read(files: "ImageFiles", rows: pa.Table) -> Iterator[Image]:
             yield b"", error.strerror or str(error)
 
 
-def _answer(
-    models: Sequence[tuple[Any, Any]],
-    classes: list[str],
-    asked: pa.Table,
-    answers: Path,
-    batch: tuple[int, Sequence[Image]],
-) -> None:
+def _answer(model: Any, classes: list[str], asked: pa.Table, answers: Path, batch: Batch) -> None:
     """Writes the file with the answers for a batch."""
     first, images = batch
     wanted = asked["features"].slice(first, len(images)).to_pylist()
-    model, use = models[first // MAX_ROWS % len(models)]
     predict: Predict = model.predict
     if any(wanted):
         predict = getattr(model.unwrap_python_model(), "predict_with_features", predict)
-    with use():
-        answered = answers_of(predict, [data for data, _ in images])
+    answered = answers_of(predict, [data for data, _ in images])
     file = file_of(answers, first)
     pq.write_table(_as_table(images, answered, wanted, classes), file.with_suffix(".partial"))
     file.with_suffix(".partial").rename(file)
@@ -272,38 +288,25 @@ def _as_table(
     return pa.Table.from_pylist(answers, ANSWER)
 
 
-def time_calls(
-    predict: Predict,
-    images: Sequence[bytes],
-    warm_up: int,
-    fewest: int,
-    most: int,
-    enough: float,
-) -> dict[str, Any]:
+def time_calls(predict: Predict, images: Sequence[bytes]) -> dict[str, Any]:
     """Measures how long a package takes for a single image, from its encoded bytes to the answer.
 
     Args:
         predict: Is called with one image at a time.
         images: Encoded images, which are taken in turns.
-        warm_up: The calls that are not measured.
-        fewest: The least calls that are measured.
-        most: The most calls that are measured.
-        enough: The seconds after which there are no more calls than the fewest.
 
     Returns:
         JSON-able: the `seconds` of each call, the number of `threads`, and the `device`.
     """
     import torch
 
-    turns, seconds = cycle(images), list[float]()
-    for _ in range(warm_up):
-        answers_of(predict, [next(turns)])
-    while len(seconds) < fewest or (len(seconds) < most and sum(seconds) < enough):
+    seconds = []
+    for data in islice(cycle(images), WARM_UP + MEASURED):
         began = perf_counter()
-        answers_of(predict, [next(turns)])
+        answers_of(predict, [data])
         seconds.append(perf_counter() - began)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {"seconds": seconds, "threads": torch.get_num_threads(), "device": device}
+    return {"seconds": seconds[WARM_UP:], "threads": torch.get_num_threads(), "device": device}
 
 
 def _remove_the_project() -> None:

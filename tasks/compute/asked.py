@@ -48,7 +48,7 @@ def ask(
     folder: Path,
     done: Callable[[int], object] = lambda images: None,
     features: Sequence[bool] = (),
-    calls: Sequence[float] = (),
+    is_check: bool = False,
 ) -> Iterator[pa.Table]:
     """Has a package classify images.
 
@@ -62,8 +62,8 @@ def ask(
             was ended, are not asked for again.
         done: Called with the number of images that have been answered since it was called last.
         features: Whether the features of each image are wanted; empty if of none.
-        calls: The arguments of `answer.time_calls` after the images, if a single image is timed;
-            `folder / TIMES` gets the result.
+        is_check: Whether the package is checked before it is served: it can import only what its
+            requirements bring, and is timed; `folder / TIMES` gets the result.
 
     Yields:
         The answers for some images at a time, in order, as soon as they are there: `label`,
@@ -90,7 +90,7 @@ def ask(
         running = ray_data.each(lambda _: run, [*bounds], seconds=seconds, on_gpus=True)
     else:
         running = _run(question, answers, cpu_count(), (0, len(places)))
-    _write(question, package, files, places, features, calls)
+    _write(question, package, files, places, features, is_check)
     first = 0
     for _ in chain(running, [None]):  # once more after its end
         while (file := file_of(answers, first)).exists():
@@ -115,7 +115,7 @@ def _write(
     files: ImageFiles,
     places: Sequence[Place],
     features: Sequence[bool],
-    calls: Sequence[float],
+    is_check: bool,
 ) -> None:
     """Writes what `answer.py` reads."""
     told = {
@@ -123,7 +123,7 @@ def _write(
         "classes": [*classes_of(package)],
         "root": str(files.root.absolute()),
         "image_column": files.image_column,
-        "calls": [*calls],
+        "is_check": is_check,
     }
     columns = {
         "file": pa.array([os.fsencode(file) for file, _ in places], pa.binary()),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class PredictionJob:
     """Which images a model predicts, and how.
 
-    The images and the probabilities are never in memory as a whole.
+    The images are never in memory as a whole.
 
     Attributes:
         model: A folder that `models.save` wrote.

@@ -8,6 +8,7 @@ import logging
 import pickle
 import traceback
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
@@ -16,7 +17,6 @@ from rich.markup import escape
 from retrain.project import find_project
 from retrain.runs import console
 from retrain.servers import machines, ray_cluster
-from tasks.compute.prefetch import prefetch
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -104,7 +104,8 @@ def _in_threads(make: Make[T, R], units: Sequence[T], on_gpus: bool) -> Generato
         number, unit = numbered
         return workers[number % len(workers)](unit)
 
-    yield from prefetch(call, enumerate(units), 2 * len(workers), len(workers))
+    with ThreadPoolExecutor(len(workers)) as pool:
+        yield from pool.map(call, enumerate(units))
 
 
 def _with_ray(make: Make[T, R], units: Sequence[T], on_gpus: bool) -> Generator[R]:

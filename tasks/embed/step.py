@@ -24,7 +24,7 @@ from tasks.data.shards import IMAGES, LABELS, ROWS, Shards
 from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
-    from models.embedding_head_network import EmbeddingNetwork
+    from models.network import Observed
     from retrain.project import Project
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
@@ -105,14 +105,15 @@ def _load(
     import torch
 
     from models.backbone import load
+    from models.network import Observed
 
     network = load(str(network_name), model.model_dump()["pretrained_version"]).to(device)
     network.prefer_attention(torch.device(device).type, evaluation.precision)
-    return partial(_embed, network, device, evaluation)
+    return partial(_embed, Observed(network), device, evaluation)
 
 
 def _embed(
-    network: "EmbeddingNetwork", device: str, evaluation: "Evaluate", shard: tuple[Path, Path]
+    network: "Observed", device: str, evaluation: "Evaluate", shard: tuple[Path, Path]
 ) -> None:
     """Embeds the images of a shard, a batch at a time, and writes a file, which is the second path.
 
@@ -126,7 +127,9 @@ def _embed(
     images, batches = np.load(source, mmap_mode="r"), []
     for first in range(0, len(images), evaluation.batch_size):
         pixels = torch.from_numpy(np.array(images[first : first + evaluation.batch_size]))
-        batches.append(network.embed(pixels.to(device), evaluation.precision).cpu().numpy())
+        _, embeddings = network.answer(pixels.to(device), evaluation.precision)
+        assert embeddings is not None
+        batches.append(embeddings.cpu().numpy())
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(target) as aside, aside.open("wb") as file:
         np.save(file, np.concatenate(batches))

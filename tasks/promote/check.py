@@ -39,11 +39,6 @@ RUNS, RUN, MAX_BYTES = 8, 8, 16_000_000
 # which changed one by 1.3e-4; and all of bf16 changed one by 3e-3.
 TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
 BOUND = "gate.max_latency_ms"
-WARM_UP = 3  # calls; the first for one image is slower
-# 95 % of 20 calls leave one out, so that one disturbance decides nothing. A small network has made
-# 50 in a fraction of the time; a large one stops after the fewest.
-FEWEST, MOST, SECONDS = 20, 50, 1.0
-CALLS = (WARM_UP, FEWEST, MOST, SECONDS)  # for `tasks.compute.asked.ask`
 MLMODEL = "MLmodel"  # MLflow's description, the one file that changes when a package is registered
 
 
@@ -187,7 +182,7 @@ def _asked(folder: Path, example: pa.Table, scratch: Path) -> Latency:
         pq.write_table(example, asked / "example.parquet")
         places = [("example.parquet", row) for row in range(len(example))]
         answers = pa.concat_tables(
-            ask(folder, ImageFiles(asked, "image"), places, asked, calls=CALLS)
+            ask(folder, ImageFiles(asked, "image"), places, asked, is_check=True)
         )
         for path, error in zip(paths, answers["error"].to_pylist(), strict=True):
             if error is not None:

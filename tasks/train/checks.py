@@ -15,11 +15,9 @@ from retrain.code import source_of
 from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
 from retrain.servers import ray_cluster
-from retrain.workload import Scale, Train, Workload
+from retrain.workload import PASSED_ON, Scale, Train, Workload
 from tasks.data.shards import open_prepared
-from tasks.train import checkpoint
 from tasks.train.job import TrainingJob
-from tasks.train.loops import used_by
 
 if TYPE_CHECKING:
     from models.family import Family
@@ -30,6 +28,14 @@ METRICS = ("train_loss", "val_loss", "val_accuracy")  # of the project's own loo
 # Parameters for which the parts of the network have to be known.
 OF_KNOWN_PARTS = ("lora", "freeze_epochs", "layer_decay")
 FUNCTION = "train.function"
+# Of the section `train`.
+USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "calibrate", "init"}
+
+
+def used_by(hyperparameters: Train) -> set[str]:
+    """The parameters of the section `train` that a training follows."""
+    used_by_own_loop = set(Train.model_fields) - {"function", "arguments"}
+    return USED_BY_FUNCTION if hyperparameters.function else used_by_own_loop
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
@@ -38,7 +44,10 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     Of a cluster, only Ray knows the machines.
     """
     settings, _ = described(workload)
-    yield from settings.pretrained_faults(project.root)
+    try:
+        settings.find_version(project.root)
+    except ValueError as error:
+        yield str(error)
     rules = [*_unused(workload), *_unfit(workload), *_missing_modules(workload)]
     if not ray_cluster.is_remote():
         rules += _lacking_on_this_machine(workload.train, workload.scale)
@@ -174,8 +183,6 @@ def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
     """Says where a training starts, and how its batches and images differ from the settings."""
     if start.registered:
         yield f"train starts from the weights of version {start.registered.version.version}."
-    if step := checkpoint.newest(job.scratch, job.checkpoints):
-        yield f"train continues at step {step}, from its last checkpoint."
     configured = job.hyperparameters.batch_size
     if job.batch_size < configured:
         yield (

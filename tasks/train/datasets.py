@@ -1,7 +1,13 @@
-"""Brings prepared images to a training: a map-style dataset, and PyTorch's `DataLoader` over it."""
+"""Brings prepared images to a training: a map-style dataset, a sampler, and PyTorch's `DataLoader`.
+
+The seed and the position in the training decide which images make up each batch, and which parts
+are cut out of them, so that a resumed training gets the same batches, and workers agree without
+communication.
+"""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +18,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from tasks.data.shards import open_prepared
-from tasks.train.sampler import BatchSampler
 
 Batch = tuple[Tensor, Tensor]
+# A separate stream of random numbers for each use.
+SHUFFLE, AUGMENT, NETWORK, CROP = range(4)
+
+# The sides of a part that is cut out of an image: width / height.
+RATIO = (3 / 4, 4 / 3)
 # Of a training on a GPU, which would wait for images. On a CPU they would take its cores.
 PROCESSES = 2
 
@@ -58,6 +68,130 @@ class SplitDataset(Dataset[Any]):
         """Several examples at once, which a `DataLoader` asks for."""
         images, labels = self[np.asarray(rows)]
         return list(zip(images, labels.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an image, of any size of it.
+
+    Attributes:
+        area: The share of the image's area that the part has.
+        ratio: Width to height, both in pixels. A part that would not fit is made smaller.
+        x: Where it is in its free space, from 0 (left) to before 1 (right).
+        y: Where it is in its free space, from 0 (top) to before 1 (bottom).
+    """
+
+    area: float
+    ratio: float
+    x: float
+    y: float
+
+    def box(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """The part's left, top, right and bottom in an image of a size, in pixels."""
+        across = min((self.area * width * height * self.ratio) ** 0.5, width, self.ratio * height)
+        w, h = max(1, round(across)), max(1, round(across / self.ratio))
+        left, top = int(self.x * (width - w + 1)), int(self.y * (height - h + 1))
+        return left, top, left + w, top + h
+
+    @property
+    def shorter_side(self) -> float:
+        """Its shorter side, as a share of the image's shorter side, or less."""
+        return float((self.area * min(self.ratio, 1 / self.ratio)) ** 0.5)
+
+
+@dataclass(frozen=True)
+class BatchSampler:
+    """The part of every batch that one worker trains on.
+
+    The last batch of an epoch is left out if it is not full; fewer images than one batch make a
+    smaller one.
+
+    Attributes:
+        rows: Images of the training split.
+        size: Images of a batch, over all workers.
+        seed: The seed of all random choices of the training.
+        rank: The rank of this worker, from 0.
+        workers: The number of workers.
+        chances: float64 (rows,), how likely each image is drawn, to any scale; None when an epoch
+            has every image once.
+    """
+
+    rows: int
+    size: int
+    seed: int
+    rank: int
+    workers: int
+    chances: NDArray[np.float64] | None = None
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return max(1, self.rows // self.size)
+
+    @property
+    def share(self) -> int:
+        """Images of a batch for this worker."""
+        return min(self.size, self.rows) // self.workers
+
+    def epoch(self, epoch: int) -> NDArray[np.int64]:
+        """This worker's part of an epoch, in an order of that epoch.
+
+        Args:
+            epoch: From 0.
+
+        Returns:
+            int64 (batches, share), row indices of the training split.
+        """
+        random = np.random.default_rng((self.seed, SHUFFLE, epoch))
+        if self.chances is None:
+            order = random.permutation(self.rows)
+        else:
+            order = random.choice(self.rows, self.rows, p=self.chances / self.chances.sum())
+        used = self.per_epoch * self.share * self.workers
+        return order[:used].reshape(self.per_epoch, self.workers, self.share)[:, self.rank]
+
+    def network_seeds(self, epoch: int) -> list[int]:
+        """The seeds of the network's random choices (dropout), one for each batch of an epoch."""
+        seeds = np.random.SeedSequence((self.seed, NETWORK, epoch, self.rank))
+        return [int(seed) for seed in seeds.generate_state(self.per_epoch, np.uint64)]
+
+    def parts(self, step: int, least: float) -> list[Part]:
+        """The parts that are cut out of a worker's images, as Szegedy et al. (2015) do.
+
+        Args:
+            step: Optimizer steps before that of the batch.
+            least: The smallest share of an image's area.
+
+        Returns:
+            A part for each image.
+        """
+        # Drawn for the whole batch: an image's part does not depend on the number of workers.
+        random = np.random.default_rng((self.seed, CROP, step))
+        return parts_of(random.random((self.workers, self.share, 4))[self.rank], least)
+
+
+def parts_of(random: NDArray[np.float64], least: float) -> list[Part]:
+    """Makes a part of each row of random numbers, (n, 4), from 0 to below 1."""
+    areas = least + (1 - least) * random[:, 0]
+    ratios = np.exp(np.interp(random[:, 1], (0, 1), np.log(RATIO)))
+    values = (areas, ratios, random[:, 2], random[:, 3])
+    return [Part(*part) for part in zip(*(column.tolist() for column in values), strict=True)]
+
+
+def class_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+    """A weight for each class, larger for rarer ones; the mean over all images is 1.
+
+    It is rows / (classes * images of the class), as scikit-learn's `balanced` (King and Zeng,
+    2001).
+
+    Args:
+        labels: int64 (rows,), class indices; each class has at least one image.
+        classes: How many classes there are.
+
+    Returns:
+        float64 (classes,).
+    """
+    return len(labels) / (classes * np.bincount(labels, minlength=classes))
 
 
 class Loader:

@@ -6,8 +6,7 @@ which remains after a kill:
 
 - `ray/`: the storage of Ray Train, with the checkpoints
 - `start/`: the network whose weights it starts from
-- `reports.json` and `best/`: the reports of a function of the user's
-- `model/`: the trained network
+- `reports.json` and `best/`: what was reported, and the best checkpoint
 """
 
 import shutil
@@ -15,22 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-from ray.train import UserCallback, get_context
+from ray.train import get_context
 
-from retrain.atomic import replacing, write_text
+from retrain.atomic import replacing
 from retrain.errors import RemoteError, UsageError
 from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.servers import machines
 from retrain.store import Store
-from tasks.train import checkpoint
 from tasks.train.job import TrainingJob
-from tasks.train.progress import FILE
 
-START, MODEL = "start", "model"
+START = "start"
 TOKEN = "token-"  # of the file in the scratch by which a machine knows that it sees it
 
 
@@ -94,7 +90,6 @@ def located(job: TrainingJob) -> TrainingJob:
         start=start if job.start else None,
         root=CODE.parent,
         scratch=scratch,
-        output=scratch / MODEL,
         images=_fetched(store, job.images),
         pulled=_fetched(store, job.pulled) if job.streams else job.pulled,
     )
@@ -114,18 +109,6 @@ def _fetched(store: Store, folder: Path) -> Path:
     return store.folder(step, key)
 
 
-def upload(job: TrainingJob) -> None:
-    """Brings the trained network to the remote, from the machine of the first worker."""
-    if job.remote:
-        _copy(job.output, f"{job.storage}/{MODEL}")
-
-
-def download(job: TrainingJob) -> None:
-    """Brings the trained network to the machine that started the training."""
-    if job.remote:
-        _copy(f"{job.storage}/{MODEL}", job.output)
-
-
 def _copy(source: str | Path, target: str | Path) -> None:
     from pyarrow.fs import FileSystem, copy_files
 
@@ -142,35 +125,3 @@ def forget(job: TrainingJob) -> None:
         files, path = FileSystem.from_uri(job.storage)
         with suppress(FileNotFoundError):
             files.delete_dir(path)
-
-
-def report(job: TrainingJob, path: Path | None = None) -> None:
-    """Brings a new checkpoint and the progress to the remote and to the machine of the step.
-
-    All workers call it; the first has them.
-    """
-    if job.remote:
-        file = job.scratch / FILE
-        is_first = get_context().get_world_rank() == 0
-        text = file.read_text(encoding="utf-8") if is_first and file.exists() else ""
-        checkpoint.report(path, {FILE: text})
-
-
-def callbacks(job: TrainingJob) -> list[UserCallback]:
-    """The callbacks for Ray Train's controller, which is on the machine of the step."""
-    return [ShowProgress(job.scratch)] if job.remote else []
-
-
-class ShowProgress(UserCallback):  # type: ignore[misc]  # Ray is not typed
-    """Writes the progress that the first worker reports, on the machine of the step."""
-
-    def __init__(self, scratch: Path) -> None:
-        """Takes the scratch folder of the training on that machine."""
-        self._scratch = scratch
-
-    def after_report(
-        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any
-    ) -> None:
-        """Writes the text of a report; Ray Train's controller calls it."""
-        if text := metrics[0][FILE]:
-            write_text(self._scratch / FILE, text)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 RAY = "ray"  # the name of a training for Ray Train
+# Imported by its name, so that its code does not belong to a training without it.
+STREAM = "tasks.train.stream"
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,10 @@ class TrainingJob:
 
     @property
     def storage(self) -> str:
-        """Where Ray Train and the loops keep what remains after a kill: a folder, or a URL."""
+        """Where the reports are kept, which remain after a kill: a folder, or a URL."""
         if not self.remote:
             return str(self.scratch)
         return f"{self.remote.rstrip('/')}/training/{self.scratch.name}"
-
-    @property
-    def checkpoints(self) -> str | None:
-        """Where Ray Train keeps the checkpoints; None if the project's own loop finds its own."""
-        return f"{self.storage}/{RAY}" if self.remote else None
 
     def tell(self, name: str, text: str) -> None:
         """Writes a file of the scratch."""

@@ -1,4 +1,7 @@
-"""Runs a training loop with Ray Train: in this process, or on workers.
+"""Trains with Ray Train, in this process or on workers, and saves the best network.
+
+A training is a function that reports metrics and checkpoints to Ray Train: the project's own loop
+(`loop.py`), or one of the user's (`function.py`).
 
 After an error of one worker Ray Train would restart all of them, and until then the others would
 wait for it in the exchange of gradients. An error that a retry cannot fix ends all at once.
@@ -12,6 +15,7 @@ from importlib import import_module
 from threading import Thread
 from typing import Any
 
+import torch
 from ray.train import (
     CheckpointConfig,
     ControllerError,
@@ -30,26 +34,31 @@ from retrain.runs import console
 from retrain.servers import machines, ray_cluster
 from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, waits
-from tasks.train import checkpoint, elsewhere
+from tasks.data.shards import open_prepared
+from tasks.train import calibration, elsewhere, function, loop
 from tasks.train.checks import lacking_gpus
-from tasks.train.job import RAY, TrainingJob
-from tasks.train.loops import STREAM, loop_of
+from tasks.train.job import RAY, STREAM, TrainingJob
+from tasks.train.network import set_threads
+from tasks.train.reports import Reports, keep_in_process
 
 # Ray Train's variable: how long a worker waits for the others in `ray.train.report`.
 REPORT_SECONDS = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
+# How often Ray Train's controller takes reports; meanwhile a worker waits with its next one.
+POLL_SECONDS = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"
 # A helper of Ray Train watches for nodes of the cluster that are about to be taken away.
 WATCHES_NODES = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 
 
 def launch(job: TrainingJob) -> dict[str, Any]:
-    """Runs the loop on all workers.
+    """Trains on all workers, from the last checkpoint if there is one, and saves the network.
 
     Returns:
-        The result of the loop, which it makes from what the first worker returned.
+        As `finish` does.
 
     Raises:
         KeyboardInterrupt: At Ctrl-C.
-        ValueError: The training loop raised it.
+        PrunedError: The training is a trial of a search, which ends it.
+        ValueError: The training raised it.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`, or waited
             too long for another one.
     """
@@ -59,11 +68,12 @@ def launch(job: TrainingJob) -> dict[str, Any]:
     if scale.workers and ray_cluster.is_remote():
         ray_cluster.forget_others(Project(job.root).state)
         job = elsewhere.prepare(job)
-    loop, on_gpus = loop_of(job.hyperparameters), _on_gpus(scale)
+    if step := Reports(job).step:
+        console.say(f"train continues at step {step}, from its last checkpoint.")
     try:
-        returned = _fit_on_what_is_there(job, loop, on_gpus)
+        numerics = _fit_on_what_is_there(job, _on_gpus(scale))
     except KeyboardInterrupt:
-        if step := checkpoint.newest(job.scratch, job.checkpoints):
+        if step := Reports(job).step:
             console.say(f"train ended at step {step}. The same command goes on from there.")
         raise
     except ControllerError as error:
@@ -71,12 +81,59 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         if not is_verdict(failure):
             raise
         raise failure from error  # as `StopAtVerdict` has raised it
-    result: dict[str, Any] = loop.finish(job, returned)
+    result = finish(job, numerics)
     elsewhere.forget(job)
     return result
 
 
-def _fit_on_what_is_there(job: TrainingJob, loop: Any, on_gpus: bool) -> Any:
+def finish(job: TrainingJob, numerics: Mapping[str, Any]) -> dict[str, Any]:
+    """Saves the network of the best report, as `models.save` does.
+
+    Args:
+        job: The training, which is over.
+        numerics: How it was calculated.
+
+    Returns:
+        `history` (one mapping for each epoch), `best` (the best of them), `parameters` (how many)
+        and `numerics`.
+
+    Raises:
+        PrunedError: The training is a trial of a search, which ends it.
+        ValueError: A function of the user's did not do what it has to.
+    """
+    reports = Reports(job)
+    job.check_pruned(reports.history)
+    if reports.best is None:
+        raise ValueError(_nothing_to_save(job, reports))
+    reports.show_progress()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    set_threads(device, job.scale.threads)
+    is_own = job.hyperparameters.function is None
+    weights_of = loop.trained if is_own else function.network_of
+    network = weights_of(job, reports.best_checkpoint).to(device)
+    if not is_own:
+        function.check_accuracy(job, network, reports.best)
+    calibration.save(job, network, open_prepared(job.images))
+    return {
+        "history": reports.history,
+        "best": reports.best,
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "numerics": numerics,
+    }
+
+
+def _nothing_to_save(job: TrainingJob, reports: Reports) -> str:
+    """What a function of the user's has to report, and what it did."""
+    reported = sorted(set().union(*reports.history) - {"epoch", "seconds"})
+    return (
+        f"{function.KEY}: {job.hyperparameters.function} never called ray.train.report with "
+        f"{job.hyperparameters.best.metric}, by which train.best.metric finds the best report, and "
+        f"a checkpoint that has the network's state_dict in a file. It reported "
+        f"{', '.join(reported) or 'no numbers'}, and {reports.checkpoints} checkpoints."
+    )
+
+
+def _fit_on_what_is_there(job: TrainingJob, on_gpus: bool) -> Any:
     """Trains; starts again on the machines that are left.
 
     Returns:
@@ -86,7 +143,7 @@ def _fit_on_what_is_there(job: TrainingJob, loop: Any, on_gpus: bool) -> Any:
     while True:
         scaling = _scaling(job.scale, on_gpus)
         try:
-            return fit(_trainer(job, loop, scaling)).return_value
+            return fit(_trainer(job, scaling)).return_value
         except TrainingFailedError as error:
             failure = getattr(error, "controller_failure", error)
             reason = patches.why_not_started(failure)
@@ -98,13 +155,14 @@ def _fit_on_what_is_there(job: TrainingJob, loop: Any, on_gpus: bool) -> Any:
                 raise
 
 
-def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTrainer:
-    """Ray Train's trainer, which runs the loop on each worker."""
+def _trainer(job: TrainingJob, scaling: ScalingConfig) -> TorchTrainer:
+    """Ray Train's trainer, which runs the training on each worker."""
     scale = job.scale
     os.environ[REPORT_SECONDS] = str(scale.timeout_seconds)
+    os.environ.setdefault(POLL_SECONDS, "0.2")
     return TorchTrainer(
         _work,
-        train_loop_config={"loop": loop.work, "job": job},
+        train_loop_config={"job": job},
         torch_config=TorchConfig(
             backend=None if scale.backend == "auto" else scale.backend,
             timeout_s=scale.timeout_seconds,
@@ -118,16 +176,18 @@ def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTraine
             failure_config=FailureConfig(
                 max_failures=scale.max_failures, controller_failure_limit=0
             ),
-            callbacks=[StopAtVerdict(), *loop.callbacks(job)],
+            callbacks=[StopAtVerdict(), Reports(job)],
         ),
         **(import_module(STREAM).of_trainer(job) if job.streams else {}),
     )
 
 
-def _work(config: Mapping[str, Any]) -> Any:
-    """Runs the loop, as one of the workers."""
+def _work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
+    """Trains, as one of the workers; returns how it was calculated."""
     with elsewhere.on_this_machine(config["job"]) as job:
-        return config["loop"](job)
+        if not job.scale.workers:
+            keep_in_process(job)
+        return function.train(job) if job.hyperparameters.function else loop.train(job)
 
 
 def fit(trainer: TorchTrainer) -> Any:
@@ -163,8 +223,6 @@ def _on_gpus(scale: Scale) -> bool:
     if workers:
         gpus = int(sum(node["Resources"].get("GPU", 0) for node in machines.training_nodes()))
     else:
-        import torch
-
         gpus = torch.cuda.device_count()
     if scale.require_gpu and (lacking := [*lacking_gpus(scale, gpus)]):
         raise UsageError(*lacking)

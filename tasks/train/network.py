@@ -1,10 +1,16 @@
-"""Changes a network for its training: adds adapters, divides it, and averages its weights."""
+"""Prepares a device and a network for a training, and exchanges values between its workers.
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+A network gets adapters, is divided among the workers, or has its weights averaged.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import nn
+import torch.distributed
+from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from retrain.workload import Lora
@@ -107,49 +113,123 @@ def exchange_gradients(network: Any, is_last: bool) -> None:
         network.set_requires_gradient_sync(is_last)
 
 
-def states_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The states of a `network` and its `optimizer`, for the first worker to save.
-
-    Of a divided network it gets all, on the CPU.
-    """
+def weights_of(network: nn.Module) -> dict[str, Any]:
+    """The state of a network; of a divided one, only the first worker has it, on the CPU."""
     if not _is_divided(network):
-        return {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+        return network.state_dict()
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights, state = get_state_dict(network, optimizer, options=options)
-    return {"network": weights, "optimizer": state}
+    return get_model_state_dict(network, options=_whole())
 
 
-def weights_of(network: nn.Module) -> dict[str, torch.Tensor]:
-    """A copy of a network's state on the CPU; of a divided one, only the first worker has it."""
+def state_of_optimizer(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of an optimizer; of a divided network's, only the first worker has it."""
     if not _is_divided(network):
-        return {name: tensor.cpu().clone() for name, tensor in network.state_dict().items()}
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+        return optimizer.state_dict()
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    whole: Mapping[str, Any] = get_model_state_dict(network, options=options)
-    return {name: tensor.clone() for name, tensor in whole.items()}  # buffers are the network's own
+    return get_optimizer_state_dict(network, optimizer, options=_whole())
 
 
 def restore(
-    network: nn.Module, optimizer: torch.optim.Optimizer, states: Mapping[str, Any]
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    weights: dict[str, Any],
+    state: dict[str, Any],
 ) -> None:
-    """Puts the states `network` and `optimizer` back, which each worker has."""
+    """Puts back what `weights_of` and `state_of_optimizer` gave, which each worker has."""
     if not _is_divided(network):
-        network.load_state_dict(states["network"])
-        optimizer.load_state_dict(states["optimizer"])
+        network.load_state_dict(weights)
+        optimizer.load_state_dict(state)
         return
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
     set_state_dict(
         network,
         optimizer,
-        model_state_dict=states["network"],
-        optim_state_dict=states["optimizer"],
+        model_state_dict=weights,
+        optim_state_dict=state,
         options=StateDictOptions(full_state_dict=True),
     )
 
 
+def _whole() -> Any:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+    return StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
 def _is_divided(network: nn.Module) -> bool:
     return hasattr(network, "set_requires_gradient_sync")  # as PyTorch's FSDPModule has
+
+
+def make_repeatable(device: torch.device) -> None:
+    """Makes a repeated training give bitwise equal results."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # on which workers exchange what is on none
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def set_threads(device: torch.device, threads: Literal["auto"] | int | None) -> int | None:
+    """Sets the CPU threads of a training.
+
+    Args:
+        device: The device of the training.
+        threads: The number of threads; None if GPUs were expected.
+
+    Returns:
+        The number of threads; None on a GPU.
+    """
+    assert threads != "auto", "retrain.params decides it"
+    if device.type != "cpu":
+        return None
+    torch.set_num_threads(threads or 1)
+    return torch.get_num_threads()
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Computes matrix products in the precision of the training; can be entered many times."""
+    assert precision != "auto", "retrain.params decides it"
+    if precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def generator(device: torch.device) -> torch.Generator:
+    """The generator of dropout. `torch.manual_seed` would seed every kind of device, slowly."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index]
+    return torch.default_generator
+
+
+def sum_over_workers(value: Tensor) -> Tensor:
+    """The sum of a value over all workers."""
+    return of_all_workers(value).sum()
+
+
+def share_statistics(network: nn.Module) -> None:
+    """Gives all workers the first one's statistics of batch norms, which are what is saved."""
+    if torch.distributed.is_initialized():
+        for statistic in network.buffers():
+            torch.distributed.broadcast(statistic, 0)
+
+
+def of_all_workers(value: Tensor) -> Tensor:
+    """The values (workers,) that all workers have of a scalar, in order of their ranks."""
+    if not torch.distributed.is_initialized():
+        return value[None]
+    values = [torch.empty_like(value) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(values, value)
+    return torch.stack(values)
+
+
+def value_of_first(number: int) -> int:
+    """The number that the first worker has; all workers then do the same."""
+    if not torch.distributed.is_initialized():
+        return number
+    on_gpu = torch.distributed.get_backend() == "nccl"
+    value = torch.tensor(number, device="cuda" if on_gpu else "cpu")
+    torch.distributed.broadcast(value, 0)
+    return int(value)

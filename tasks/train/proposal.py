@@ -89,7 +89,7 @@ def find_backbone(name: str | None, root: Path) -> Backbone | None:
     if not pretrained.find_folder(wanted, root):
         wanted = f"{pretrained.split_name(wanted)[0]}@{version}"
     config = pretrained.read_config(wanted, version, root)
-    size = {**config, **config.get("vision_config", {})}.get("image_size") if config else None
+    size = getattr(getattr(config, "vision_config", config), "image_size", None)
     return Backbone(wanted, min(size, 224) if isinstance(size, int) else 224)
 
 

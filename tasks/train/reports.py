@@ -1,15 +1,17 @@
-"""Keeps what a training function of the user's reports to Ray Train: the history, and the best.
+"""Keeps what a training reports to Ray Train: the history, the newest checkpoints, and the best.
 
 With workers, Ray Train copies each reported checkpoint to its storage, records it there, calls
 `Reports` in its controller, which is on the machine of the step, and gives the last checkpoint back
-when the function runs again after a kill. Without workers, Ray Train runs the function in this
+when the training runs again after a kill. Without workers, Ray Train runs the training in this
 process and keeps nothing; `keep_in_process` then keeps the checkpoints and calls `Reports` instead.
 """
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from numbers import Real
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -19,9 +21,8 @@ from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
 
 from retrain.runs.console import Progress
 from tasks.data.shards import open_prepared
-from tasks.train import progress
+from tasks.train import function, progress
 from tasks.train.job import RAY, TrainingJob
-from tasks.train.reported_weights import network_of
 from tasks.train.selection import is_better
 
 HISTORY = "reports.json"
@@ -33,9 +34,13 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
     """The reports of a training, in files that remain after a kill.
 
     Attributes:
-        history: An entry for each report: the numbers of the first worker, `epoch` (the number of
-            the report), `seconds` since the one before, and whether it had a `checkpoint`.
+        history: An entry for each report of an epoch, or of a function of the user's: the numbers
+            of the first worker, `epoch` (the number of the report) and `seconds` since the one
+            before.
         best: The best of the entries with a checkpoint; None if there is none.
+        checkpoints: How many were reported.
+        step: The optimizer steps of the newest one; 0 if a function of the user's reports them.
+        newest: The newest one; None if there is none.
     """
 
     def __init__(self, job: TrainingJob) -> None:
@@ -44,11 +49,12 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         self._images = len(open_prepared(job.images).split("train"))
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
-        self._newest = ""  # the name of the newest checkpoint
+        self.checkpoints, self.step, self._newest = 0, 0, ""
         files, above = FileSystem.from_uri(job.storage)
         if files.get_file_info(f"{above}/{HISTORY}").is_file:
             document = json.loads(files.open_input_file(f"{above}/{HISTORY}").read())
             self.history, self.best = document["history"], document["best"]
+            self.checkpoints, self.step = document["checkpoints"], document["step"]
             self._newest = document["newest"]
         self._take_one_that_was_cut_off()
 
@@ -67,6 +73,13 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         assert self.best is not None
         return Checkpoint(f"{self._job.storage}/{BEST}/{self.best['epoch']}")
 
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint; None if there is none."""
+        folder = RAY if self._job.scale.workers else NEWEST
+        place = f"{self._job.storage}/{folder}/{self._newest}"
+        return Checkpoint(place) if self._newest else None
+
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
     ) -> None:
@@ -76,36 +89,57 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
             ValueError: A metric is not a finite number; or the first checkpoint has no weights.
             PrunedError: The training is a trial of a search, which ends it.
         """
-        number, before, self._last_report = len(self.history) + 1, self._last_report, monotonic()
         entry: dict[str, Any] = {
             name: float(value) for name, value in metrics[0].items() if _is_number(value)
         }
+        is_own = self._job.hyperparameters.function is None
+        # The own loop reports within an epoch, too; and once more an epoch whose checkpoint was
+        # damaged.
+        is_new = not is_own or entry.get("epoch") == len(self.history) + 1
+        if is_own:
+            self.step = int(entry.pop("step"))
+        if is_new:
+            self._take(entry, checkpoint)
+        if checkpoint:
+            self.checkpoints, self._newest = self.checkpoints + 1, _name(checkpoint)
+        self._write()
+        if self.best:
+            _remove_others(f"{self._job.storage}/{BEST}", [self.best_checkpoint])
+        if is_new:
+            self.show_progress()
+            self._job.check_pruned(self.history)
+
+    def _take(self, entry: dict[str, Any], checkpoint: Checkpoint | None) -> None:
+        """Adds an entry to the history, and keeps its checkpoint if it is the best."""
+        number, before, self._last_report = len(self.history) + 1, self._last_report, monotonic()
         for name, value in entry.items():
             if not isfinite(value):
                 raise ValueError(
                     f"train.function reported {name} = {value} in its report {number}: the "
                     "training diverged. Lower its learning rate."
                 )
-        seconds = self._last_report - before
-        if checkpoint and not any(before["checkpoint"] for before in self.history):
-            network_of(self._job, checkpoint)  # else it would be found out after the training
-        entry |= {"epoch": number, "seconds": seconds, "checkpoint": checkpoint is not None}
+        if checkpoint and not self.checkpoints and self._job.hyperparameters.function:
+            # Else it would be found out after the training.
+            function.network_of(self._job, checkpoint)
+        entry = {"seconds": self._last_report - before, **entry, "epoch": number}
         self.history.append(entry)
         choice = self._job.hyperparameters.best
         if checkpoint and choice.metric in entry and is_better(entry, self.best, choice):
             self.best = entry
             _copy(checkpoint, self.best_checkpoint)
-        if checkpoint:
-            self._newest = _name(checkpoint)
+
+    def _write(self) -> None:
         files, above = FileSystem.from_uri(self._job.storage)
         with files.open_output_stream(f"{above}/{HISTORY}.new") as file:
-            document = {"history": self.history, "best": self.best, "newest": self._newest}
+            document = {
+                "history": self.history,
+                "best": self.best,
+                "checkpoints": self.checkpoints,
+                "step": self.step,
+                "newest": self._newest,
+            }
             file.write(json.dumps(document).encode())
         files.move(f"{above}/{HISTORY}.new", f"{above}/{HISTORY}")
-        if self.best:
-            _remove_others(f"{self._job.storage}/{BEST}", [self.best_checkpoint])
-        self.show_progress()
-        self._job.check_pruned(self.history)
 
     def show_progress(self) -> None:
         """Writes the progress, in which a report is taken for an epoch."""
@@ -125,35 +159,41 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         progress.write(self._job.tell, current, self.history)
 
 
-def keep_in_process(job: TrainingJob, reports: Reports) -> None:
+def keep_in_process(job: TrainingJob) -> None:
     """Has Ray Train keep the checkpoints of a training without workers.
 
     Whatever module asks `ray.train` for `report` and `get_checkpoint`, Ray Train passes it on to
     one object, which is made for each training.
 
-    Args:
-        job: The training, whose function runs in this process.
-        reports: Gets what is reported.
+    Raises:
+        PrunedError: The training, a trial of a search, was ended before.
     """
-    above = f"{job.storage}/{NEWEST}"
+    above, reports = job.scratch / NEWEST, Reports(job)
+    job.check_pruned(reports.history)
+    above.mkdir(exist_ok=True)
 
-    def newest() -> list[Checkpoint]:
-        reported = (entry["epoch"] for entry in reports.history if entry["checkpoint"])
-        return [Checkpoint(f"{above}/{number}") for number in reported]
-
-    def report(metrics: Mapping[str, Any], checkpoint: Any = None, **options: Any) -> None:
-        copied = None
+    def report(
+        metrics: Mapping[str, Any],
+        checkpoint: Any = None,
+        *,
+        delete_local_checkpoint_after_upload: bool = False,
+        **options: Any,
+    ) -> None:
+        kept = None
         if checkpoint:
-            copied = Checkpoint(f"{above}/{len(reports.history) + 1}")
-            _copy(checkpoint, copied)
-        reports.after_report(None, [dict(metrics)], copied)
-        _remove_others(above, newest()[-job.scale.keep_checkpoints :])
-
-    def get_checkpoint() -> Checkpoint | None:
-        return newest()[-1] if newest() else None
+            folder = above / f"{reports.checkpoints + 1:08d}"
+            shutil.rmtree(folder, ignore_errors=True)  # of a report that was cut off
+            kept = Checkpoint(str(folder))
+            if delete_local_checkpoint_after_upload:
+                Path(checkpoint.path).rename(folder)
+            else:
+                _copy(checkpoint, kept)
+        reports.after_report(None, [dict(metrics)], kept)
+        for old in sorted(above.iterdir())[: -job.scale.keep_checkpoints]:
+            shutil.rmtree(old)
 
     ray_train = get_train_fn_utils()
-    ray_train.report, ray_train.get_checkpoint = report, get_checkpoint
+    ray_train.report, ray_train.get_checkpoint = report, lambda: reports.newest
 
 
 def _name(checkpoint: Checkpoint) -> str:

@@ -1,14 +1,13 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
 - `checks.py` finds faults before a run, and tries a network of the user's
-- `launch.py` starts the workers; `loops/` has the training loops, of which one is imported, and
-  `job.py` their arguments
-- `sampler.py` and `datasets.py` bring the images, or `stream.py` those that are not prepared;
-  `augment.py` changes them
-- `network.py`, `device.py`, `optimizer.py`, `loss.py` and `collective.py` train the network
-- `selection.py` finds the best epoch
-- `checkpoint.py` and `progress.py` save and show the progress of the project's own loop, and
-  `reports.py` that of a function of the user's
+- `launch.py` starts Ray Train, and saves the best network with its temperature (`calibration.py`)
+- `loop.py` is the project's own training, and `function.py` runs one of the user's
+- `datasets.py` brings the images, or `stream.py` those that are not prepared; `augment.py` changes
+  them
+- `network.py` and `optimization.py` have what a step of the own training consists of
+- `reports.py` keeps what a training reports: the history, the newest checkpoints, and the best
+- `progress.py` shows it
 """
 
 import hashlib
@@ -21,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import models
+from models import user_code
 from retrain import tracking
 from retrain.atomic import write_json
 from retrain.code import libraries_of
@@ -30,9 +30,8 @@ from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
-from tasks.train.checks import check, check_slowly, notices, try_network
-from tasks.train.job import TrainingJob
-from tasks.train.loops import STREAM, module_name, modules_of_the_user, used_by
+from tasks.train.checks import check, check_slowly, notices, try_network, used_by
+from tasks.train.job import STREAM, TrainingJob
 from tasks.train.progress import followed
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def _job(
     start: "Start",
     workspace: Workspace,
 ) -> TrainingJob:
-    """Describes the training to its loop."""
+    """Describes the training."""
     return TrainingJob(
         model=model,
         hyperparameters=hyperparameters,
@@ -230,8 +229,10 @@ def _tracked(
 
 @train.chooses
 def _dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
-    users = modules_of_the_user(workload)
-    modules = (module_name(workload.train), f"models.{workload.model.family}", *users)
+    _, *users = models.modules_of(workload.model.family, workload.model.model_dump())
+    if function := workload.train.function:
+        users.append(user_code.module_of(function))
+    modules = (f"models.{workload.model.family}", *users)
     libraries = libraries_of(users)
     if workload.train.augment.by_kornia:
         libraries += ("kornia",)

@@ -30,8 +30,9 @@ from tasks.data.reading import ImageFiles
 from tasks.data.shards import ROWS, SOURCE, open_prepared
 from tasks.data.units import SECONDS_PER_BYTE, SECONDS_PER_IMAGE
 from tasks.train import checkpoint, elsewhere
+from tasks.train.datasets import CROP, SHUFFLE, BatchSampler, parts_of
 from tasks.train.job import TrainingJob
-from tasks.train.sampler import CROP, SHUFFLE, BatchSampler, parts_of
+from tasks.train.reports import Reports
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +58,9 @@ def _dataset(job: TrainingJob) -> "Dataset":
     connect()
     from ray.data import from_items
 
-    tasks = [*_Source(job).tasks(checkpoint.newest(job.scratch, job.checkpoints))]
+    with checkpoint.opened(Reports(job).newest) as folder:
+        step = checkpoint.read(folder, checkpoint.STATE)["step"] if folder else 0
+    tasks = [*_Source(job).tasks(step)]
     dataset = from_items(tasks, override_num_blocks=min(len(tasks), 10_000))
     dataset.context.raise_original_map_exception = True
     return dataset.map_batches(partial(_decode, pickle.dumps(job)), batch_size=None)

@@ -1,6 +1,8 @@
 """A run that is ended from outside: real processes, in a clone with a server inside each run."""
 
+import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -35,7 +37,7 @@ def run(clone, tmp_path):
 
     def start():
         for old in scratch(clone):
-            old.unlink()
+            shutil.rmtree(old.parent)
         process = clone.start(*TRAIN, output=output)
         started.append(process)
         until(lambda: scratch(clone) or process.poll() is not None, 180)
@@ -51,10 +53,8 @@ def run(clone, tmp_path):
 
 
 def scratch(clone):
-    """The checkpoints of trainings that are not over."""
-    return list(
-        (clone.root / ".retrain" / "store" / "scratch" / "train").glob("*/checkpoints/*.pt")
-    )
+    """The reports of trainings that are not over."""
+    return list((clone.root / ".retrain" / "store" / "scratch" / "train").glob("*/reports.json"))
 
 
 def ask(database, query):
@@ -105,7 +105,8 @@ def test_ctrl_c_ends_a_run_after_its_step_and_says_how_to_go_on(run, clone):
     assert monotonic() - began < 20
     assert gone(others, 5)
     assert state(clone) == "CRASHED"
-    step = max(int(path.name.split("-")[0]) for path in scratch(clone))
+    [reports] = scratch(clone)
+    step = json.loads(reports.read_text())["step"]
     said = f"train ended at step {step}. The same command goes on from there."
     assert said in output.read_text()
 

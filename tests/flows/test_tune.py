@@ -122,7 +122,7 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
     scratch = clone.root / ".retrain/store/scratch"
 
     try:
-        until(lambda: list(scratch.glob("train/*/checkpoints/*.pt")), 180)
+        until(lambda: list(scratch.glob("train/*/reports.json")), 180)
     finally:
         process.kill()
         process.wait()

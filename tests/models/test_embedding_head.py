@@ -98,7 +98,6 @@ def declared(folder: Path) -> Settings:
 def fault(folder: Path, shape: tuple[int, int, int] = (SIZE, SIZE, 3)) -> str | None:
     """What is said before a run."""
     settings = declared(folder)
-    assert not [*settings.pretrained_faults(Path())]
     try:
         settings.without_memory(shape, Path())
     except ValueError as error:
@@ -110,7 +109,7 @@ def fault(folder: Path, shape: tuple[int, int, int] = (SIZE, SIZE, 3)) -> str | 
 def test_an_embedding_is_what_transformers_says_to_the_bit(folders, images, name):
     kind, _, says, mean, std, width = BACKBONES[name]
     network = backbone.load(str(folders / name), None)
-    found = network.embed(images, "fp32")
+    _, found = Observed(network).answer(images, "fp32")
     theirs = getattr(transformers, kind).from_pretrained(folders / name).eval()
     with torch.inference_mode():
         expected = says(theirs, normalise(images, in_stored_units(mean), in_stored_units(std)))
@@ -120,7 +119,7 @@ def test_an_embedding_is_what_transformers_says_to_the_bit(folders, images, name
     assert fault(folders / name) is None
     # In many checkpoints a ViT's pooler is missing, and would be random.
     assert not any("pooler" in key for key in network.state_dict())
-    coarse = network.embed(images, "bf16")
+    _, coarse = Observed(network).answer(images, "bf16")
     assert coarse.dtype == torch.float32
     assert not torch.equal(coarse, found)
     assert torch.allclose(coarse, found, atol=0.05 * float(found.abs().max()))
@@ -131,7 +130,7 @@ def test_what_is_saved_takes_images_and_answers_as_the_head_on_embeddings(
     folders, images, name, tmp_path
 ):
     settings = declared(folders / name).model_dump()
-    embeddings = backbone.load(str(folders / name), None).embed(images, "fp32")
+    _, embeddings = Observed(backbone.load(str(folders / name), None)).answer(images, "fp32")
     head = models.build("embedding_head", settings, tuple(embeddings.shape[1:]), 3)
     kinds = [type(layer).__name__ for layer in head.last_layer]
     assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Dropout", "Linear"]
@@ -179,4 +178,4 @@ def test_images_that_do_not_fit_are_refused_in_one_line(folders):
     said = fault(folders / "clip", (40, 40, 3))
     assert "gives no embedding of images of 40 x 40 pixels and 3 channels (Input image size" in said
     said = fault(folders / "siglip", (SIZE, SIZE, 1))
-    assert "takes images of 3 channels, but images.channels is 1" in said
+    assert "gives no embedding of images of 32 x 32 pixels and 1 channels (" in said

@@ -56,23 +56,22 @@ def test_the_version_is_a_parameter_of_the_workload(tmp_path):
     assert load_workload(params, "toy").flat()["model.pretrained_version"] == version
 
 
-def faults(tmp_path, **settings):
-    declared = vit.Settings(**({"pretrained": "start"} | settings))
-    return [*declared.pretrained_faults(tmp_path)]
+def declared(**settings):
+    return vit.Settings(**({"pretrained": "start"} | settings))
 
 
 def test_faults_of_a_folder_are_found_before_it_is_loaded(tmp_path):
     write(tmp_path / "start")
-    assert faults(tmp_path) == []
-    [missing] = faults(tmp_path, pretrained="missing/twice/over")
-    assert missing == "model.pretrained: there is no folder missing/twice/over."
-    [other] = faults(tmp_path, pretrained_version="a" * 64)
-    assert "start does not hold model.pretrained_version aaa" in other
-    said = "model.pretrained: start has no config.json that names its model_type."
+    assert declared().find_version(tmp_path) == find_version("start", tmp_path)
+    said = r"^model.pretrained: there is no folder missing/twice/over\.$"
+    with pytest.raises(ValueError, match=said):
+        declared(pretrained="missing/twice/over").find_version(tmp_path)
+    with pytest.raises(ValueError, match=r"start does not hold model\.pretrained_version aaa"):
+        declared(pretrained_version="a" * 64).find_version(tmp_path)
     for content in ("{", "[]", "{}"):
         (tmp_path / "start" / "config.json").write_text(content)
-        with pytest.raises(ValueError, match=said):
-            vit.Settings(pretrained="start").without_memory((8, 8, 3), tmp_path)
+        with pytest.raises(ValueError, match=r"^model.pretrained: start: .*/start"):
+            declared().without_memory((8, 8, 3), tmp_path)
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -153,4 +152,4 @@ def test_without_the_hub_its_cache_on_this_machine_is_asked(tmp_path, monkeypatc
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ConnectionError):
         pretrained.read_config("me/vit", SHA[::-1], tmp_path)
-    assert pretrained.read_config("me/vit@v1", SHA, tmp_path)["hidden_size"] == 16
+    assert pretrained.read_config("me/vit@v1", SHA, tmp_path).hidden_size == 16

@@ -19,7 +19,7 @@ def step(data, workspace):
 def choose(workload, data):
     if workload.train.batch_size < 64:
         return Chosen()
-    return Chosen(("tasks.compute.prefetch",), libraries=("pillow",))
+    return Chosen(("tasks.compute.placement",), libraries=("pillow",))
 
 
 STEP = Step("toy", step, reads=(), inputs=("data",), libraries=("numpy",), chosen=choose)
@@ -28,13 +28,13 @@ SMALL = WORKLOAD.model_copy(update={"train": WORKLOAD.train.model_copy(update={"
 
 def test_what_the_configuration_chooses_is_in_the_key_with_its_libraries_and_named():
     more, less = plan(STEP, WORKLOAD, [DATA]), plan(STEP, SMALL, [DATA])
-    assert set(more.code) == {__name__, "tasks.compute.prefetch"}
+    assert set(more.code) == {__name__, "tasks.compute.placement"}
     assert set(more.libraries) == {"numpy", "pillow"}
     assert (set(less.code), set(less.libraries)) == ({__name__}, {"numpy"})
     assert more.key != less.key
     pillow = version("pillow")
-    assert difference(less, more) == f"code of tasks.compute.prefetch, pillow unset -> {pillow}"
-    assert difference(more, less) == f"code of tasks.compute.prefetch, pillow {pillow} -> unset"
+    assert difference(less, more) == f"code of tasks.compute.placement, pillow unset -> {pillow}"
+    assert difference(more, less) == f"code of tasks.compute.placement, pillow {pillow} -> unset"
 
 
 def test_the_difference_between_two_plans_is_described_in_words():
@@ -50,7 +50,7 @@ def test_what_a_step_only_looks_up_or_reports_with_is_not_in_the_key():
     looking = replace(STEP, looked_up=("data",))
     assert plan(STEP, WORKLOAD, [DATA]).key != plan(STEP, WORKLOAD, [other]).key
     assert plan(looking, WORKLOAD, [DATA]).key == plan(looking, WORKLOAD, [other]).key
-    reporting = replace(STEP, reports_with=("tasks.compute.prefetch",))
+    reporting = replace(STEP, reports_with=("tasks.compute.placement",))
     assert set(plan(reporting, WORKLOAD, [DATA]).code) == {__name__}
 
 

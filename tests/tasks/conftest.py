@@ -20,27 +20,27 @@ class InterruptedTrainingError(Exception):
 @pytest.fixture
 def steps(monkeypatch):
     """The optimizer steps that trainings in this process have taken, by number, as they go."""
-    from tasks.train.loops import torch as torch_loop
+    from tasks.train import loop
 
     taken = []
-    learning_rate = torch_loop.learning_rate
+    learning_rate = loop.learning_rate
 
     def recorded(step, *others):
         taken.append(step)
         return learning_rate(step, *others)
 
-    monkeypatch.setattr(torch_loop, "learning_rate", recorded)
+    monkeypatch.setattr(loop, "learning_rate", recorded)
     return taken
 
 
 @pytest.fixture
 def ending_before(monkeypatch, steps):
     """A block in which a training ends before a step; afterwards `steps` is empty."""
-    from tasks.train.loops import torch as torch_loop
+    from tasks.train import loop
 
     @contextmanager
     def ending(end):
-        recorded = torch_loop.learning_rate
+        recorded = loop.learning_rate
 
         def failing(step, *others):
             if step == end:
@@ -48,7 +48,7 @@ def ending_before(monkeypatch, steps):
             return recorded(step, *others)
 
         with monkeypatch.context() as patched, pytest.raises(InterruptedTrainingError):
-            patched.setattr(torch_loop, "learning_rate", failing)
+            patched.setattr(loop, "learning_rate", failing)
             yield
         steps.clear()
 

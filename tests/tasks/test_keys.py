@@ -66,13 +66,12 @@ EDITS = {
     "tasks/data/metrics.py": ["evaluate"],
     "tasks/pull/dvc_source.py": ["pull"],
     "tasks/pull/file_sources.py": ["pull"],
-    "tasks/train/loops/function.py": [],
     "tasks/train/datasets.py": ["train"],
     "tasks/train/stream.py": [],
-    "tasks/train/loops/mine.py": [],
-    "tasks/train/loops/torch.py": ["train"],
+    "tasks/train/function.py": ["train"],
+    "tasks/train/loop.py": ["train"],
+    "tasks/train/mine.py": [],
     "tasks/train/progress.py": [],
-    "tasks/train/sampler.py": ["train"],
     "tests/tasks/test_keys.py": [],
 }
 
@@ -104,7 +103,7 @@ def changed(tmp_path_factory):
     for name in ("flows", "models", "retrain", "tasks", "tests"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "params.yaml", root)
-    for name in ("mine.py", "models/resnet.py", "tasks/train/loops/mine.py"):
+    for name in ("mine.py", "models/resnet.py", "tasks/train/mine.py"):
         (root / name).write_text("N = 1\n")
     vit = root / "models" / "vit.py"
     vit.write_text(vit.read_text() + "import mine\n")
@@ -182,7 +181,6 @@ def test_a_function_of_the_user_s_counts_with_its_network_and_their_libraries():
     train, other_train = (step_plan("train", each, FACTS) for each in (custom, other))
     code = train.code.keys()
     assert {"examples.network", "examples.ported", "models.custom"} <= code
-    assert "tasks.train.loops.torch" not in code
     assert other_train.code.keys() - code == {"examples.accelerate_loop"}
     own = {"numpy", "safetensors", "torch", "transformers"}
     assert train.libraries.keys() == own | {"ray"}

@@ -16,6 +16,7 @@ from retrain.workload import Best, Evaluate, Gate, Plateau, Train
 from tasks.data.shards import open_prepared
 from tasks.evaluate.step import evaluate
 from tasks.train import checkpoint
+from tasks.train.reports import NEWEST
 from tests.tasks.embed.conftest import head_on
 from tests.tasks.toy_model import described, workspace
 from tests.tasks.train.helpers import LABELS, Trained, run, run_interrupted
@@ -70,10 +71,9 @@ def test_no_part_of_a_batch_is_too_small_for_batch_norm(embedded, backbone, tmp_
 
 
 def test_what_is_trained_and_kept_in_checkpoints_is_the_head(trained):
-    scratch = trained.project.root / "scratch"
-    state = checkpoint.load(scratch, checkpoint.newest(scratch))
-    assert state is not None
-    assert all(name.startswith("classifier.head.") for name in state["network"])
+    newest = max((trained.project.root / "scratch" / NEWEST).iterdir())
+    names = checkpoint.read(newest, checkpoint.WEIGHTS)
+    assert all(name.startswith("classifier.head.") for name in names)
     weights = load_file(trained.folder / "model" / "model.safetensors")
     assert any(name.startswith("classifier.backbone.") for name in weights)
     assert trained.facts["parameters"] == 16 * 8 + 8 + 2 * 8 + 8 * 3 + 3

@@ -18,8 +18,6 @@ from tests.tasks.toy_model import IMAGES, LABELS, pixels, png, write_model, writ
 
 COUNTS = dict.fromkeys(LABELS, 1)
 
-pytestmark = pytest.mark.usefixtures("few_calls")
-
 
 def test_a_version_that_answers_something_else_is_not_promoted(project, run, one):
     before = history(project)

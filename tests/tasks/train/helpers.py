@@ -22,7 +22,7 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
 from tasks.data.champion import Start
 from tasks.data.shards import SOURCE, open_prepared, shard_name
-from tasks.train import checkpoint
+from tasks.train.reports import HISTORY
 from tasks.train.step import train
 from tests import templates
 
@@ -172,16 +172,16 @@ def killing_a_worker(folder: Path) -> Iterator[list[str]]:
     """
     left: list[str] = []
     before = {process.pid for process in processes()}
-    checkpoints = folder / "scratch" / checkpoint.FOLDER
-    threading.Thread(target=kill_a_worker, args=(checkpoints, left, before), daemon=True).start()
+    reports = folder / "scratch" / HISTORY
+    threading.Thread(target=kill_a_worker, args=(reports, left, before), daemon=True).start()
     yield left
     assert left, "the training was over before a worker could be killed"
 
 
-def kill_a_worker(checkpoints: Path, left: list[str], before: set[int]) -> None:
+def kill_a_worker(reports: Path, left: list[str], before: set[int]) -> None:
     while not (workers := [each for each in processes() if "RayTrainWorker" in name_of(each)]):
         time.sleep(0.05)
-    while not list(checkpoints.glob("*.pt")):
+    while not reports.exists():
         time.sleep(0.005)
     workers[0].kill()
     left.extend(name_of(process) for process in processes() if process.pid not in before)

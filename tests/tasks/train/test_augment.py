@@ -6,8 +6,8 @@ import torch
 
 from retrain.workload import Augment, ColorJitter, Data, Images, RandAugment, Workload
 from tasks.train.augment import Augmentation, augment, mix
-from tasks.train.loss import mean_loss
-from tasks.train.sampler import BatchSampler
+from tasks.train.datasets import BatchSampler
+from tasks.train.optimization import mean_loss
 from tests.tasks.train.helpers import SMALL
 
 WHOLE = BatchSampler(32, 32, 0, 0, 1)  # all images in one batch

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
 
 import models
 from retrain.project import Project
-from tasks.train import stream
+from tasks.train import loop, stream
 from tasks.train.job import TrainingJob
-from tasks.train.launch import fit, launch
+from tasks.train.launch import finish, fit, launch
+from tasks.train.reports import keep_in_process
 from tests.tasks.train.combinations import EPOCHS, OWN, SIDE, TABLE, Combination, Place, document
 from tests.tasks.train.helpers import Trained, validated
 
@@ -49,9 +51,18 @@ def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
 
 
 def _work_all(config: Mapping[str, Any]) -> list[str | None]:
-    from tasks.train.loops import torch as own_loop
+    return [_attempt(partial(_work, job), job) for job in config["jobs"]]
 
-    return [_attempt(partial(own_loop.work, job), job) for job in config["jobs"]]
+
+def _work(job: TrainingJob) -> dict[str, Any]:
+    """Trains as one of the workers; the first keeps what is reported, and saves the network."""
+    ray_train = get_train_fn_utils()
+    if ray_train.get_context().get_world_rank():
+        ray_train.report = lambda *_, **__: None
+        ray_train.get_checkpoint = lambda: None
+        return loop.train(job)
+    keep_in_process(job)
+    return finish(job, loop.train(job))
 
 
 def _attempt(train: Callable[[], dict[str, Any]], job: TrainingJob) -> str | None:
@@ -89,9 +100,9 @@ def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination
     chosen = sorted((each for each in chosen if each.is_trained), key=together)
     jobs = {each: place.job(each, Path(f"trained-{n}")) for n, each in enumerate(chosen)}
     found: dict[Combination, str | None] = {}
-    for (loop, workers, _), group in groupby(chosen, together):
+    for (name, workers, _), group in groupby(chosen, together):
         several = {each: jobs[each] for each in group}
-        if loop == OWN:
+        if name == OWN:
             found |= dict(zip(several, train_all([*several.values()], workers), strict=True))
         else:
             found |= {each: _attempt(partial(launch, job), job) for each, job in several.items()}

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tasks.train.datasets import Loader, SplitDataset, in_order
-from tasks.train.sampler import BatchSampler
+from tasks.train.datasets import BatchSampler, Loader, SplitDataset, in_order
 from tests.tasks.train.helpers import write_form, write_split
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import torch
 
 from models import build
 from retrain.workload import Plateau, Train
-from tasks.train.optimizer import (
+from tasks.train.optimization import (
     clip_gradients,
     learning_rate,
     make_optimizer,

@@ -1,6 +1,6 @@
 """A training that is interrupted goes on where it was and ends with the same bits."""
 
-import shutil
+import json
 import signal
 import subprocess
 import sys
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from retrain.workload import Augment, Scale, Train
-from tasks.train import checkpoint
-from tasks.train.loops import torch as torch_loop
+from tasks.train import checkpoint, loop
+from tasks.train.reports import HISTORY, NEWEST
 from tests.tasks.train.helpers import OFTEN, SMALL, run, run_interrupted, write_prepared
 
 ROOT = Path(__file__).parents[3]
@@ -19,6 +19,21 @@ RECIPE = Train(epochs=4, batch_size=16, lr=0.01, augment=Augment(shift=1, flip=T
 PER_EPOCH = 6
 KEPT = Scale(checkpoint_seconds=1e-9, keep_checkpoints=3)
 DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
+
+
+def kept(root: Path) -> list[Path]:
+    """The folders of the checkpoints that a training without workers keeps."""
+    return sorted((root / "scratch" / NEWEST).iterdir())
+
+
+def step_of(folder: Path) -> int:
+    return checkpoint.read(folder, checkpoint.STATE)["step"]
+
+
+def reached(root: Path) -> int:
+    """The step of the newest checkpoint, while a training may be writing the next one."""
+    reports = root / "scratch" / HISTORY
+    return json.loads(reports.read_text())["step"] if reports.exists() else 0
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +50,7 @@ def interrupted(images, tmp_path, ending_before):
 
 
 def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, steps, caplog):
-    kept = sorted((interrupted / "scratch" / checkpoint.FOLDER).iterdir())
-    assert [int(path.name.split("-")[0]) for path in kept] == [13, 14, 15]
+    assert [step_of(folder) for folder in kept(interrupted)] == [13, 14, 15]
     caplog.clear()
     resumed = run(interrupted, images, RECIPE, model=DROPOUT)
     assert "train continues at step 15, from its last checkpoint." in caplog.messages
@@ -59,7 +73,7 @@ def test_a_training_in_bf16_goes_on_too(images, tmp_path, ending_before, steps):
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     interrupted, undisturbed, images, steps, damage
 ):
-    newest = max((interrupted / "scratch" / checkpoint.FOLDER).glob("*.pt"))
+    newest = next(kept(interrupted)[-1].glob("weights-*.pt"))
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content[:-100] if damage == "cut short" else content)
@@ -68,35 +82,20 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert resumed.facts == undisturbed.facts
 
 
-def test_all_machines_go_on_at_the_same_checkpoint_where_one_has_a_better_copy(tmp_path):
-    storage = tmp_path / "storage"
-    storage.mkdir()
-    for step in (5, 9):
-        saved = checkpoint.save(tmp_path, step, {"step": step}, keep=2)
-        shutil.copy(saved, storage)
-    with (storage / saved.name).open("r+b") as file:
-        file.write(b"damaged")
-    assert checkpoint.newest(tmp_path) == 9
-    for machine in (tmp_path, tmp_path / "other"):
-        machine.mkdir(exist_ok=True)
-        assert checkpoint.newest(machine, str(storage.as_uri())) == 5
-        assert checkpoint.load(machine, 5) == {"step": 5}
-
-
 def test_a_training_that_diverges_leaves_no_checkpoint_of_it(images, tmp_path, monkeypatch):
-    clip, norms = torch_loop.clip_gradients, []
+    clip, norms = loop.clip_gradients, []
 
     def exploding(network, largest):
         norms.append(clip(network, largest))
         return norms[-1] * float("nan") if len(norms) == 15 else norms[-1]
 
-    monkeypatch.setattr(torch_loop, "clip_gradients", exploding)
+    monkeypatch.setattr(loop, "clip_gradients", exploding)
     with pytest.raises(ValueError, match="diverged in epoch 3"):
         run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN)
-    saved = checkpoint.load(tmp_path / "scratch", checkpoint.newest(tmp_path / "scratch"))
-    assert saved is not None
-    assert saved["step"] == 14
-    assert all(value.isfinite().all() for value in saved["network"].values())
+    newest = kept(tmp_path)[-1]
+    assert step_of(newest) == 14
+    weights = checkpoint.read(newest, checkpoint.WEIGHTS)
+    assert all(value.isfinite().all() for value in weights.values())
 
 
 LONG = Train(epochs=2, batch_size=8, lr=0.003, augment=Augment(shift=1))
@@ -120,16 +119,16 @@ def test_a_killed_training_goes_on_in_the_middle_of_an_epoch(tmp_path, steps):
         [sys.executable, "-c", program, str(killed)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    while checkpoint.newest(killed / "scratch") <= 20:
+    while reached(killed) <= 20:
         assert process.poll() is None
         time.sleep(0.005)
     process.kill()
     process.communicate()  # its output ends with the last process that has it
     assert process.returncode == -signal.SIGKILL
-    reached = checkpoint.newest(killed / "scratch")
-    assert 0 < reached < LONG_PER_EPOCH
+    step = reached(killed)
+    assert 0 < step < LONG_PER_EPOCH
     resumed = run(killed, images, LONG, model=DROPOUT, output="resumed")
-    assert steps == list(range(reached, LONG.epochs * LONG_PER_EPOCH))
+    assert steps == list(range(step, LONG.epochs * LONG_PER_EPOCH))
     undisturbed = run(whole, images, LONG, model=DROPOUT)
     assert resumed.facts == undisturbed.facts
     assert resumed.model_files() == undisturbed.model_files()

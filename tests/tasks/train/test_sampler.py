@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tasks.train.sampler import BatchSampler, Part, class_weights
+from tasks.train.datasets import BatchSampler, Part, class_weights
 
 LABELS = np.repeat([0, 1, 2], [900, 90, 10])
 

@@ -76,11 +76,11 @@ def test_a_training_that_diverges_says_what_to_lower(images, tmp_path):
 
 @pytest.mark.parametrize("sizes", [(2**50,), (2**33, 2**33)])
 def test_memory_that_cannot_be_had_is_the_users_to_mend(monkeypatch, sizes):
-    from tasks.train.loops import torch as torch_loop
+    from tasks.train import loop
 
-    monkeypatch.setattr(torch_loop, "Training", lambda job, opened: torch.empty(sizes))
+    monkeypatch.setattr(loop, "Training", lambda job, opened: torch.empty(sizes))
     with pytest.raises(ValueError, match=r"not enough memory to train .* train\.micro_batch"):
-        torch_loop.work(None)  # type: ignore[arg-type]
+        loop.train(None)  # type: ignore[arg-type]
 
 
 def test_a_pretrained_folder_is_below_the_project(images, tmp_path):

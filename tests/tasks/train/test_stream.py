@@ -14,7 +14,7 @@ from retrain.store import Artifact
 from retrain.workload import Augment, Checks, Data, Gate, Images, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
-from tasks.train.loops import torch as torch_loop
+from tasks.train import loop
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
 from tests.tasks.train.helpers import killing_a_worker, run, run_interrupted
@@ -82,14 +82,14 @@ def test_it_trains_the_network_that_prepared_images_give(folders, tmp_path):
 
 def test_each_epoch_has_each_image_once_with_its_label(both, tmp_path, monkeypatch):
     epochs: dict[int, list[tuple[bytes, int]]] = {}
-    take_step = torch_loop.Training._take_step
+    take_step = loop.Training._take_step
 
     def recording(training, images, labels):
         seen = [image.numpy().tobytes() for image in images]
         epochs.setdefault(len(training.history), []).extend(zip(seen, labels.tolist(), strict=True))
         return take_step(training, images, labels)
 
-    monkeypatch.setattr(torch_loop.Training, "_take_step", recording)
+    monkeypatch.setattr(loop.Training, "_take_step", recording)
     run(tmp_path, both.source, RECIPE, pulled=both.pulled)
     train = open_prepared(both.pixels).split("train")
     stored = [image.tobytes() for image in train.images[np.arange(len(train))]]

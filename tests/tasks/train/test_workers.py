@@ -10,9 +10,9 @@ from ray.train import TrainingFailedError
 
 from retrain.caching import is_transient
 from retrain.workload import Augment, Model, Scale, Train
+from tasks.train import loop
 from tasks.train.job import TrainingJob
 from tasks.train.launch import launch
-from tasks.train.loops import torch as torch_loop
 from tests.tasks.train.helpers import (
     SMALL,
     assert_alike,
@@ -103,13 +103,13 @@ def raising_on_the_last_rank(job):
     torch.distributed.all_reduce(torch.zeros(1))
 
 
-def train_with(tmp_path, monkeypatch, error, scale=SCALE, work=raising_on_the_last_rank):
-    """Trains with one of the functions above."""
+def train_with(tmp_path, images, monkeypatch, error, scale=SCALE):
+    """Trains with the function above."""
     job = TrainingJob(
         model=SMALL,
         hyperparameters=RECIPE.model_copy(update={"precision": "fp32"}),
         scale=scale.model_copy(update={"threads": 1}),
-        images=tmp_path,
+        images=images,
         pulled=tmp_path,
         start=None,
         root=tmp_path,
@@ -119,25 +119,25 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE, work=raising_on_the_la
         bounds={"error": error},
     )
     job.scratch.mkdir(exist_ok=True)
-    monkeypatch.setattr(torch_loop, "work", work)
+    monkeypatch.setattr(loop, "train", raising_on_the_last_rank)
     launch(job)
 
 
 def test_a_verdict_on_one_worker_ends_all_at_once_and_is_not_tried_again(
-    ray_session, tmp_path, monkeypatch
+    ray_session, tmp_path, images, monkeypatch
 ):
     began = time.monotonic()
     with pytest.raises(ValueError, match=r"^no such thing$"):
-        train_with(tmp_path, monkeypatch, ValueError("no such thing"))
+        train_with(tmp_path, images, monkeypatch, ValueError("no such thing"))
     assert time.monotonic() - began < 120  # two workers start in half a minute on a busy machine
     assert (tmp_path / "scratch" / "tries-of-1").read_text() == "x"
 
 
 def test_other_errors_are_tried_as_often_as_configured_by_ray_and_no_more(
-    ray_session, tmp_path, monkeypatch
+    ray_session, tmp_path, images, monkeypatch
 ):
     scale = SCALE.model_copy(update={"max_failures": 0, "workers": 1})
     with pytest.raises(TrainingFailedError, match="away") as raised:
-        train_with(tmp_path, monkeypatch, ConnectionError("away"), scale)
+        train_with(tmp_path, images, monkeypatch, ConnectionError("away"), scale)
     assert (tmp_path / "scratch" / "tries-of-0").read_text() == "x"
     assert not is_transient(raised.value)

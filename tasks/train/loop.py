@@ -5,27 +5,33 @@ from contextlib import ExitStack, closing, nullcontext
 from copy import deepcopy
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import ray.train
 import torch
 from numpy.typing import NDArray
-from ray.train import get_context
 from ray.train.torch import get_device, prepare_model
 from torch import Tensor
 
 from tasks.data.shards import open_prepared
-from tasks.train import calibration, checkpoint, collective, device, elsewhere, network as changes
+from tasks.train import checkpoint, network as changes
 from tasks.train.augment import Augmentation
-from tasks.train.datasets import Loader, SplitDataset
-from tasks.train.job import TrainingJob
-from tasks.train.loops import STREAM
-from tasks.train.loss import loss_function, mean_loss, validate
-from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from tasks.train.datasets import BatchSampler, Loader, SplitDataset, class_weights
+from tasks.train.job import STREAM, TrainingJob
+from tasks.train.optimization import (
+    clip_gradients,
+    learning_rate,
+    loss_function,
+    make_optimizer,
+    mean_loss,
+    set_learning_rate,
+    validate,
+)
 from tasks.train.progress import Meter
-from tasks.train.sampler import BatchSampler, class_weights
-from tasks.train.selection import is_better, stops_early
+from tasks.train.selection import stops_early
 
 if TYPE_CHECKING:
     from models.network import Network
@@ -36,23 +42,14 @@ STEPS_BETWEEN_FLAGS = 10  # after which workers agree on whether to write a chec
 STEPS_BETWEEN_CHECKS = 50  # for numbers that are not finite, which wait until the GPU is done
 
 
-def callbacks(job: TrainingJob) -> list[Any]:
-    """The callbacks for Ray Train's controller."""
-    return elsewhere.callbacks(job)
-
-
-def finish(job: TrainingJob, result: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the first worker returned; that worker has already saved the network."""
-    elsewhere.download(job)
-    return result
-
-
-def work(job: TrainingJob) -> dict[str, Any]:
+def train(job: TrainingJob) -> dict[str, Any]:
     """Trains, as one of the workers: from its last checkpoint if there is one.
 
+    Each epoch is reported to Ray Train with a checkpoint, whose `weights` are those that were
+    evaluated; within an epoch a checkpoint is reported without metrics.
+
     Returns:
-        `history` (one mapping for each epoch), `best` (the best of them), `parameters` (how many)
-        and `numerics` (how it was calculated).
+        How it was calculated: `precision`, `attention`, whether `compiled`, and CPU `threads`.
 
     Raises:
         PrunedError: The training is a trial of a search, which ends it.
@@ -65,8 +62,7 @@ def work(job: TrainingJob) -> dict[str, Any]:
             while not training.is_over:
                 training.train_epoch()
                 training.end_epoch()
-            job.check_pruned(training.history)
-            return training.finish()
+            return training.numerics
     except (RuntimeError, MemoryError) as error:
         lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
         if not lacking and not any(words in str(error) for words in NO_MEMORY):
@@ -77,11 +73,33 @@ def work(job: TrainingJob) -> dict[str, Any]:
         ) from error
 
 
+def trained(job: TrainingJob, reported: ray.train.Checkpoint) -> "Network":
+    """The network with the weights of a checkpoint, without adapters.
+
+    Raises:
+        ValueError: The checkpoint is damaged.
+    """
+    with reported.as_directory() as folder:
+        if not checkpoint.is_undamaged(Path(folder)):
+            raise ValueError(
+                f"The checkpoint of the best epoch is damaged. Remove {job.storage}, and train "
+                "again from the start."
+            )
+        weights = checkpoint.read(Path(folder), checkpoint.WEIGHTS)
+    network = job.build(open_prepared(job.images))
+    if job.hyperparameters.lora:
+        changes.add_adapters(network, job.hyperparameters.lora)
+    network.load_state_dict(weights)
+    if job.hyperparameters.lora:
+        changes.merge_adapters(network)
+    return network
+
+
 class Training:
     """A training at a step between its first and its last.
 
     What a checkpoint holds are the network, the optimizer, the average of the weights, `step`,
-    `loss_sum` of each worker, `history` and `best`; everything else follows from the job.
+    `loss_sum` of each worker and `history`; everything else follows from the job.
     """
 
     def __init__(self, job: TrainingJob, opened: ExitStack) -> None:
@@ -94,8 +112,9 @@ class Training:
         """
         self.job, self.hyperparameters = job, job.hyperparameters
         self.device = get_device()
-        device.make_repeatable(self.device)
-        self.rank, self.workers = get_context().get_world_rank(), get_context().get_world_size()
+        changes.make_repeatable(self.device)
+        context = ray.train.get_context()
+        self.rank, self.workers = context.get_world_rank(), context.get_world_size()
 
         self.data = open_prepared(job.images)
         self.val = SplitDataset(job.images, "val")
@@ -109,7 +128,6 @@ class Training:
         self.step = 0
         self.loss_sum = torch.zeros((), device=self.device)
         self.history: list[dict[str, Any]] = []
-        self.best: dict[str, Any] | None = None
         self._make_network()
         self.loss_of = loss_function(
             self.hyperparameters, labels, len(self.data.labels), self.device
@@ -118,8 +136,8 @@ class Training:
         if job.streams:  # parts of the originals arrive
             augment = augment.model_copy(update={"crop": None})
         self.augmentation = Augmentation(augment, self.batches, self.data.images["size"])
-        self.autocast = device.autocast(self.device, self.hyperparameters.precision)
-        self.generator = device.generator(self.device)
+        self.autocast = changes.autocast(self.device, self.hyperparameters.precision)
+        self.generator = changes.generator(self.device)
         self.meter = Meter(
             job.tell, self.hyperparameters.epochs, self.batches.per_epoch, self.batch, self.step
         )
@@ -151,7 +169,7 @@ class Training:
             "precision": precision,
             "attention": self.network.prefer_attention(self.device.type, precision),
             "compiled": self.hyperparameters.compile,
-            "threads": device.set_threads(self.device, self.job.scale.threads),
+            "threads": changes.set_threads(self.device, self.job.scale.threads),
         }
         if self.job.scale.strategy == "fsdp":
             changes.divide(self.network, self.device, precision)
@@ -162,39 +180,48 @@ class Training:
             backbone = self.network.backbone.parameters()
             self.unfrozen = [parameter for parameter in backbone if parameter.requires_grad]
         self.average = deepcopy(self.network) if self.hyperparameters.ema else None
-        newest = collective.value_of_first(
-            checkpoint.newest(self.job.scratch, self.job.checkpoints)
-        )
-        is_divided = self.job.scale.strategy == "fsdp"
-        if before := checkpoint.load(self.job.scratch, newest, mapped=is_divided):
-            self._go_on(before)
+        with checkpoint.opened(ray.train.get_checkpoint()) as folder:
+            if folder:
+                self._go_on(folder)
+        if changes.value_of_first(self.step) != self.step:
+            raise RuntimeError("The workers have not found the same checkpoint.")
         self.module = self._wrap()
 
-    def _go_on(self, before: Mapping[str, Any]) -> None:
-        """Continues with the state of a checkpoint."""
-        changes.restore(self.network, self.optimizer, before)
+    def _go_on(self, folder: Path) -> None:
+        """Continues from a checkpoint."""
+        mapped = self.job.scale.strategy == "fsdp"
+        weights = checkpoint.read(folder, checkpoint.WEIGHTS, mapped=mapped)
+        state = checkpoint.read(folder, checkpoint.STATE, mapped=mapped)
         if self.average:
-            self.average.load_state_dict(before["average"])
-        self.step = before["step"]
-        self.loss_sum.fill_(before["loss_sums"][self.rank])
-        self.history, self.best = list(before["history"]), before["best"]
-        if self.best and self.rank:  # which saves nothing
-            self.best = {"epoch": self.best["epoch"], "weights": {}}
+            self.average.load_state_dict(weights)
+            weights = state["network"]
+        changes.restore(self.network, self.optimizer, weights, state["optimizer"])
+        self.step = state["step"]
+        self.loss_sum.fill_(state["loss_sums"][self.rank])
+        self.history = state["history"]
 
-    def _save(self) -> None:
-        """Writes a checkpoint, as the first worker; all are called."""
+    def _report(self, metrics: Mapping[str, Any]) -> None:
+        """Reports to Ray Train, with a checkpoint of the first worker; all workers call it.
+
+        Args:
+            metrics: Of the epoch that has ended; none within an epoch.
+        """
+        weights = changes.weights_of(self.average or self.network)
         state = {
-            **changes.states_of(self.network, self.optimizer),
-            "average": self.average.state_dict() if self.average else None,
+            "network": changes.weights_of(self.network) if self.average else None,
+            "optimizer": changes.state_of_optimizer(self.network, self.optimizer),
             "step": self.step,
-            "loss_sums": collective.of_all_workers(self.loss_sum).tolist(),
+            "loss_sums": changes.of_all_workers(self.loss_sum).tolist(),
             "history": self.history,
-            "best": self.best,
         }
-        keep, path = self.job.scale.keep_checkpoints, None
+        written = None
         if self.rank == 0:
-            path = checkpoint.save(self.job.scratch, self.step, state, keep)
-        elsewhere.report(self.job, path)
+            written = checkpoint.write(self.job.scratch / "unreported", weights, state)
+        ray.train.report(
+            {**metrics, "step": self.step},
+            checkpoint=written,
+            delete_local_checkpoint_after_upload=True,
+        )
         self.saved = monotonic()
 
     @property
@@ -203,7 +230,7 @@ class Training:
         late = monotonic() - self.saved > self.job.scale.checkpoint_seconds
         # On GPUs an exchange waits for all earlier work.
         asks = self.workers == 1 or self.step % STEPS_BETWEEN_FLAGS == 0
-        return asks and bool(collective.value_of_first(late))
+        return asks and bool(changes.value_of_first(late))
 
     @property
     def is_over(self) -> bool:
@@ -258,11 +285,11 @@ class Training:
                 norm = self._take_step(images, labels)
                 saves = self.step < end and self._saves_now
                 if saves or self.step % STEPS_BETWEEN_CHECKS == 0 or self.step == end:
-                    self._check_finite(norm + collective.sum_over_workers(self.loss_sum))
+                    self._check_finite(norm + changes.sum_over_workers(self.loss_sum))
                 if self.rank == 0:
                     self.meter.tick(self.step, self.loss_sum, self.history)
                 if saves:
-                    self._save()
+                    self._report({})
         self.speed = (self.step - first) * self.batch / (monotonic() - began)
 
     def _take_step(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -308,13 +335,13 @@ class Training:
         return total
 
     def end_epoch(self) -> None:
-        """Evaluates the epoch's weights, keeps them if they are the best, and writes a checkpoint.
+        """Evaluates the epoch's weights, and reports them.
 
         Raises:
             ValueError: The training diverged.
         """
         network = self.average or self.network
-        collective.share_statistics(network)
+        changes.share_statistics(network)
         with self.autocast:
             val_loss, val_accuracy = validate(
                 network, self.val, self.batches, self.at_once, self.device
@@ -322,7 +349,7 @@ class Training:
         self._check_finite(val_loss)
         entry: dict[str, Any] = {
             "epoch": len(self.history) + 1,
-            "train_loss": float(collective.sum_over_workers(self.loss_sum))
+            "train_loss": float(changes.sum_over_workers(self.loss_sum))
             / self.workers
             / self.batches.per_epoch,
             "val_loss": float(val_loss),
@@ -333,38 +360,8 @@ class Training:
         }
         self.ended = monotonic()
         self.history.append(entry)
-        best = self.best["epoch"] if self.best else None
-        if is_better(entry, best, self.hyperparameters.best):
-            self.best = {"epoch": dict(entry), "weights": changes.weights_of(network)}
         self.loss_sum.zero_()
-        worth = min(checkpoint.WORTH_SECONDS, self.job.scale.checkpoint_seconds)
-        if collective.value_of_first(monotonic() - self.saved > worth or self.is_over):
-            self._save()
-
-    def finish(self) -> dict[str, Any]:
-        """Saves the network with the best epoch's weights, as `models.save` does.
-
-        Returns:
-            As `work` does.
-        """
-        assert self.best is not None
-        if self.rank == 0:
-            last = self.history[-1]
-            self.meter.write(self.step, last["train_loss"], last["images_per_second"], self.history)
-            divided = self.job.scale.strategy == "fsdp"
-            network: Network = self.job.build(self.data) if divided else self.network
-            network.load_state_dict(self.best["weights"])
-            if self.hyperparameters.lora:
-                changes.merge_adapters(network)
-            calibration.save(self.job, network.to(self.device), self.data)
-            elsewhere.upload(self.job)
-        elsewhere.report(self.job)
-        return {
-            "history": self.history,
-            "best": self.best["epoch"],
-            "parameters": sum(parameter.numel() for parameter in self.network.parameters()),
-            "numerics": self.numerics,
-        }
+        self._report(entry)
 
     def _check_finite(self, value: Tensor) -> None:
         """Stops a training that diverged; on all workers, because the value is equal on each."""

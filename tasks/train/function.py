@@ -1,0 +1,199 @@
+"""Runs a training function of the user's, as `TorchTrainer` does, and finds the weights it reports.
+
+`docs/port-your-loop.md` says what the function gets and what it has to do.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray.train import Checkpoint
+from ray.train.torch import get_device
+from safetensors.torch import load_file
+
+from models import user_code
+from models.network import Network, normalise
+from retrain.errors import PrunedError
+from retrain.workload import PASSED_ON
+from tasks.data.shards import Prepared, open_prepared
+from tasks.train import calibration
+from tasks.train.datasets import SplitDataset
+from tasks.train.job import TrainingJob
+from tasks.train.network import set_threads
+
+KEY = "train.function"
+
+# With it, Accelerate and so the Trainer of transformers find the workers of a training on CPUs.
+# Without it, each worker takes itself for the only one, and they train as many networks.
+ACCELERATE_ON_CPU = "ACCELERATE_USE_CPU"
+# What Ray says when a worker waited too long in `ray.train.report`.
+NOT_ALL_REPORTED = "collective operation timed out"
+# The accuracy that was reported, and how far from it the network's own may be.
+ACCURACY, FAR = "val_accuracy", 0.1
+
+# Of files that may hold weights.
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+NAMED = "weights"  # of the checkpoint's metadata: the file that counts, if several fit
+# What is in the names of a network that was saved inside DDP, `torch.compile` or a wrapper for
+# activation checkpointing.
+WRAPPED = re.compile(r"^((module|_orig_mod)\.)+|\b(_orig_mod|_checkpoint_wrapped_module)\.")
+
+
+def train(job: TrainingJob) -> dict[str, Any]:
+    """Runs the function, as one of the workers.
+
+    Returns:
+        The `threads` of this worker, and the precision that the function was told.
+
+    Raises:
+        PrunedError: The training is a trial of a search, which ends it.
+        ValueError: The function failed, and another try would not help.
+    """
+    named = job.hyperparameters.function
+    assert named is not None
+    data = open_prepared(job.images)
+    threads = set_threads(get_device(), job.scale.threads)
+    if get_device().type == "cpu":
+        os.environ[ACCELERATE_ON_CPU] = "true"
+    function = user_code.find(named, KEY, job.root)
+    torch.manual_seed(job.hyperparameters.seed)
+    with chdir(job.root):
+        _call(function, _config(job, data), named)
+    return {"told_precision": job.hyperparameters.precision, "threads": threads}
+
+
+def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> None:
+    """Calls the function.
+
+    Raises:
+        ValueError: The function failed, and another try would not help.
+    """
+    try:
+        function(config)
+    except (PrunedError, MemoryError):
+        raise
+    except Exception as error:
+        if NOT_ALL_REPORTED in str(error):
+            raise ValueError(
+                f"{KEY}: a worker waited in ray.train.report longer than scale.timeout_seconds for "
+                "the others. All workers have to report; one of them does not, hangs or is far "
+                "slower."
+            ) from error
+        if isinstance(error, OSError | RuntimeError) and not isinstance(error, FileNotFoundError):
+            raise  # of the machine or of another worker, perhaps: Ray Train tries again
+        if str(error).startswith(KEY):
+            raise
+        raise ValueError(f"{KEY}: {named} failed: {user_code.said_by(error)}.") from error
+
+
+def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
+    """The dictionary that the function gets."""
+    network = job.build(data)
+    pixels = partial(normalise, mean=network.mean, std=network.std)
+    return (
+        job.hyperparameters.model_dump(include=set(PASSED_ON))
+        | {"model": network.classifier, "classes": list(data.labels), "shape": data.shape}
+        | {split: SplitDataset(job.images, split, pixels) for split in ("train", "val")}
+        | job.hyperparameters.arguments
+    )
+
+
+def check_accuracy(job: TrainingJob, network: Network, best: Mapping[str, Any]) -> None:
+    """Compares the accuracy that a function has reported with that of its network as it is served.
+
+    Raises:
+        ValueError: They are far from each other.
+    """
+    if ACCURACY not in best:
+        return
+    accuracy = calibration.accuracy(job, network, SplitDataset(job.images, "val"))
+    if abs(accuracy - best[ACCURACY]) > FAR:
+        raise ValueError(
+            f"{KEY}: {job.hyperparameters.function} reported {ACCURACY} {best[ACCURACY]:.3f}, and "
+            f"the network with the weights of that report has {accuracy:.3f} of the validation "
+            "images right. It has to report these weights, the share of all images, from 0 to 1, "
+            "and to take the images as the config has them, which is how they are served."
+        )
+
+
+def network_of(job: TrainingJob, checkpoint: Checkpoint) -> Network:
+    """The network with the weights of a checkpoint.
+
+    Args:
+        job: The training.
+        checkpoint: What was reported: the `state_dict` of the network that the section `model`
+            describes, in one file, whatever its name is; under one of the names in that file, if it
+            holds more. If several files hold weights of the network, its metadata
+            names the one that counts: `checkpoint.set_metadata({"weights": "model.pt"})`.
+
+    Raises:
+        ValueError: No file has the weights, or several have others.
+    """
+    with torch.random.fork_rng(devices=[]):  # the function in this process goes on with its numbers
+        network = job.build(open_prepared(job.images))
+    state = {_plain(name): value for name, value in network.classifier.state_dict().items()}
+    named = checkpoint.get_metadata().get(NAMED)
+    with checkpoint.as_directory() as folder:
+        files = sorted(path for path in Path(folder).rglob("*") if path.suffix in SUFFIXES)
+        found = [
+            (f"{path.relative_to(folder)}{place}", weights)
+            for path in files
+            for place, weights in _state_dicts(path)
+            if _fit(weights, state) and named in (None, path.relative_to(folder).as_posix())
+        ]
+    if not found:
+        raise ValueError(
+            "train.function: no file of the reported checkpoint has the state_dict of the network "
+            f"that the section model describes. Files are read that end in {', '.join(SUFFIXES)}."
+        )
+    (first, weights), *others = found
+    for other, different in others:
+        if not _are_equal(weights, different):
+            raise ValueError(
+                f"train.function: the reported checkpoint has two networks, in {first} and "
+                f"{other}: which is the model? Report one, or name its file with "
+                f'checkpoint.set_metadata({{"{NAMED}": "{files[0].name}"}}).'
+            )
+    for name, value in weights.items():
+        state[name].copy_(value)
+    return network
+
+
+def _are_equal(weights: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    return weights.keys() == others.keys() and all(
+        torch.equal(value, others[name]) for name, value in weights.items()
+    )
+
+
+def _plain(name: str) -> str:
+    return WRAPPED.sub("", name)
+
+
+def _fit(weights: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Whether weights are all of a network's; of tied ones, one is enough."""
+    shapes = {name: value.shape for name, value in state.items()}
+    pointers = {state[name].data_ptr() for name in weights.keys() & state.keys()}
+    return all(value.shape == shapes.get(name) for name, value in weights.items()) and all(
+        name in weights or value.data_ptr() in pointers for name, value in state.items()
+    )
+
+
+def _state_dicts(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The mappings of names to tensors in a file: all of it, or those that it holds, by name."""
+    if path.suffix == ".safetensors":
+        content = load_file(path)
+    else:
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception:  # a file of another kind, or with objects that are not read
+            return
+    if not isinstance(content, Mapping):
+        return
+    for name, state in [("", content), *((f"[{key!r}]", each) for key, each in content.items())]:
+        if isinstance(state, Mapping) and all(torch.is_tensor(value) for value in state.values()):
+            yield name, {_plain(str(key)): value for key, value in state.items()}
