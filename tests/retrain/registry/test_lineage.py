@@ -39,7 +39,7 @@ def write_list(file: Path) -> None:
 def record(run_id: str, **changed) -> Lineage:
     made = Made("train", "digest", "key", None, {"run": "run-1", "commit": "c0ffee"})
     fields = {
-        "model": "vit", "package": "package-a", "weights": "w", "time": "2026-11-22T10:00:00+00:00",
+        "model": "vit", "weights": "w",
         "commit": "c0ffee", "uncommitted": None, "entry": "vit", "overrides": {"train.lr": 0.1},
         "data": {"version": "data-1", "tracked": True, "revision": None, "path": "data/digits"},
         "parameters": {"train": {"lr": 0.1}}, "validation": {"rows": {}},
