@@ -141,7 +141,6 @@ def _of_record(record: "Lineage") -> list[tuple[str, Any]]:
         ("checks", _chosen(record.validation, "quarantined", "near_duplicates")),
         ("code", {"commit": record.commit} | dict(record.uncommitted or {})),
         ("libraries", record.libraries),
-        ("locked", {"requirements.lock": record.requirements}),
         ("machine", provenance.get("machine")),
         ("Prefect run", provenance.get("run")),
         ("MLflow run", record.mlflow_run),

@@ -68,9 +68,7 @@ class Lineage:
 
     Attributes:
         model: The name of the model.
-        package: SHA-256 (hex) of what is served.
         weights: SHA-256 (hex) of the weights.
-        time: When it was registered (ISO 8601, UTC).
         commit: The git commit whose code registered it, and by whose code all its steps have the
             keys that they have; None outside git.
         uncommitted: What differed from that commit, as `Project.uncommitted` gives it.
@@ -80,7 +78,6 @@ class Lineage:
         overrides: What replaced the entry's parameters in that run, by dotted name.
         parameters: All parameters of the workload, with what was `auto` decided; None if
             they are not known.
-        requirements: SHA-256 (hex) of `requirements.lock`; None without that file.
         validation: What the checks of the data found.
         images: Which images were used.
         training: What the training said of itself: its numerics, the best epoch.
@@ -90,16 +87,13 @@ class Lineage:
     """
 
     model: str
-    package: str
     weights: str
-    time: str
     commit: str | None
     uncommitted: Mapping[str, Any] | None
     data: Mapping[str, Any]
     entry: str | None
     overrides: Mapping[str, Any]
     parameters: Mapping[str, Any] | None
-    requirements: str | None
     validation: Mapping[str, Any]
     images: Images
     training: Mapping[str, Any]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import models
 from retrain import tracking
 from retrain.atomic import write_json
 from retrain.code import libraries_of
-from retrain.registry import packages, versions
+from retrain.registry import versions
 from retrain.runs import console
 from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
@@ -27,7 +26,6 @@ from tasks.data.image_facts import WITH_FEATURES, is_sampled
 from tasks.data.metrics import (
     ACCEPTS_NOTHING,
     CLASSES,
-    LOWER_IS_BETTER,
     outcomes,
     summarise,
     wilson,
@@ -63,13 +61,11 @@ def evaluate(
     (`tasks/data/predictions.py`), for later comparisons with it.
 
     Returns:
-        `metrics`, by name; `lower_is_better`, the names of those where lower is better; `slices`,
-        those of `gate.slices`, with the accuracy in each; `weights`, the SHA-256 (hex) of the
-        weights that were evaluated; `train`, the digest of the training; `precision`;
-        `test_images`, SHA-256 (hex) over the set of the test images; `package`, the identity of the
-        package that will give the same answers, and `package_bytes`, its size without code;
-        `min_confidence`, the least confidence of an answer that it accepts, None if it does not
-        say; and `images`, what images it takes.
+        `metrics`, by name; `slices`, those of `gate.slices`, with the accuracy in each; `train`,
+        the digest of the training; `precision`; `package`, the identity of the package that will
+        give the same answers, and `package_bytes`, its size without code; `min_confidence`, the
+        least confidence of an answer that it accepts, None if it does not say; and `images`, what
+        images it takes.
     """
     start_ahead()  # for the champion, or for the check before a promotion
     model = trained.folder / "model"
@@ -92,11 +88,8 @@ def evaluate(
     return {
         "metrics": metrics,
         "slices": parts,
-        "lower_is_better": LOWER_IS_BETTER,
-        "weights": packages.digest_of_weights(model),
         "train": trained.digest,
         "precision": evaluation.precision,
-        "test_images": sha256(np.unique(named.images).tobytes()).hexdigest(),
         "package": package.package_digest(
             model, evaluation.precision, package.code_of(model), min_confidence
         ),

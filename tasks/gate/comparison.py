@@ -1,43 +1,22 @@
 """Compares the challenger with the champion and with the reference, on the same test images."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from retrain.step import REPORT, Facts, Step, Workspace, current_run, digest_of, step
+from retrain.step import REPORT, Facts, Step, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
-from tasks.data.champion import Opponent, Opponents, Scored
+from tasks.data.champion import Opponent, Opponents, Registered, Scored
 from tasks.data.metrics import split_name
 from tasks.data.predictions import LEARNT, NamedPredictions, learnt_images
 from tasks.data.slices import contains, metric_of, named, parse
 from tasks.gate import paired
 from tasks.gate.paired import Pairs
-
-
-@dataclass(frozen=True)
-class Terms:
-    """The inputs of a comparison beside the predictions.
-
-    Attributes:
-        learnt: The file with the images that the opponent was trained or validated on; None if
-            they are not known.
-        training: The digest of that training; None if the images are not known.
-    """
-
-    step = "terms"  # its name as an input
-    learnt: Path | None
-    training: str | None
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of the training."""
-        return digest_of(self.training)
 
 
 def compare_with(scores: Artifact, champion: Scored | None, reference: Scored | None) -> Opponents:
@@ -55,32 +34,37 @@ def compare_with(scores: Artifact, champion: Scored | None, reference: Scored | 
 
 
 @step(
-    inputs=("evaluate", "evaluate_champion", "terms"),
+    inputs=("evaluate", "evaluate_champion", "registry"),
     reads=("gate.metric", "gate.margin", "gate.level", "gate.no_worse", "gate.min_compared"),
     libraries=("numpy", "pyarrow", "scipy"),
     hours=2,
     has_stage=False,
 )
 def compare_champion(
-    rules: Gate, scores: Artifact, opponent_scores: Artifact, terms: Terms, workspace: Workspace
+    rules: Gate,
+    scores: Artifact,
+    opponent_scores: Artifact,
+    registered: Registered,
+    workspace: Workspace,
 ) -> Facts:
     """Compares two models by the predictions of both for the same images.
 
     An image that one of the two, or a model that it started from, was trained on is no test.
 
     Returns:
-        `images`, how many were compared; `learnt`, `other_classes` and
-        `absent`, as in `pair`; `new_classes`, those of the challenger that the opponent does
-        not know; `recorded`, whether it is known what the opponent was trained on; `level`, the
-        probability of an error; and `metrics`, for each metric in `gate.metric` and `gate.no_worse`
-        the values of both models and what `paired.compare` gives. Without images to compare,
-        `metrics` is empty. A slice, or a class, with fewer than `gate.min_compared` images is left
-        out, and if nothing is left of a rule, `not_compared` names it.
+        `images`, how many were compared; `learnt`, `other_classes` and `absent`, as in `pair`;
+        `new_classes`, those of the challenger that the opponent does not know; `recorded`, whether
+        it is known what the opponent was trained on; and `metrics`, for each metric in
+        `gate.metric` and `gate.no_worse` the values of both models and what `paired.compare` gives.
+        Without images to compare, `metrics` is empty. A slice, or a class, with fewer than
+        `gate.min_compared` images is left out, and if nothing is left of a rule, `not_compared`
+        names it.
     """
     challenger, opponent = predictions.read(scores.folder), predictions.read(opponent_scores.folder)
     # The challenger has learnt a test image only if the model that it started from did.
     learnt = [np.zeros(0, np.uint64)]
-    for file in (terms.learnt, scores.folder / REPORT / LEARNT):
+    recorded = learnt_images(registered.project, registered.version)
+    for file in (recorded, scores.folder / REPORT / LEARNT):
         if file and file.exists():
             learnt.append(np.load(file, allow_pickle=False))
     pairs, used, counts = pair(challenger, opponent, np.concatenate(learnt))
@@ -88,8 +72,7 @@ def compare_champion(
     by_name = {name: _compared(rules, name, scores, pairs, used) for name in names}
     return counts | {
         "new_classes": [name for name in challenger.known if name not in opponent.known],
-        "recorded": terms.learnt is not None,
-        "level": rules.level,
+        "recorded": recorded is not None,
         "metrics": {name: facts for metrics in by_name.values() for name, facts in metrics.items()},
         "not_compared": [name for name, compared in by_name.items() if not compared],
     }
@@ -171,9 +154,8 @@ def _opponent(comparison_step: Step, scores: Artifact, scored: Scored) -> Oppone
     version = scored.registered.version
     comparison = None
     if version.package_digest != scores.facts["package"]:
-        learnt = learnt_images(current_run().project, version)
-        terms = Terms(learnt, version.train_digest if learnt else None)
-        comparison = dict(comparison_step(scores, scored.evaluation, terms).facts)
+        found = comparison_step(scores, scored.evaluation, scored.registered)
+        comparison = dict(found.facts)
     return Opponent(
         version.version,
         version.train_digest,
@@ -185,5 +167,5 @@ def _opponent(comparison_step: Step, scores: Artifact, scored: Scored) -> Oppone
 compare_reference = replace(
     compare_champion,
     name="compare_reference",
-    inputs=("evaluate", "evaluate_reference", "terms"),
+    inputs=("evaluate", "evaluate_reference", "registry"),
 )

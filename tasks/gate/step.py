@@ -15,7 +15,7 @@ from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
-from tasks.data.metrics import CLASSES, METRICS, SELECTIVE, split_name
+from tasks.data.metrics import CLASSES, LOWER_IS_BETTER, METRICS, SELECTIVE, split_name
 from tasks.data.rules import Rule, amount, difference, failures, images_needed, resolution, rule_of
 from tasks.data.slices import metric_of, named, parse
 from tasks.gate.paired import COMPARABLE, fewest_images
@@ -50,7 +50,7 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
         `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
         `slices`, as `evaluate` gives them, and whether each was `judged`;
         `says`, the same for a person; `new_classes`, those that the champion does not know;
-        `test_images`, their identity; and `reference`, whether the model becomes the reference if
+        and `reference`, whether the model becomes the reference if
         it is promoted.
     """
     table = json.loads((scores.folder / CLASSES).read_text(encoding="utf-8"))["classes"]
@@ -77,7 +77,6 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
             for role, opponent in against.items()
         },
         "says": says + _never_predicted(table),
-        "test_images": scores.facts["test_images"],
         "reference": becomes,
         "new_classes": [
             {name: row[name] for name in ("label", "rows", "recall")}
@@ -131,7 +130,7 @@ def _outcome(rules: Gate, scores: Artifact, opponent: Opponent) -> str:
         return "cannot tell"
     if opponent.train_digest == scores.facts["train"]:
         change = facts["challenger"] - facts["opponent"]
-        gain = -change if rules.metric in scores.facts["lower_is_better"] else change
+        gain = -change if rules.metric in LOWER_IS_BETTER else change
         return "not worse" if gain >= -rules.margin - ROUNDING else "worse"
     return str(facts["outcome"])
 
@@ -213,7 +212,7 @@ def comparisons(
     assert opponent.comparison is not None
     comparison_rules = []
     for name, facts in opponent.comparison["metrics"].items():
-        lower = name in scores.facts["lower_is_better"]
+        lower = name in LOWER_IS_BETTER
         margin, passed = 0.0, facts["outcome"] != "worse"
         relation = "not surely worse than"
         if name == rules.metric:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import models
-from retrain import tracking
-from retrain.project import Project
 from retrain.registry import model_card
 from retrain.runs import console
 from retrain.runs.records import cell
@@ -84,11 +82,6 @@ def rendered(template: str, **content: Any) -> str:
     environment.filters["number"] = console.number
     text = Path(__file__).with_name(f"{template}.md.j2").read_text(encoding="utf-8")
     return environment.from_string(text).render(content)
-
-
-def keep(project: Project, run_id: str, package_digest: str, text: str) -> None:
-    """Keeps a card with the MLflow run of the training."""
-    tracking.client(project).log_text(run_id, text, model_card.place(package_digest))
 
 
 def _metrics(metrics: Mapping[str, float], rows: int) -> list[tuple[str, float, str]]:

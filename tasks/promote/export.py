@@ -141,9 +141,16 @@ def _compared(
     """
     apart, agree = differences(example, answers, tolerance)
     expected = np.array(example["probabilities"].to_pylist())
-    same, largest = int((answers.argmax(axis=1) == expected.argmax(axis=1)).sum()), apart.max()
-    counts = (len(example), same, float(largest))
-    exported = Exported(version.name, version.version, form, str(folder), *counts)
+    same = answers.argmax(axis=1) == expected.argmax(axis=1)
+    exported = Exported(
+        name=version.name,
+        version=version.version,
+        format=form,
+        folder=str(folder),
+        compared=len(example),
+        same=int(same.sum()),
+        difference=float(apart.max()),
+    )
     if agree.mean() < share:
         raise ValueError(
             f"{version.title} is not exported: what was written gives other answers. "
@@ -195,6 +202,7 @@ def write_huggingface(model: Path, folder: Path, min_confidence: float | None = 
     Raises:
         ValueError: The network is none of `transformers`.
     """
+    from PIL import Image
     from transformers import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
 
     loaded = models.load(model)
@@ -214,22 +222,11 @@ def write_huggingface(model: Path, folder: Path, min_confidence: float | None = 
     config.label2id = {label: index for index, label in enumerate(loaded.labels)}
     pretrained.quiet()
     network.save_pretrained(folder)
-    write_json(folder / PROCESSOR, _processor(package.images_of(model)))
-
-
-def _processor(images: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an image processor that makes the pixels that a model takes.
-
-    `crop` is the processor of Perceiver, the only one that cuts the middle square out before it
-    scales. Of an image that is no square, its pixels differ by less than 1 of 255 on average: it
-    does not see beyond the cut, and Pillow may scale the cut image in the other direction first.
-
-    Args:
-        images: The form of the images, as `images_of` gives it.
-    """
-    from PIL import Image
-
+    images = package.images_of(model)
     side = {"height": images["size"], "width": images["size"]}
+    # `crop` is the processor of Perceiver, the only one that cuts the middle square out before it
+    # scales. Of an image that is no square, its pixels differ by less than 1 of 255 on average: it
+    # does not see beyond the cut, and Pillow may scale the cut image in the other direction first.
     crops = images["resize"] == "crop"
     settings = {
         "image_processor_type": "PerceiverImageProcessor" if crops else "ViTImageProcessor",
@@ -244,8 +241,9 @@ def _processor(images: Mapping[str, Any]) -> dict[str, Any]:
     }
     if crops:
         settings |= {"do_center_crop": True, "crop_size": side}
-    # Transparency is laid on white, as here. There is no such setting for grey images.
-    return settings | ({"do_convert_rgb": True} if images["channels"] == 3 else {})
+    if images["channels"] == 3:  # transparency is laid on white, as here; grey has no such setting
+        settings["do_convert_rgb"] = True
+    write_json(folder / PROCESSOR, settings)
 
 
 def answer_huggingface(folder: Path, images: Sequence[bytes]) -> NDArray[np.float32]:

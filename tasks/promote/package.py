@@ -6,14 +6,10 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version as installed
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from retrain.atomic import write_json
 from retrain.code import libraries_of, source_of
 from tasks.data import package
-
-if TYPE_CHECKING:
-    from mlflow.models import ModelSignature
 
 
 def write_package(
@@ -34,7 +30,18 @@ def write_package(
     """
     import mlflow
     import pandas as pd
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types.schema import Map
 
+    # MLflow checks a request against the signature, and what it then says repeats the request. So
+    # the column is a string, of which MLflow demands nothing (bytes pass too), and may be missing:
+    # `models/serving.py` decodes the base64 itself, in `instances` and `inputs` too, and says what
+    # is wrong.
+    inputs = [ColSpec(DataType.string, "image", required=False)]
+    outputs = [ColSpec(DataType.string, "label"), ColSpec(Map(DataType.double), "probabilities")]
+    if min_confidence is not None:
+        outputs.append(ColSpec(DataType.boolean, "accepted"))
     with TemporaryDirectory(dir=folder.parent) as place:
         code, serving, classes = (
             Path(place) / Path(name).name
@@ -49,7 +56,7 @@ def write_package(
             python_model=str(code / "models" / "serving.py"),
             artifacts={"model": str(model), "serving": str(serving), "classes": str(classes)},
             code_paths=sorted(map(str, code.iterdir())),
-            signature=_signature(accepts=min_confidence is not None),
+            signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
             input_example=pd.DataFrame({"image": [_example()]}),
             # Without them, MLflow would load the model to find what it imports. The package index
             # has no versions with a local part (`+cpu`).
@@ -57,23 +64,6 @@ def write_package(
                 f"{name}=={installed(name).partition('+')[0]}" for name in libraries_of(modules)
             ],
         )
-
-
-def _signature(accepts: bool) -> "ModelSignature":
-    """What a package takes and answers; `accepts` if it says which answers it accepts."""
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema
-    from mlflow.types.schema import Map
-
-    # MLflow checks a request against the signature, and what it then says repeats the request. So
-    # the column is a string, of which MLflow demands nothing (bytes pass too), and may be missing:
-    # `models/serving.py` decodes the base64 itself, in `instances` and `inputs` too, and says what
-    # is wrong.
-    inputs = [ColSpec(DataType.string, "image", required=False)]
-    outputs = [ColSpec(DataType.string, "label"), ColSpec(Map(DataType.double), "probabilities")]
-    if accepts:
-        outputs.append(ColSpec(DataType.boolean, "accepted"))
-    return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs))
 
 
 def _copy_code(modules: Iterable[str], folder: Path) -> None:

@@ -102,15 +102,14 @@ def _decide(
 def _told(name: str, entry: Entry, speed: Latency | None = None) -> Document:
     """What `decide` returns, from the entry in the ledger."""
     previous, why = entry.previous, f"({entry.who}: {entry.reason})"
-    outcome = f"{name} version {entry.version} is "
-    if entry.action == "rolled back":
-        outcome += "the champion again" + (f" instead of version {previous}" if previous else "")
-    elif entry.action == "promoted":
-        new = f"new champion, in place of version {previous}" if previous else "first champion"
-        outcome += f"approved and is the {new} {why}"
-    else:
-        stays = f"; version {previous} stays the champion" if previous else ""
-        outcome += f"rejected {why}{stays}"
+    new = f"new champion, in place of version {previous}" if previous else "first champion"
+    instead = f" instead of version {previous}" if previous else ""
+    stays = f"; version {previous} stays the champion" if previous else ""
+    became = {
+        "rolled back": f"the champion again{instead}",
+        "promoted": f"approved and is the {new} {why}",
+        "rejected": f"rejected {why}{stays}",
+    }
     return {
         "workload": name,
         "action": entry.action,
@@ -121,7 +120,7 @@ def _told(name: str, entry: Entry, speed: Latency | None = None) -> Document:
         "time": entry.time,
         "run": entry.run,
         "says": str(speed) if speed else None,
-        "outcome": outcome,
+        "outcome": f"{name} version {entry.version} is {became[entry.action]}",
     }
 
 

@@ -8,7 +8,6 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -16,7 +15,7 @@ import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, lineage, packages, versions
+from retrain.registry import decisions, lineage, model_card, packages, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, Latency, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
@@ -101,7 +100,8 @@ def promote(
             registered = _register(data, version, pulled, validated, trained, scores, workspace)
         if tracking.is_active(project, registered.run_id):
             text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
-            card.keep(project, registered.run_id, scores.facts["package"], text)
+            place = model_card.place(registered.package_digest)
+            tracking.client(project).log_text(registered.run_id, text, place)
         entry = _decide(rules, version, decision, intent, registered, project)
         if not decisions.is_entered(project, name, entry):
             if entry.action in ("promoted", "waiting"):
@@ -182,7 +182,6 @@ def _decide(
         reason=reason,
         data=data.digest,
         run=decision.provenance.get("run"),
-        test_images=decision.facts["test_images"],
         reference=decision.facts["reference"],
         package=version.package_digest,
         training=version.train_digest,
@@ -202,8 +201,7 @@ def _withheld(project: Project, version: ModelVersion) -> str | None:
 
 def _compared_with(decision: Artifact) -> int | None:
     """The version that was champion when the gate decided."""
-    champion: dict[str, Any] | None = decision.facts["champion"]
-    return champion["version"] if champion else None
+    return (decision.facts["champion"] or {}).get("version")
 
 
 def _register(

@@ -13,7 +13,7 @@ from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.state import RunState, StateRunner
 from retrain.step import DataVersion, following
-from retrain.store import RunContext, Store
+from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.promote import check
@@ -49,10 +49,9 @@ class Runner(StateRunner):
         return made
 
 
-def promote(root: Path, seed: int, barrier: threading.Barrier) -> list[str]:
+def promote(root: Path, seed: int, trained: Artifact, barrier: threading.Barrier) -> list[str]:
     """Trains nothing, and takes a model through comparison, gate and promotion in its clone."""
     project = Project(root)
-    trained = write_model(root / f"trained-{seed}" / "train", seed=seed)
     write_report(trained, project)
     scores = write_scores(root / f"scores-{seed}", trained, ROWS)
     data = write_data(root / f"data-{seed}", ROWS)
@@ -73,8 +72,14 @@ def test_the_one_that_comes_second_compares_again_with_the_one_that_came_first(
     # To load what is promoted takes two processes; see `tests/tasks/promote/test_check.py`.
     monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
     barrier = threading.Barrier(2)
+    clones = {seed: tmp_path / f"clone-{seed}" for seed in (1, 2)}
+    # Not in the threads, because transformers cannot be imported by two at once.
+    trained = {seed: write_model(root / "train", seed=seed) for seed, root in clones.items()}
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(promote, tmp_path / f"clone-{seed}", seed, barrier) for seed in (1, 2)]
+        runs = [
+            pool.submit(promote, root, seed, trained[seed], barrier)
+            for seed, root in clones.items()
+        ]
     once = ["gate", "promote"]
     scored = ["evaluate_champion", "compare_champion"]
     again = [*once, *scored, *once]

@@ -229,8 +229,8 @@ def test_what_the_champion_came_from_stays(project, store):
     for number, each in enumerate(made[:2], 1):
         run_id = tracking.start_run(project, "vit", f"k{number}", {}, "digest").run_id
         record = Lineage(
-            model="vit", package="p", weights="w", time="", commit=None, uncommitted=None,
-            data={}, entry="vit", overrides={}, parameters=None, requirements=None, validation={},
+            model="vit", weights="w", commit=None, uncommitted=None,
+            data={}, entry="vit", overrides={}, parameters=None, validation={},
             images=Images("toy", each.key, "images.parquet", {}), training={}, metrics={},
             steps=(Made("toy", each.digest, each.key),), mlflow_run=run_id,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.step import Workspace
 from retrain.store import Artifact
 from tasks.data import image_table, package, predictions
-from tasks.data.metrics import LOWER_IS_BETTER, outcomes
+from tasks.data.metrics import outcomes
 from tasks.data.pixels import digest, digest_of
 from tasks.data.reference import write_reference
 from tasks.data.shards import shard_name
@@ -162,11 +162,8 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     (folder / "classes.json").write_text(json.dumps(counted))
     facts = {
         "metrics": {"accuracy": 0.95, "log_loss": 0.2, "rows": rows},
-        "lower_is_better": LOWER_IS_BETTER,
-        "weights": trained.facts["weights"],
         "train": trained.digest,
         "precision": precision,
-        "test_images": f"images-{rows}",
         "package": package.package_digest(model, precision, package.code_of(model)),
         "min_confidence": None,
         "slices": [],

@@ -39,10 +39,10 @@ def write_list(file: Path) -> None:
 def record(run_id: str, **changed) -> Lineage:
     made = Made("train", "digest", "key", None, {"run": "run-1", "commit": "c0ffee"})
     fields = {
-        "model": "vit", "package": "package-a", "weights": "w", "time": "2026-11-22T10:00:00+00:00",
+        "model": "vit", "weights": "w",
         "commit": "c0ffee", "uncommitted": None, "entry": "vit", "overrides": {"train.lr": 0.1},
         "data": {"version": "data-1", "tracked": True, "revision": None, "path": "data/digits"},
-        "parameters": {"train": {"lr": 0.1}}, "requirements": None, "validation": {"rows": {}},
+        "parameters": {"train": {"lr": 0.1}}, "validation": {"rows": {}},
         "images": Images("validate", "key", "images.parquet", {}), "training": {"best_epoch": 3},
         "metrics": {"accuracy": 0.5}, "steps": (made,), "mlflow_run": run_id,
     }  # fmt: skip

@@ -81,7 +81,6 @@ def test_predictions_and_metrics_are_those_of_the_network(scored):
     assert np.abs(np.stack(kept["features"].to_numpy()) - features.numpy()).max() < 1e-5
 
     metrics = scored.facts["metrics"]
-    assert scored.facts["weights"] == scored.trained.facts["weights"]
     assert metrics == json.loads((scored.folder / "metrics.json").read_text())
     accuracy = accuracy_score(np.arange(ROWS) % 4, expected.argmax(1))
     assert metrics["accuracy"] == pytest.approx(accuracy)
@@ -105,36 +104,7 @@ def test_what_will_be_served_is_named_by_all_that_it_answers_with(scored, tmp_pa
     place = workspace(tmp_path / "bf16", scored.project.root)
     coarse = Evaluate(batch_size=16, precision="bf16")
     facts = evaluate(coarse, Gate(), scored.trained, scored.images, described(scored.images), place)
-    assert facts["weights"] == scored.facts["weights"]
     assert facts["package"] != scored.facts["package"]
-
-
-def test_the_threshold_is_of_the_validation_split_and_measured_on_the_test_split(scored, tmp_path):
-    images = replace(scored.images, folder=tmp_path / "images")
-    shutil.copytree(scored.images.folder, images.folder)
-    shutil.rmtree(images.folder / "val")
-    shutil.copytree(write_prepared(tmp_path / "val", 60).folder / "test", images.folder / "val")
-    model = scored.trained.folder / "model"
-    found = plain_probabilities(model, pixels(60), 16)
-    right = found.max(1) > 0.9999
-    np.save(images.folder / "val" / "labels.npy", (found.argmax(1) + ~right) % 4)
-
-    place = workspace(tmp_path / "evaluate", scored.project.root)
-    asked = FP32.model_copy(update={"min_precision": 0.8})
-    facts = evaluate(asked, Gate(), scored.trained, images, described(images), place)
-    least = threshold(found.max(1), right, 0.8)
-    assert facts["min_confidence"] == pytest.approx(least, abs=1e-4)
-    assert 0.9 < least < 1
-    expected = plain_probabilities(model, pixels(ROWS), 16)
-    accepted = expected.max(1) >= facts["min_confidence"]
-    is_right = expected.argmax(1) == np.arange(ROWS) % 4
-    assert facts["metrics"]["coverage"] == accepted.mean()
-    assert facts["metrics"]["accepted_precision"] == pytest.approx(is_right[accepted].mean())
-    assert facts["metrics"] | scored.facts["metrics"] == facts["metrics"]  # the others are as ever
-
-    assert facts["package"] != scored.facts["package"]
-    write_package(model, "fp32", {}, tmp_path / "package", facts["min_confidence"])
-    assert digest_of_folder(tmp_path / "package") == facts["package"]
 
 
 def test_a_model_whose_labels_stand_in_another_order_is_scored_by_name(scored, tmp_path):
@@ -169,20 +139,6 @@ def test_a_class_that_the_model_does_not_know_is_counted_as_wrong(scored, tmp_pa
     smallest = np.finfo(np.float32).eps
     expected = -np.log(np.clip(likelihood, smallest, 1 - smallest)).mean()
     assert facts["metrics"]["log_loss"] == pytest.approx(expected)
-
-
-def test_the_test_images_are_a_set_of_pixels(scored, tmp_path):
-    renamed = replace(scored.images, folder=tmp_path / "images")
-    shutil.copytree(scored.images.folder, renamed.folder)
-    rows = pd.read_parquet(renamed.folder / "test" / "rows.parquet")
-    for name in ("path", "sha256"):  # other files with the same pixels
-        rows[name] = [f"{number:064x}" for number in range(ROWS)]
-    rows.to_parquet(renamed.folder / "test" / "rows.parquet")
-    _, facts = run(tmp_path / "again", scored.trained, renamed, scored.project)
-    assert facts["test_images"] == scored.facts["test_images"]
-    more = write_prepared(tmp_path / "more", ROWS + 1)
-    _, facts = run(tmp_path / "other", scored.trained, more, scored.project)
-    assert facts["test_images"] != scored.facts["test_images"]
 
 
 def version_of(scored, weights: str, run_id: str) -> ModelVersion:
@@ -237,3 +193,31 @@ def test_the_same_model_gives_the_same_bytes_again_and_is_logged(scored, tmp_pat
     assert logged["test_accuracy"] == scored.facts["metrics"]["accuracy"]
     files = [file.path for file in client.list_artifacts(scored.run_id, "evaluate")]
     assert files == ["evaluate/classes.json", f"evaluate/{LEARNT}"]
+
+
+def test_the_threshold_is_of_the_validation_split_and_measured_on_the_test_split(scored, tmp_path):
+    images = replace(scored.images, folder=tmp_path / "images")
+    shutil.copytree(scored.images.folder, images.folder)
+    shutil.rmtree(images.folder / "val")
+    shutil.copytree(write_prepared(tmp_path / "val", 60).folder / "test", images.folder / "val")
+    model = scored.trained.folder / "model"
+    found = plain_probabilities(model, pixels(60), 16)
+    right = found.max(1) > 0.9999
+    np.save(images.folder / "val" / "labels.npy", (found.argmax(1) + ~right) % 4)
+
+    place = workspace(tmp_path / "evaluate", scored.project.root)
+    asked = FP32.model_copy(update={"min_precision": 0.8})
+    facts = evaluate(asked, Gate(), scored.trained, images, described(images), place)
+    least = threshold(found.max(1), right, 0.8)
+    assert facts["min_confidence"] == pytest.approx(least, abs=1e-4)
+    assert 0.9 < least < 1
+    expected = plain_probabilities(model, pixels(ROWS), 16)
+    accepted = expected.max(1) >= facts["min_confidence"]
+    is_right = expected.argmax(1) == np.arange(ROWS) % 4
+    assert facts["metrics"]["coverage"] == accepted.mean()
+    assert facts["metrics"]["accepted_precision"] == pytest.approx(is_right[accepted].mean())
+    assert facts["metrics"] | scored.facts["metrics"] == facts["metrics"]  # the others are as ever
+
+    assert facts["package"] != scored.facts["package"]
+    write_package(model, "fp32", {}, tmp_path / "package", facts["min_confidence"])
+    assert digest_of_folder(tmp_path / "package") == facts["package"]

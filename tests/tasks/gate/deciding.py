@@ -29,10 +29,8 @@ def scores(table=TABLE, slices=(), **metrics: float) -> Artifact:
     facts = {
         "metrics": given,
         "slices": [*slices],
-        "lower_is_better": ["log_loss"],
         "package": "my package",
         "train": "my training",
-        "test_images": "test images",
     }
     return Artifact("evaluate", "k", "d", folder, facts)
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrain.project import Project
 from retrain.step import REPORT, following
 from retrain.store import Artifact
 from retrain.workload import Gate
@@ -18,11 +17,23 @@ from tasks.data import predictions
 from tasks.data.predictions import LEARNT, image_id
 from tasks.data.slices import FILE
 from tasks.gate import comparison
-from tasks.gate.comparison import Terms, compare_champion, compare_with
+from tasks.gate.comparison import compare_champion, compare_with
 
 CLASSES = ("ant", "bee")
 LABELS = CLASSES * 100
-RULES, NOTHING_KNOWN = Gate(), Terms(None, None)
+RULES = Gate()
+OPPONENT = SimpleNamespace(project=None, version=None)
+
+
+@pytest.fixture(autouse=True)
+def knows(monkeypatch):
+    """Sets the file with the images that the opponent has learnt; first they are not known."""
+
+    def learnt(file: Path | None) -> None:
+        monkeypatch.setattr(comparison, "learnt_images", lambda project, version: file)
+
+    learnt(None)
+    return learnt
 
 
 def sha256(row: int) -> str:
@@ -50,11 +61,11 @@ def write(folder, wrong, known=CLASSES, labels=LABELS) -> Artifact:
     return Artifact("evaluate", "k", "d", folder, {})
 
 
-def compared(tmp_path, ours: int, theirs: int, rules=RULES, terms=NOTHING_KNOWN, sites=()):
+def compared(tmp_path, ours: int, theirs: int, rules=RULES, sites=()):
     mine, other = write(tmp_path / "ours", ours), write(tmp_path / "theirs", theirs)
     if sites:
         mine = divided(mine, sites)
-    return compare_champion(rules, mine, other, terms, None)
+    return compare_champion(rules, mine, other, OPPONENT, None)
 
 
 def test_the_predictions_are_compared_image_by_image(tmp_path):
@@ -82,23 +93,23 @@ def learnt(file, rows):
 @pytest.mark.parametrize(
     ("count", "images", "gained"), [(150, 50, 10), (170, 30, 0), (171, 29, None)]
 )
-def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path, count, images, gained):
-    terms = Terms(learnt(tmp_path / LEARNT, range(count)), "training")
-    found = compared(tmp_path, 3, 160, terms=terms)
+def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path, knows, count, images, gained):
+    knows(learnt(tmp_path / LEARNT, range(count)))
+    found = compared(tmp_path, 3, 160)
     assert (found["images"], found["learnt"], found["recorded"]) == (images, count, True)
     assert found["metrics"].get("accuracy", {}).get("gained") == gained  # of 29 none
     assert found["not_compared"] == []
     # The start of the challenger may have learnt some, too.
     learnt(tmp_path / "ours" / REPORT / LEARNT, [0, 199])
     artifacts = (Artifact("evaluate", "k", "d", tmp_path / name, {}) for name in ("ours", "theirs"))
-    assert compare_champion(RULES, *artifacts, terms, None)["learnt"] == count + 1
+    assert compare_champion(RULES, *artifacts, OPPONENT, None)["learnt"] == count + 1
 
 
 def test_only_classes_that_both_know_are_compared(tmp_path):
     labels = ("ant", "bee", "cat") * 50
     mine = write(tmp_path / "ours", 3, ("ant", "bee", "cat"), labels)
     other = write(tmp_path / "theirs", 9, ("ant", "bee", "dog"), labels)
-    found = compare_champion(Gate(), mine, other, NOTHING_KNOWN, None)
+    found = compare_champion(Gate(), mine, other, OPPONENT, None)
     assert (found["images"], found["other_classes"], found["recorded"]) == (100, 50, False)
     assert found["metrics"]["accuracy"]["gained"] == 4
     assert found["new_classes"] == ["cat"]
@@ -113,7 +124,7 @@ def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_
         for name, wrong in (("ours", 8), ("theirs", 0))
     )
     rules = Gate(metric="macro_recall", margin=0.01, no_worse=("recall[c]", "macro_f1"))
-    found = compare_champion(rules, mine, other, NOTHING_KNOWN, None)
+    found = compare_champion(rules, mine, other, OPPONENT, None)
     recall = found["metrics"]["macro_recall"]
     assert recall["difference"] == pytest.approx(-0.04)
     assert recall["outcome"] == "worse"
@@ -126,7 +137,7 @@ def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_
 def test_a_class_is_compared_if_it_has_enough_images(tmp_path, images, compared_ones):
     labels = ("ant",) * 100 + ("bee",) * images
     mine, other = (write(tmp_path / name, 0, CLASSES, labels) for name in ("ours", "theirs"))
-    found = compare_champion(Gate(no_worse=("recall[bee]",)), mine, other, NOTHING_KNOWN, None)
+    found = compare_champion(Gate(no_worse=("recall[bee]",)), mine, other, OPPONENT, None)
     assert list(found["metrics"]) == ["accuracy", *compared_ones]
     assert found["not_compared"] == ([] if compared_ones else ["recall[bee]"])
 
@@ -169,16 +180,14 @@ def scored(number: int) -> SimpleNamespace:
     return SimpleNamespace(registered=SimpleNamespace(version=version), evaluation=evaluation)
 
 
-def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None):
-    """What a challenger is compared with, and the terms of each comparison."""
+def opponents(tmp_path, challenger, reference=None):
+    """What a challenger is compared with, and the version that each comparison is with."""
     given = {}
 
-    def run(step, scores, evaluation, terms):
-        given[step.name] = terms
+    def run(step, scores, evaluation, registered):
+        given[step.name] = registered.version.version
         return Artifact(step.name, "k", "d", Path(), {"of": step.name})
 
-    monkeypatch.setattr(comparison, "learnt_images", lambda project, version: learnt)
-    run.workload, run.project = SimpleNamespace(gate=RULES), Project(Path("nowhere"))
     scores = Artifact("evaluate", "k", "d", tmp_path, challenger)
     with following(run):
         made = compare_with(scores, scored(3), reference)
@@ -193,26 +202,17 @@ def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None):
         ({"package": "other", "train": "t3"}, True),
     ],
 )
-def test_a_model_is_compared_unless_it_is_the_opponent(
-    tmp_path, monkeypatch, challenger, is_compared
-):
-    made, terms = opponents(tmp_path, monkeypatch, challenger)
+def test_a_model_is_compared_unless_it_is_the_opponent(tmp_path, challenger, is_compared):
+    made, given = opponents(tmp_path, challenger)
     champion = made.champion
     assert champion.comparison == ({"of": "compare_champion"} if is_compared else None)
     assert (champion.version, champion.train_digest) == (3, "t3")
     assert champion.metrics == {"accuracy": 0.9}
     assert made.reference is None
-    assert list(terms) == ["compare_champion"] * is_compared
+    assert list(given) == ["compare_champion"] * is_compared
 
 
-def test_a_comparison_is_made_again_when_the_opponent_has_learnt_other_images(
-    tmp_path, monkeypatch
-):
-    other = {"package": "other", "train": "other"}
-    made, terms = opponents(tmp_path, monkeypatch, other, scored(2), None)
+def test_the_reference_is_compared_by_a_step_of_its_own(tmp_path):
+    made, given = opponents(tmp_path, {"package": "other", "train": "other"}, scored(2))
     assert made.reference.comparison == {"of": "compare_reference"}
-    for given in terms.values():
-        assert given.training is None  # it is not known what the opponent has learnt
-    _, terms = opponents(tmp_path / "known", monkeypatch, other, scored(2), Path("learnt.npy"))
-    assert [given.training for given in terms.values()] == ["t3", "t2"]
-    assert len({given.digest for given in terms.values()}) == 2
+    assert given == {"compare_champion": 3, "compare_reference": 2}

@@ -33,7 +33,6 @@ from tests.tasks.toy_model import (
 COLUMNS = Data(path="data")
 DATA = DataVersion("data-1", tracked=True)
 PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}
-REQUIREMENTS = "numpy==2.4.6\n"
 ROWS = 20
 PROMOTE, COMPARE = Intent(promote=True), Intent(promote=False)
 AUTOMATIC, MANUAL = Gate(), Gate(approval="manual")
@@ -123,7 +122,6 @@ def _promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifa
 
     def make(root: Path) -> None:
         templates.place_mlflow_database(root)
-        (root / "requirements.lock").write_text(REQUIREMENTS)
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             _leave_out_loading(patch)
             images = write_data(Path(folder), ROWS)
@@ -199,7 +197,6 @@ def decide(verdict: str, champion: int | None, run_id: str = "run-1") -> Artifac
         "comparisons": {},
         "slices": [],
         "new_classes": [],
-        "test_images": "test images",
         "reference": verdict in ("first", "better"),
         "champion": champion and {"version": champion, "metrics": {"accuracy": 0.95}},
     }
