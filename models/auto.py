@@ -7,7 +7,9 @@ that have shapes but no memory.
 A pretrained network keeps its weights but for the last layer, its own dropout, and the values of
 pixels that its image processor gives it (from -1 to 1 without one). Nothing else of the processor
 counts: the project prepares the images, as `images` says. A network that does not take images of
-another size than it was made for, because its weights depend on the size, is refused.
+another size than it was made for, because its weights depend on the size, is refused. One that
+interpolates what it has learnt about positions takes them, and that is not trained then: on GPUs,
+the gradient of an interpolation is not the same each time.
 
 Batch norms see the images that go through the network at once: a worker's own, and of these only
 `train.micro_batch`. The statistics that are kept, and evaluated, are the first worker's.
@@ -53,7 +55,8 @@ class Classifier(Pretrained):
     def build(self, shape: tuple[int, ...], classes: int) -> "Network":
         """Makes a new network, with random weights or pretrained ones.
 
-        Parameters that no gradient reaches, such as a mask token, are not trained.
+        Parameters that no gradient reaches, such as a mask token, are not trained, nor are those of
+        positions that a pretrained network may interpolate.
         """
         from transformers import AutoModelForImageClassification
 
@@ -67,9 +70,11 @@ class Classifier(Pretrained):
         if self.pretrained is not None:
             wider = _try(self, (height, width, channels), classes + 1, Path())
             mean, std = _take_weights(self, classifier, wider)
-        idle = {name for name, parameter in tried.named_parameters() if parameter.grad is None}
-        for name, parameter in classifier.named_parameters():
-            parameter.requires_grad_(name not in idle)
+        own_size = getattr(getattr(tried.config, "vision_config", tried.config), "image_size", None)
+        interpolates = own_size not in (None, height, [height, width])
+        for name, parameter in tried.named_parameters():
+            is_idle = parameter.grad is None or (interpolates and "position" in name)
+            classifier.get_parameter(name).requires_grad_(not is_idle)
         return wrap(classifier, mean, std)
 
 
@@ -100,8 +105,6 @@ class Settings(Classifier):
             )
         if not isinstance(self.config.get("model_type"), str):
             raise ValueError("config: needs a model_type, such as resnet")
-        if decided := [name for name in DECIDED if name in self.config]:
-            raise ValueError(f"config: leave out {', '.join(decided)}: the images decide")
         return self
 
 
@@ -148,7 +151,10 @@ def _new_config(given: Mapping[str, Any], shape: Shape) -> Any:
     decided = {*DECIDED, *(field.name for field in fields(PreTrainedConfig))}
     own = {field.name for field in fields(config)} - decided
     for parameter in given.keys() - own - {"model_type"}:
-        raise ValueError(f"model.config.{parameter}: {config.model_type} has no such parameter.")
+        raise ValueError(
+            f"model.config.{parameter}: {config.model_type} has no such parameter, or the images "
+            "decide it."
+        )
     # The config of CLIP has another part about text.
     vision, size = getattr(config, "vision_config", config), shape[0]
     if hasattr(vision, "image_size"):
@@ -171,7 +177,6 @@ def _try(settings: Any, shape: Shape, classes: int, root: Path) -> Any:
     """
     from transformers import AutoModelForImageClassification
 
-    pretrained.quiet()
     config = _config(settings, shape, classes, root)
     return pretrained.try_without_memory(
         lambda: AutoModelForImageClassification.from_config(config).train(),

@@ -180,7 +180,6 @@ def read_config(name: str, version: str | None, root: Path) -> Any:
     """
     from transformers import AutoConfig
 
-    quiet()
     model, revision = split_name(name)
     folder = find_folder(name, root) or _download(model, version or revision).parent
     try:
@@ -301,6 +300,7 @@ def try_without_memory(make: Callable[[], Any], shape: Shape, beginning: str) ->
     """
     import torch
 
+    quiet()
     height, width, channels = shape
     try:
         with torch.device("meta"):

@@ -126,6 +126,9 @@ def test_images_of_another_size_and_classes_of_another_number(published, tmp_pat
     save(larger, tmp_path, "abcde", {})
     assert torch.equal(answers(models.load(tmp_path).module, images), logits)
     assert str(folder) not in (tmp_path / models.MODEL).read_text()
+    idle = [name for name, each in larger.named_parameters() if not each.requires_grad]
+    assert ("classifier.dinov2.embeddings.position_embeddings" in idle) == (kind == "dinov2")
+    assert not any("position" in name for name in idle) or kind in ("dinov2", "swin", "beit")
 
 
 def refusal(settings, shape=SHAPE, root=ROOT):
@@ -146,6 +149,7 @@ def refusal(settings, shape=SHAPE, root=ROOT):
         ({"model_type": "resnett"}, "transformers has no image classifier 'resnett'."),
         ({"model_type": "bert"}, "model.config: transformers has no image classifier 'bert'"),
         ({"model_type": "resnet", "depth": [1]}, "model.config.depth: resnet has no such"),
+        ({"model_type": "vit", "image_size": 8}, "config.image_size: vit has no such parameter"),
         ({"model_type": "resnet", "depths": "two"}, "model.config: Validation error for field"),
         ({"model_type": "resnet", "dtype": "bfloat16"}, "model.config.dtype: resnet has no such"),
         (CONFIGS["swin"] | {"model_type": "swin", "window_size": 7, "depths": [1] * 4,
@@ -167,10 +171,6 @@ def test_a_config_that_makes_no_network_is_refused(config, said):
             "pretrained: brings its own config",
         ),
         ({"config": {"depths": [1]}}, "config: needs a model_type, such as resnet"),
-        (
-            {"config": {"model_type": "vit", "image_size": 8}},
-            "config: leave out image_size: the",
-        ),
         ({"config": {"model_type": "vit", "layer_norm_eps": float("inf")}}, "finite number"),
         ({"config": {"model_type": "vit"}, "pretrained_version": "a" * 64}, "is of no use without"),
     ],
