@@ -184,7 +184,7 @@ class StepsFlow(Flow[..., Any]):
             return None
         document = self.tells.document(dry_run.state) | {"time": last["time"], "unchanged": True}
         since = f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}"
-        outcome = f"{since}; {self.tells.standing(document)}."
+        outcome = f"{since}; {document['outcome']}"
         return document | {"state": "Skipped", "outcome": outcome}
 
     def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from tasks.data.champion import Start
 
 TOLERANCE = 1e-4  # of a logit
-METRICS = ("train_loss", "val_loss", "val_accuracy")  # of the project's own loop
+# Of the project's own loop.
+METRICS = ("train_loss", "val_loss", "val_accuracy", "val_macro_recall")
 # Parameters for which the parts of the network have to be known.
 OF_KNOWN_PARTS = ("lora", "freeze_epochs", "layer_decay")
 FUNCTION = "train.function"

@@ -17,7 +17,7 @@ from ray.train.torch import get_device, prepare_model
 from torch import Tensor
 
 from tasks.data.shards import open_prepared
-from tasks.train import checkpoint, network as changes
+from tasks.train import network as changes
 from tasks.train.augment import Augmentation
 from tasks.train.datasets import BatchSampler, Loader, SplitDataset, class_weights
 from tasks.train.job import STREAM, TrainingJob
@@ -80,12 +80,12 @@ def trained(job: TrainingJob, reported: ray.train.Checkpoint) -> "Network":
         ValueError: The checkpoint is damaged.
     """
     with reported.as_directory() as folder:
-        if not checkpoint.is_undamaged(Path(folder)):
+        if not changes.is_undamaged(Path(folder)):
             raise ValueError(
                 f"The checkpoint of the best epoch is damaged. Remove {job.storage}, and train "
                 "again from the start."
             )
-        weights = checkpoint.read(Path(folder), checkpoint.WEIGHTS)
+        weights = changes.read_checkpoint(Path(folder), changes.WEIGHTS)
     network = job.build(open_prepared(job.images))
     if job.hyperparameters.lora:
         changes.add_adapters(network, job.hyperparameters.lora)
@@ -180,7 +180,7 @@ class Training:
             backbone = self.network.backbone.parameters()
             self.unfrozen = [parameter for parameter in backbone if parameter.requires_grad]
         self.average = deepcopy(self.network) if self.hyperparameters.ema else None
-        with checkpoint.opened(ray.train.get_checkpoint()) as folder:
+        with changes.undamaged(ray.train.get_checkpoint()) as folder:
             if folder:
                 self._go_on(folder)
         if changes.value_of_first(self.step) != self.step:
@@ -190,8 +190,8 @@ class Training:
     def _go_on(self, folder: Path) -> None:
         """Continues from a checkpoint."""
         mapped = self.job.scale.strategy == "fsdp"
-        weights = checkpoint.read(folder, checkpoint.WEIGHTS, mapped=mapped)
-        state = checkpoint.read(folder, checkpoint.STATE, mapped=mapped)
+        weights = changes.read_checkpoint(folder, changes.WEIGHTS, mapped=mapped)
+        state = changes.read_checkpoint(folder, changes.STATE, mapped=mapped)
         if self.average:
             self.average.load_state_dict(weights)
             weights = state["network"]
@@ -216,7 +216,7 @@ class Training:
         }
         written = None
         if self.rank == 0:
-            written = checkpoint.write(self.job.scratch / "unreported", weights, state)
+            written = changes.write_checkpoint(self.job.scratch / "unreported", weights, state)
         ray.train.report(
             {**metrics, "step": self.step},
             checkpoint=written,
@@ -343,17 +343,14 @@ class Training:
         network = self.average or self.network
         changes.share_statistics(network)
         with self.autocast:
-            val_loss, val_accuracy = validate(
-                network, self.val, self.batches, self.at_once, self.device
-            )
-        self._check_finite(val_loss)
+            scores = validate(network, self.val, self.batches, self.at_once, self.device)
+        self._check_finite(torch.tensor(scores["val_loss"]))
         entry: dict[str, Any] = {
             "epoch": len(self.history) + 1,
             "train_loss": float(changes.sum_over_workers(self.loss_sum))
             / self.workers
             / self.batches.per_epoch,
-            "val_loss": float(val_loss),
-            "val_accuracy": val_accuracy,
+            **scores,
             "lr": self.lr,
             "images_per_second": self.speed,
             "seconds": monotonic() - self.ended,  # includes the checkpoint of the epoch before

@@ -1,23 +1,32 @@
-"""Prepares a device and a network for a training, and exchanges values between its workers.
+"""What a training does with its network, beside calculating: from the device to checkpoints.
 
-A network gets adapters, is divided among the workers, or has its weights averaged.
+A network gets adapters, is divided among the workers, or has its weights averaged; workers exchange
+values. A checkpoint has two files: the `weights` of the network as it was evaluated, and the
+`state` from which the training goes on. The name of each has the digest of its content.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed
+from pyarrow.fs import FileSelector, FileType
+from ray.train import Checkpoint
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from retrain.digests import sha256_of
 from retrain.workload import Lora
 
 if TYPE_CHECKING:
     from models.network import Network
 
+WEIGHTS, STATE = "weights", "state"  # of a checkpoint
+DIGITS = 16  # of a digest
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -205,8 +214,8 @@ def generator(device: torch.device) -> torch.Generator:
 
 
 def sum_over_workers(value: Tensor) -> Tensor:
-    """The sum of a value over all workers."""
-    return of_all_workers(value).sum()
+    """The sum of a value over all workers; that of each of several values."""
+    return of_all_workers(value).sum(0)
 
 
 def share_statistics(network: nn.Module) -> None:
@@ -217,7 +226,7 @@ def share_statistics(network: nn.Module) -> None:
 
 
 def of_all_workers(value: Tensor) -> Tensor:
-    """The values (workers,) that all workers have of a scalar, in order of their ranks."""
+    """The values (workers, …) that all workers have of a tensor, in order of their ranks."""
     if not torch.distributed.is_initialized():
         return value[None]
     values = [torch.empty_like(value) for _ in range(torch.distributed.get_world_size())]
@@ -233,3 +242,57 @@ def value_of_first(number: int) -> int:
     value = torch.tensor(number, device="cuda" if on_gpu else "cpu")
     torch.distributed.broadcast(value, 0)
     return int(value)
+
+
+def write_checkpoint(folder: Path, weights: dict[str, Any], state: dict[str, Any]) -> Checkpoint:
+    """Writes a checkpoint, in place of one that was not reported any more.
+
+    Args:
+        folder: Gets it.
+        weights: The tensors of the network.
+        state: Tensors and plain values.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, content in ((WEIGHTS, weights), (STATE, state)):
+        path = folder / name
+        torch.save(content, path)
+        path.rename(folder / f"{name}-{sha256_of(path)[:DIGITS]}.pt")
+    return Checkpoint.from_directory(folder)
+
+
+def read_checkpoint(folder: Path, name: str, *, mapped: bool = False) -> dict[str, Any]:
+    """Reads a file of a checkpoint.
+
+    Args:
+        folder: The checkpoint's.
+        name: `WEIGHTS` or `STATE`.
+        mapped: Read a tensor only when it is used, as each worker of a divided network takes a part
+            of each.
+    """
+    [path] = folder.glob(f"{name}-*.pt")
+    content: dict[str, Any] = torch.load(path, "cpu", weights_only=True, mmap=mapped)
+    return content
+
+
+def is_undamaged(folder: Path) -> bool:
+    """Whether both files are there, with the content that their names say."""
+    files = [*folder.glob("*.pt")]
+    return len(files) == 2 and all(path.stem.endswith(sha256_of(path)[:DIGITS]) for path in files)
+
+
+@contextmanager
+def undamaged(newest: Checkpoint | None) -> Iterator[Path | None]:
+    """The folder of a reported checkpoint, or of the newest undamaged one before it, if any."""
+    if newest is None:
+        yield None
+        return
+    above, files = newest.path.rpartition("/")[0], newest.filesystem
+    found = files.get_file_info(FileSelector(above))
+    folders = [info.path for info in found if info.type == FileType.Directory]
+    for path in sorted((path for path in folders if path <= newest.path), reverse=True):
+        with Checkpoint(path, files).as_directory() as folder:
+            if is_undamaged(Path(folder)):
+                yield Path(folder)
+                return
+    yield None

@@ -73,7 +73,7 @@ def validate(
     batches: BatchSampler,
     at_once: int,
     device: torch.device,
-) -> tuple[Tensor, float]:
+) -> dict[str, float]:
     """Evaluates a network.
 
     Args:
@@ -84,23 +84,29 @@ def validate(
         device: The network's device.
 
     Returns:
-        The mean cross-entropy (nats, without label smoothing) and the accuracy.
+        `val_loss`, the mean cross-entropy (nats, without label smoothing); `val_accuracy`; and
+        `val_macro_recall`, the mean over the classes of the split.
     """
     share = -(-len(split) // batches.workers)
     rows = range(len(split))[batches.rank * share :][:share]
     loss_sum = torch.zeros((), device=device)
-    hits = torch.zeros((), device=device)
+    counts = torch.from_numpy(np.bincount(split.labels)).to(device)
+    hits = torch.zeros_like(counts)
     network.eval()
     with torch.inference_mode():
         for images, labels in in_order(split, rows, at_once, device):
             logits = network(images)
             loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-            hits += (logits.argmax(1) == labels).sum()
+            hits += torch.bincount(labels[logits.argmax(1) == labels], minlength=len(counts))
         # A network that is divided among workers is called by all of them as often.
         for _ in range(-(-share // at_once) - -(-len(rows) // at_once)):
             network(torch.zeros((1, *split.images.shape), dtype=torch.uint8, device=device))
     loss_sum, hits = sum_over_workers(loss_sum), sum_over_workers(hits)
-    return loss_sum / len(split), float(hits) / len(split)
+    return {
+        "val_loss": float(loss_sum / len(split)),
+        "val_accuracy": int(hits.sum()) / len(split),
+        "val_macro_recall": float((hits / counts)[counts > 0].mean()),
+    }
 
 
 def make_optimizer(network: "Network", hyperparameters: Train) -> torch.optim.Optimizer:

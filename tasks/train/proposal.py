@@ -124,7 +124,7 @@ def propose(path: str, seen: Survey, threads: int | None, backbone: Backbone | N
     gate, of_gate = _gate(seen)
     sections, of_network = network
     if is_unbalanced(seen):
-        sections["train"]["balance"] = "loss"
+        sections["train"] |= {"balance": "loss", "best": {"metric": "val_macro_recall"}}
     entry = {"data": data, "checks": checks, **sections, "gate": gate}
     return Proposal(entry, (*of_data, *of_network, *of_gate))
 

@@ -29,7 +29,7 @@ from tasks.compute.ray_data import connect
 from tasks.data.reading import ImageFiles
 from tasks.data.shards import ROWS, SOURCE, open_prepared
 from tasks.data.units import SECONDS_PER_BYTE, SECONDS_PER_IMAGE
-from tasks.train import checkpoint, elsewhere
+from tasks.train import elsewhere, network
 from tasks.train.datasets import CROP, SHUFFLE, BatchSampler, parts_of
 from tasks.train.job import TrainingJob
 from tasks.train.reports import Reports
@@ -58,8 +58,8 @@ def _dataset(job: TrainingJob) -> "Dataset":
     connect()
     from ray.data import from_items
 
-    with checkpoint.opened(Reports(job).newest) as folder:
-        step = checkpoint.read(folder, checkpoint.STATE)["step"] if folder else 0
+    with network.undamaged(Reports(job).newest) as folder:
+        step = network.read_checkpoint(folder, network.STATE)["step"] if folder else 0
     tasks = [*_Source(job).tasks(step)]
     dataset = from_items(tasks, override_num_blocks=min(len(tasks), 10_000))
     dataset.context.raise_original_map_exception = True

@@ -82,15 +82,17 @@ class Trained:
         return {path.name: path.read_bytes() for path in (self.folder / "model").iterdir()}
 
 
-def validated(trained: Trained, images: Path) -> tuple[float, float]:
-    """The cross-entropy and the accuracy of the saved network on the validation split."""
+def validated(trained: Trained, images: Path) -> tuple[float, float, float]:
+    """The cross-entropy, accuracy and macro recall of the saved network on the validation split."""
     val = open_prepared(images).split("val")
     network = models.load(trained.folder / "model").module
     with torch.inference_mode():
         logits = network(torch.from_numpy(val.images[np.arange(len(val))]))
     labels = torch.from_numpy(val.labels)
     loss = torch.nn.functional.cross_entropy(logits, labels)
-    return float(loss), float((logits.argmax(1) == labels).float().mean())
+    right = logits.argmax(1) == labels
+    recalls = [float(right[labels == label].float().mean()) for label in labels.unique()]
+    return float(loss), float(right.float().mean()), sum(recalls) / len(recalls)
 
 
 def assert_alike(trained: Trained, other: Trained) -> None:

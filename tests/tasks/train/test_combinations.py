@@ -84,7 +84,7 @@ def _check(job: TrainingJob, result: Mapping[str, Any]) -> None:
         with torch.inference_mode():
             assert network(torch.zeros(2, SIDE, SIDE, 3, dtype=torch.uint8)).isfinite().all()
     else:
-        loss, _ = validated(Trained({}, job.output.parent, Project(job.root)), job.images)
+        loss, *_ = validated(Trained({}, job.output.parent, Project(job.root)), job.images)
         tolerance = 0.05 if job.hyperparameters.precision == "bf16" else 1e-3
         told = best.get("val_loss", best.get("eval_loss"))
         assert loss == pytest.approx(told, rel=tolerance, abs=tolerance)

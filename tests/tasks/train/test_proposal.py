@@ -86,6 +86,7 @@ def test_it_reckons_with_the_splits_that_the_run_will_have(splits, cut, tested):
 def test_rare_classes_count_as_much_as_others():
     found = proposed(classes={"cat": 900, "dog": 100})
     assert found.entry["train"]["balance"] == "loss"
+    assert found.entry["train"]["best"] == {"metric": "val_macro_recall"}
     assert found.entry["gate"]["metric"] == "macro_recall"
     assert any("900 images and the smallest 100" in reason for reason in found.reasons)
     assert "balance" not in proposed().entry["train"]

@@ -101,13 +101,13 @@ def test_adapters_change_linear_layers_by_their_rank_and_are_saved_merged(
             assert torch.linalg.svdvals(change)[2:].max() < 1e-5, name
         else:
             assert not change.any(), name
-    loss, _ = validated(trained, images)
+    loss, *_ = validated(trained, images)
     assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_the_average_is_what_is_evaluated_and_kept(images, tmp_path):
     trained = run(tmp_path, images, BASE.model_copy(update={"ema": 0.9, "epochs": 1}))
-    loss, _ = validated(trained, images)
+    loss, *_ = validated(trained, images)
     assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
 
 
@@ -160,7 +160,8 @@ CUSTOM = Model(family="custom", factory="examples.network:build_model", argument
         (
             SMALL,
             Train(best=Best(metric="f1")),
-            "train.best.metric: f1 is not one of train_loss, val_loss, val_accuracy.",
+            "train.best.metric: f1 is not one of train_loss, val_loss, val_accuracy, "
+            "val_macro_recall.",
         ),
         (
             SMALL,

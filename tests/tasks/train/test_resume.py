@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retrain.workload import Augment, Scale, Train
-from tasks.train import checkpoint, loop
+from tasks.train import loop, network
 from tasks.train.reports import HISTORY, NEWEST
 from tests.tasks.train.helpers import OFTEN, SMALL, run, run_interrupted, write_prepared
 
@@ -27,7 +27,7 @@ def kept(root: Path) -> list[Path]:
 
 
 def step_of(folder: Path) -> int:
-    return checkpoint.read(folder, checkpoint.STATE)["step"]
+    return network.read_checkpoint(folder, network.STATE)["step"]
 
 
 def reached(root: Path) -> int:
@@ -94,7 +94,7 @@ def test_a_training_that_diverges_leaves_no_checkpoint_of_it(images, tmp_path, m
         run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN)
     newest = kept(tmp_path)[-1]
     assert step_of(newest) == 14
-    weights = checkpoint.read(newest, checkpoint.WEIGHTS)
+    weights = network.read_checkpoint(newest, network.WEIGHTS)
     assert all(value.isfinite().all() for value in weights.values())
 
 

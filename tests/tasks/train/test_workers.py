@@ -76,7 +76,7 @@ def test_workers_train_any_network_and_evaluate_what_is_saved(
 ):
     recipe = RECIPE.model_copy(update={"freeze_epochs": frozen})  # so DDP is made anew
     trained = run(tmp_path, images, recipe, model=model, scale=Scale(workers=2))
-    loss, _ = validated(trained, images)
+    loss, *_ = validated(trained, images)
     assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
 
 
