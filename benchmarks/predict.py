@@ -27,7 +27,7 @@ from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
 from retrain.params import load_workload
 from retrain.project import find_project
-from tasks.compute.inference import PredictionJob, predict
+from tasks.compute.inference import predict
 from tasks.data.shards import open_prepared
 
 SETTINGS = {
@@ -58,18 +58,15 @@ def main() -> None:
             )  # fmt: skip
             auto = workload.evaluate.precision
             stored = data.split("train").images
-            jobs = {
-                way: PredictionJob(model, stored, batch, precision)
-                for way, precision in (("step", "fp32"), ("auto", auto))
-            }
-            found: dict[str, list[float]] = {way: [] for way in ("loop", *jobs)}
+            precisions = {"step": "fp32", "auto": auto}
+            found: dict[str, list[float]] = {way: [] for way in ("loop", *precisions)}
             for _ in range(rounds + 1):
                 for way in random.sample(list(found), len(found)):
                     began = monotonic()
                     if way == "loop":
                         loop(model, x, batch)
                     else:
-                        for _ in predict(jobs[way]):
+                        for _ in predict(model, stored, batch, precisions[way]):
                             pass
                     found[way].append(rows / (monotonic() - began))
         speeds = {way: statistics.median(each[1:]) for way, each in found.items()}

@@ -83,7 +83,8 @@ def ask(
     answers.mkdir(parents=True, exist_ok=True)
     running: Iterator[object]
     if len(places) > PART and ray_data.has_cluster():
-        package = _where_all_see_it(package, folder)
+        # In a folder that all machines see.
+        package = shutil.copytree(package, folder / "package", dirs_exist_ok=True)
         bounds = pairwise([*range(0, len(places), PART), len(places)])
         seconds = len(places) * ray_data.SECONDS_PER_IMAGE
         run = partial(_run_to_its_end, question, answers)
@@ -98,15 +99,6 @@ def ask(
             first += len(table)
             done(len(table))
             yield table
-
-
-def _where_all_see_it(package: Path, folder: Path) -> Path:
-    """A copy of a package in a folder that all machines see."""
-    copy = folder / "package"
-    if not copy.exists():
-        with atomic.replacing(copy) as aside:
-            shutil.copytree(package, aside)
-    return copy
 
 
 def _write(

@@ -63,12 +63,17 @@ def embed(
     """
     import numpy as np
 
+    from models.pretrained import find_folder
+
     shards = [path for split in SPLITS for path in sorted((images.folder / split).glob(SHARDS))]
     parts = {shard: workspace.scratch / shard.relative_to(images.folder) for shard in shards}
     missing = [(shard, part) for shard, part in parts.items() if not part.exists()]
     counts = [len(np.load(shard, mmap_mode="r")) for shard, _ in missing]
     with console.counted("embed", sum(counts)) as show:
-        load = partial(_load, model, _network(model, workspace), evaluation)
+        settings = model.model_dump()
+        name, version = settings["pretrained"], settings["pretrained_version"]
+        folder = find_folder(name, workspace.project.root)
+        load = partial(_load, str(folder or name), version, evaluation)
         seconds = sum(counts) * ray_data.SECONDS_PER_IMAGE
         for count, _ in zip(
             counts, ray_data.each(load, missing, seconds=seconds, on_gpus=True), strict=True
@@ -90,16 +95,8 @@ def embed(
     }
 
 
-def _network(model: "Model", workspace: "Workspace") -> Path | str:
-    """The network's folder, or its name on the hub."""
-    from models.pretrained import find_folder
-
-    name: str = model.model_dump()["pretrained"]
-    return find_folder(name, workspace.project.root) or name
-
-
 def _load(
-    model: "Model", network_name: Path | str, evaluation: "Evaluate", device: str
+    name: str, version: str | None, evaluation: "Evaluate", device: str
 ) -> Callable[[tuple[Path, Path]], None]:
     """Loads the network on a device; returns what embeds a shard with it."""
     import torch
@@ -107,7 +104,7 @@ def _load(
     from models.backbone import load
     from models.network import Observed
 
-    network = load(str(network_name), model.model_dump()["pretrained_version"]).to(device)
+    network = load(name, version).to(device)
     network.prefer_attention(torch.device(device).type, evaluation.precision)
     return partial(_embed, Observed(network), device, evaluation)
 

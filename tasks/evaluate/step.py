@@ -19,7 +19,7 @@ from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate, Workload
 from tasks.compute.asked import start_ahead
-from tasks.compute.inference import PredictionJob, predict
+from tasks.compute.inference import predict
 from tasks.data import image_table, package, predictions, slices
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import WITH_FEATURES, is_sampled
@@ -119,11 +119,11 @@ def _predict(
     count = len(digests)
     sampled = [row for row in range(count) if is_sampled(digests[row], count, WITH_FEATURES)]
     batch_size, precision = evaluation.batch_size, evaluation.precision
-    job = PredictionJob(model, split.images, batch_size, precision, tuple(sampled))
     features: list[NDArray[np.float32]] = []
 
     def answers() -> Iterator[NDArray[np.float32]]:
-        for probabilities, of_sampled in predict(job):
+        answered = predict(model, split.images, batch_size, precision, sampled)
+        for probabilities, of_sampled in answered:
             if of_sampled is not None:
                 features.extend(of_sampled)
             show(len(probabilities))
@@ -171,8 +171,8 @@ def _chosen(evaluation: Evaluate, model: Path, prepared: Prepared) -> float | No
     if (wanted := evaluation.min_precision) is None:
         return None
     split = prepared.split("val")
-    job = PredictionJob(model, split.images, evaluation.batch_size, evaluation.precision)
-    answers = np.concatenate([probabilities for probabilities, _ in predict(job)])
+    answered = predict(model, split.images, evaluation.batch_size, evaluation.precision)
+    answers = np.concatenate([probabilities for probabilities, _ in answered])
     right = answers.argmax(axis=1) == split.labels
     return threshold(answers.max(axis=1), right, wanted)
 

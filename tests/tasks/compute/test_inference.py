@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from tasks.compute import ray_data
-from tasks.compute.inference import PredictionJob, predict
+from tasks.compute.inference import predict
 from tasks.data.shards import open_prepared
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, write_model, write_prepared
 
@@ -33,7 +33,7 @@ def place(request, monkeypatch):
 @pytest.mark.usefixtures("place")
 def test_it_says_exactly_what_a_plain_loop_says(model, images):
     threads = torch.get_num_threads()
-    batches = [found for found, _ in predict(PredictionJob(model, images, 25, "fp32"))]
+    batches = [found for found, _ in predict(model, images, 25, "fp32")]
     assert torch.get_num_threads() == threads
     assert [len(batch) for batch in batches] == [25, 25]
     answers = np.concatenate(batches)
@@ -44,7 +44,7 @@ def test_it_says_exactly_what_a_plain_loop_says(model, images):
 
 def test_bf16_says_nearly_the_same_and_the_same_each_time(model, images):
     once, again, exact = (
-        np.concatenate([found for found, _ in predict(PredictionJob(model, images, 16, precision))])
+        np.concatenate([found for found, _ in predict(model, images, 16, precision)])
         for precision in ("bf16", "bf16", "fp32")
     )
     assert np.array_equal(once, again)
