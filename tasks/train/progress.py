@@ -31,7 +31,7 @@ TICK_SECONDS = 0.25
 LOG_SECONDS = 5.0
 LONG_SECONDS = 60.0  # after which a line is due in a log even if no epoch has ended
 # Of an epoch's entry; its number is shown otherwise.
-NOT_SHOWN = ("epoch", "seconds", "checkpoint", "lr", "images_per_second")
+NOT_SHOWN = ("epoch", "seconds", "val_macro_recall", "lr", "images_per_second")
 
 
 Tell = Callable[[str, str], None]  # writes a file with a name: `TrainingJob.tell`
