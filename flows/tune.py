@@ -35,6 +35,8 @@ from retrain.step import DataVersion, Input, TrialContext, current_run
 from retrain.store import Artifact
 from retrain.workload import Workload, flatten
 from tasks.compute.ray_data import has_cluster
+from tasks.embed.step import embed
+from tasks.preprocess.step import preprocess
 from tasks.pull.step import data_version, pull
 from tasks.train.step import train as train_network
 from tasks.train.trial import ending, ending_elsewhere
@@ -44,7 +46,13 @@ if TYPE_CHECKING:
     from optuna import Trial
 
 
-@flow(tells=TuningReport(), version=data_version, check=space_faults, beside=train)
+@flow(
+    steps=(pull, validate, preprocess, embed, train_network),
+    tells=TuningReport(),
+    version=data_version,
+    check=space_faults,
+    beside=train,
+)
 def tune(version: DataVersion) -> None:
     """Searches for better parameters of a workload's training, and promotes nothing.
 
