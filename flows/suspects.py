@@ -20,7 +20,12 @@ from tasks.suspects.step import find_suspects
 from tasks.validate.step import validate
 
 
-@flow(tells=SuspectsReport(), version=data_version, beside=train)
+@flow(
+    steps=(pull, validate, embed_with_champion, find_suspects),
+    tells=SuspectsReport(),
+    version=data_version,
+    beside=train,
+)
 def suspects(version: DataVersion) -> None:
     """Finds labels that are probably wrong, contradictions and outliers in a workload's data.
 

@@ -16,9 +16,15 @@ from retrain.step import DataVersion, current_run
 from retrain.store import Artifact
 from tasks.data.champion import Start
 from tasks.embed.step import embed
-from tasks.evaluate.champion import compare_classes, score_ahead, score_opponents
+from tasks.evaluate.champion import (
+    compare_classes,
+    evaluate_champion,
+    evaluate_reference,
+    score_ahead,
+    score_opponents,
+)
 from tasks.evaluate.step import evaluate, shortfall
-from tasks.gate.comparison import compare_with
+from tasks.gate.comparison import compare_champion, compare_reference, compare_with
 from tasks.gate.step import gate, too_few_images
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import Intent, promote
@@ -28,7 +34,15 @@ from tasks.train.step import train as train_network
 from tasks.validate.step import validate
 
 
-@flow(tells=TrainingReport(), version=data_version)
+@flow(
+    steps=(
+        *(pull, validate, preprocess, embed, train_network),
+        *(evaluate_champion, evaluate_reference, evaluate, compare_champion, compare_reference),
+        *(gate, promote),
+    ),
+    tells=TrainingReport(),
+    version=data_version,
+)
 def train(version: DataVersion) -> None:
     """Trains a workload's model and promotes it if the gate passes it.
 

@@ -10,8 +10,16 @@ Only the validation split decides; nothing is registered, compared with the cham
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.reports import tuning
-from flows.reports.tuning import NEW, TuningReport, best_of, search_of, space_faults, wanted
+from flows.reports.tuning import (
+    NEW,
+    TuningReport,
+    best_of,
+    folder_of,
+    key_of,
+    search_of,
+    settings,
+    space_faults,
+)
 from flows.train import prepare, train
 from retrain import tracking
 from retrain.flow import flow
@@ -21,12 +29,14 @@ from retrain.params import vary
 from retrain.runs import console
 from retrain.runs.run import Run
 from retrain.runs.state import DryRun, StepHasToRunError
-from retrain.search import FAILED, LOCK, PRUNED, Ending, Search
+from retrain.search import FAILED, JOURNAL, LOCK, PRUNED, Ending, Search, values_of
 from retrain.servers import ray_cluster
-from retrain.step import REPORT, DataVersion, Input, TrialContext, current_run
+from retrain.step import DataVersion, Input, TrialContext, current_run
 from retrain.store import Artifact
 from retrain.workload import Workload, flatten
 from tasks.compute.ray_data import has_cluster
+from tasks.embed.step import embed
+from tasks.preprocess.step import preprocess
 from tasks.pull.step import data_version, pull
 from tasks.train.step import train as train_network
 from tasks.train.trial import ending, ending_elsewhere
@@ -36,7 +46,13 @@ if TYPE_CHECKING:
     from optuna import Trial
 
 
-@flow(tells=TuningReport(), version=data_version, check=space_faults, beside=train)
+@flow(
+    steps=(pull, validate, preprocess, embed, train_network),
+    tells=TuningReport(),
+    version=data_version,
+    check=space_faults,
+    beside=train,
+)
 def tune(version: DataVersion) -> None:
     """Searches for better parameters of a workload's training, and promotes nothing.
 
@@ -49,44 +65,47 @@ def tune(version: DataVersion) -> None:
     checked = validate(data)
     images = prepare(data, checked)
     if isinstance(run, Run):
-        _search(run, images, data)
+        search = _search(run, images, data)
     else:
-        search, count = search_of(run.state), wanted(run.workload)
-        if search.has_failed or len(search.rows()) < count:
-            over = 0 if search.has_failed else len(search.rows())
-            raise StepHasToRunError(train_network.name, f"{over} of {count} trials are over")
-    best = best_of(run.state)
+        search = search_of(run.state)
+        over = 0 if search.has_failed else len(search.rows())
+        if over < search.wanted:
+            why = f"{over} of {search.wanted} trials are over"
+            raise StepHasToRunError(train_network.name, why)
+    best = best_of(run.workload, search)
     train_network(images, data, NEW, workload=vary(run.workload, best["values"]))
 
 
-def _search(run: Run, images: Artifact, data: Artifact) -> None:
-    """Runs the trials that remain, and writes the table and the plots of all of them.
+def _search(run: Run, images: Artifact, data: Artifact) -> Search:
+    """Runs the trials that remain.
 
     Raises:
         ValueError: All of them failed.
     """
-    state, project, parameters = run.state, run.project, run.workload.tune
-    folder = tuning.folder_of(state)
+    state, project, workload = run.state, run.project, run.workload
+    folder, status = folder_of(state), "FAILED"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK, purpose="Waits for another search of this study"):
+        if run.refresh or search_of(state).has_failed:
+            (folder / JOURNAL).unlink(missing_ok=True)
+        (folder / JOURNAL).touch()
         search = search_of(state)
-        search.begin(parameters.trials, anew=run.refresh or search.has_failed)
-        params = flatten({"tune": parameters.model_dump(include={"space", "seed"})})
-        name, key = run.workload.name, tuning.key_of(state)
-        parent = tracking.start_run(project, name, key, params, images.digest)
+        search.begin(workload.flat())
+        params = flatten({"tune": workload.tune.model_dump(include={"space", "seed"})})
+        parent = tracking.start_run(project, workload.name, key_of(state), params, images.digest)
         try:
             # Other machines have to see the store, as a trial's training is in it.
-            in_turn = parameters.parallel == 1 or (ray_cluster.is_remote() and not has_cluster())
+            in_turn = workload.tune.parallel == 1 or (ray_cluster.is_remote() and not has_cluster())
             run_all = _run_in_turn if in_turn else _run_side_by_side
             run_all(run, search, (images, data, NEW), parent.run_id)
-            tuning.write_plots(search.study, search.metric, folder / REPORT)
-            tracking.log_artifacts(project, parent.run_id, folder / REPORT, "tune")
-            metrics = {search.metric: float(best_of(state)["best"][search.metric])}
-            tracking.log_metrics(project, parent.run_id, metrics)
-        except BaseException:
-            tracking.end_run(project, parent.run_id, "FAILED")
-            raise
-        tracking.end_run(project, parent.run_id, "FINISHED")
+            best = best_of(workload, search)["best"]
+            tracking.log_metrics(
+                project, parent.run_id, {search.metric: float(best[search.metric])}
+            )
+            status = "FINISHED"
+        finally:
+            tracking.end_run(project, parent.run_id, status)
+    return search
 
 
 def _run_in_turn(run: Run, search: Search, inputs: Sequence[Input], parent: str) -> None:
@@ -95,10 +114,10 @@ def _run_in_turn(run: Run, search: Search, inputs: Sequence[Input], parent: str)
     def training(workload: Workload, trial: TrialContext) -> tuple[Artifact, bool]:
         return run.run_trial(train_network, workload, trial, *inputs)
 
-    while len(search.rows()) < wanted(run.workload):
-        trial = search.next()
+    while len(search.rows()) < search.wanted:
+        trial, values = search.next()
         context = TrialContext(f"trial {trial.number}", parent, search.bounds())
-        result = ending(training, run.workload, run.project, search.values(trial), context)
+        result = ending(training, run.workload, run.project, values, context)
         _end(search, trial, result)
 
 
@@ -111,7 +130,7 @@ def _run_side_by_side(run: Run, search: Search, inputs: Sequence[Input], parent:
     import ray
 
     ray_cluster.connect()
-    workload, count = run.workload, wanted(run.workload)
+    workload, count = run.workload, search.wanted
     is_alone = workload.scale.workers == 0
     gpus = 1 if is_alone and ray.cluster_resources().get("GPU") else 0
     options = {"num_cpus": int(is_alone), "num_gpus": gpus, "max_retries": 0}
@@ -119,9 +138,8 @@ def _run_side_by_side(run: Run, search: Search, inputs: Sequence[Input], parent:
     running: dict[Any, Any] = {}
     while running or len(search.rows()) < count:
         if len(running) < min(workload.tune.parallel, count - len(search.rows())):
-            trial = search.next([other.number for other in running.values()])
+            trial, values = search.next(is_beside=bool(running))
             context = TrialContext(f"trial {trial.number}", parent, search.bounds())
-            values = search.values(trial)
             started = task.remote(workload, run.state.context, values, context, inputs, run.refresh)
             running[started] = trial
             continue
@@ -140,6 +158,6 @@ def _end(search: Search, trial: "Trial", ending: Ending) -> None:
     if ending.best:
         value = console.number(ending.best[search.metric])
         line = f"{search.metric} {value} (epoch {ending.best['epoch']} of {len(ending.reached)})"
-    line = f"{line}; {' '.join(tuning.settings(search.values(trial)))}"
+    line = f"{line}; {' '.join(settings(values_of(trial)))}"
     line = f"{ending.state}: {line}" if ending.state == PRUNED else line
     console.ended(f"trial {trial.number}", ending.cached, line, ending.seconds)

@@ -12,7 +12,7 @@ from tasks.pull.step import data_version, pull
 from tasks.validate.step import validate as check
 
 
-@flow(tells=ChecksReport(), version=data_version, beside=train)
+@flow(steps=(pull, check), tells=ChecksReport(), version=data_version, beside=train)
 def validate(version: DataVersion) -> None:
     """Pulls and checks a workload's data.
 

@@ -1,23 +1,20 @@
 """The decorator of flows: `@flow` above a function in `flows/` makes a Prefect flow of it.
 
-The body of a flow under `@flow(tells=…, version=…)` calls steps. In a run, such a call is a Prefect
-task with the store as its cache; in a dry run, it looks into the store.
+The body of a flow under `@flow(steps=…, tells=…, version=…)` calls steps. In a run, such a call is
+a Prefect task with the store as its cache; in a dry run, it looks into the store.
 
 Prefect is imported when a flow is run as a flow run, because that takes a second. Prefect itself
 loads a file by its path (`flows/train.py:train` in `prefect.yaml`), which makes a module outside of
 any package; there, the name stands for Prefect's own flow.
 """
 
-import dis
-import inspect
 from collections.abc import Callable, Iterable
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from retrain import preflight
-from retrain.code import source_of
 from retrain.messages import local_time
 from retrain.params import load_workload
 from retrain.project import Project, find_project
@@ -83,12 +80,15 @@ class Flow(Generic[P, R]):
 class StepsFlow(Flow[..., Any]):
     """A flow whose function calls steps.
 
-    Its attribute `tells` is the report that it makes of a run.
+    Attributes:
+        steps: All that the function may call, in order; a workload may not need some of them.
+        tells: The report that the flow makes of a run.
     """
 
     def __init__(
         self,
         fn: Callable[[DataVersion], None],
+        steps: tuple[Step, ...],
         tells: Report,
         version: FindVersion,
         check: Check,
@@ -96,16 +96,8 @@ class StepsFlow(Flow[..., Any]):
     ) -> None:
         """Describes the flow; see `flow`."""
         super().__init__(fn)
-        self.body, self.tells = self.run, tells
+        self.body, self.steps, self.tells = self.run, steps, tells
         self._version, self._check, self._beside = version, check, beside
-
-    @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """The steps of the flow, in the order in which its function names them.
-
-        A workload may not need some of them.
-        """
-        return tuple(_steps_of(self.fn, set()).values())
 
     def check(self, workload: Workload, project: Project) -> None:
         """Raises a UsageError with a line for each fault that would make a run fail."""
@@ -184,7 +176,7 @@ class StepsFlow(Flow[..., Any]):
             return None
         document = self.tells.document(dry_run.state) | {"time": last["time"], "unchanged": True}
         since = f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}"
-        outcome = f"{since}; {self.tells.standing(document)}."
+        outcome = f"{since}; {document['outcome']}"
         return document | {"state": "Skipped", "outcome": outcome}
 
     def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:
@@ -264,44 +256,37 @@ class StepsFlow(Flow[..., Any]):
             return records.record(state, follow, self.tells.document, self.tells.write_page)
 
 
-def _steps_of(function: Callable[..., Any], visited: set[object]) -> dict[str, Step]:
-    """The steps that a function names, and those that the project's functions in it name."""
-    steps: dict[str, Step] = {}
-    code = dis.get_instructions(function)
-    names = [one.argval for one in code if one.opname == "LOAD_GLOBAL"]  # no attributes
-    for value in map(function.__globals__.get, names):
-        if isinstance(value, Step):
-            steps[value.name] = value
-        elif inspect.isfunction(value) and value not in visited and source_of(value.__module__):
-            visited.add(value)
-            steps |= _steps_of(value, visited)  # one that is there keeps its place
-    return steps
-
-
 @overload
 def flow(fn: Callable[P, R]) -> Flow[P, R]: ...
 
 
 @overload
 def flow(
-    *, tells: Report, version: FindVersion, check: Check = ..., beside: StepsFlow | None = ...
+    *,
+    steps: tuple[Step, ...],
+    tells: Report,
+    version: FindVersion,
+    check: Check = ...,
+    beside: StepsFlow | None = ...,
 ) -> Callable[[Callable[[DataVersion], None]], StepsFlow]: ...
 
 
 def flow(
     fn: Callable[..., Any] | None = None,
     *,
+    steps: tuple[Step, ...] = (),
     tells: Report | None = None,
     version: FindVersion | None = None,
     check: Check = lambda workload, project: (),
     beside: StepsFlow | None = None,
 ) -> Any:
-    """Makes a flow of a function: `@flow`; or `@flow(tells=…, version=…)`, if it calls steps.
+    """Makes a flow of a function: `@flow`; or `@flow(steps=…, tells=…, …)`, if it calls steps.
 
     With steps, the only parameter of the function is the version of the data.
 
     Args:
         fn: The function.
+        steps: The steps that the function may call, in order.
         tells: The report that the flow makes of a run.
         version: A function that finds the version of the data.
         check: A function that finds faults before a run, which no single step would find.
@@ -311,7 +296,7 @@ def flow(
     def decorate(function: Callable[..., Any]) -> Any:
         decorated: Flow[..., Any] = Flow(function)
         if tells and version:
-            decorated = StepsFlow(function, tells, version, check, beside)
+            decorated = StepsFlow(function, steps, tells, version, check, beside)
         is_in_a_package = "." in function.__module__
         return decorated if is_in_a_package else decorated.as_prefect_flow()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -41,7 +42,7 @@ class Plan:
         config: The parameters that it reads, by dotted name.
         inputs: The digests of its inputs, by the step they come from.
         code: The digests of the modules that it runs, by dotted name.
-        libraries: The versions of the libraries that change the output.
+        libraries: The versions of Python and of the libraries that change the output.
     """
 
     step: str
@@ -91,9 +92,10 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
         inputs={
             source.step: source.digest for source in inputs if source.step not in step.looked_up
         },
-        code=code_digests(modules, without=step.reports_with),
+        code=code_digests(modules),
         libraries={
-            name: version(name) for name in sorted({*step.libraries, *dependencies.libraries})
+            "python": ".".join(platform.python_version_tuple()[:2]),
+            **{name: version(name) for name in sorted({*step.libraries, *dependencies.libraries})},
         },
     )
 

@@ -16,9 +16,6 @@ class Report(Protocol):
         `outcome` is a sentence about its end; people get it if `rejected` or `waiting` is true.
         """
 
-    def standing(self, document: Document) -> str:
-        """The current state if nothing has changed since a run."""
-
     def show(self, document: Document) -> None:
         """Shows a run on the console."""
 

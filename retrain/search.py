@@ -5,32 +5,34 @@ process at a time works at a search, so a trial that is running when a search be
 that was killed.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import ceil, inf, isfinite, prod, remainder
+from math import ceil, inf, isfinite, prod
 from pathlib import Path
 from statistics import median_high
 from typing import TYPE_CHECKING, Any
 
 from retrain.outputs import Plan
-from retrain.params import as_yaml
+from retrain.params import as_yaml, parse_yaml
 from retrain.step import digest_of
 from retrain.workload import Searched, Tune, Workload
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
+    from optuna.distributions import BaseDistribution
     from optuna.storages import BaseStorage
-    from optuna.trial import BaseTrial, FrozenTrial
+    from optuna.trial import FrozenTrial
 
 Values = dict[str, Any]  # by the parameter's dotted name
+Space = dict[str, "BaseDistribution"]  # by the same names; a choice is its text in YAML
 
 JOURNAL = "journal.log"
 LOCK = "search.lock"
 NAME = "search"
 DIGITS = 5  # of a value from a range: a person can read and paste it
-ABSENT = object()
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 STATES = {"COMPLETE": COMPLETE, "PRUNED": PRUNED, "FAIL": FAILED}  # as Optuna calls them
 
@@ -41,124 +43,63 @@ RUNGS = (4, 2)
 UNPRUNED = 3  # complete trials before that
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter that is searched.
+def space_of(workload: Workload) -> Space:
+    """What a workload's `tune.space` lets a trial have, by name.
 
-    Attributes:
-        name: The dotted name of the parameter.
-        searched: The values that are tried.
-        is_whole: Whether a value from its range is a whole number.
-        current: Its value in the workload; `ABSENT` if it has none there.
+    Raises:
+        ValueError: A range makes no sense, as Optuna says.
     """
-
-    name: str
-    searched: Searched
-    is_whole: bool
-    current: Any
-
-    @property
-    def ends(self) -> Sequence[Any]:
-        """The least and the largest value, or all choices."""
-        kind = int if self.is_whole else float
-        low, high = self.searched.low, self.searched.high
-        return self.searched.choices or [kind(end) for end in (low, high) if end is not None]
-
-    @property
-    def countable(self) -> Sequence[Any]:
-        """All values: the choices, or whole numbers; empty if they cannot be counted."""
-        if self.searched.choices or not self.is_whole or self.searched.log:
-            return self.searched.choices
-        low, high = self.ends
-        return range(low, high + 1, int(self.searched.step or 1))
-
-    def draw(self, trial: "BaseTrial") -> None:
-        """Lets Optuna's sampler choose a value for a trial; one that it has already remains."""
-        step, log = self.searched.step, self.searched.log
-        if self.searched.choices:
-            trial.suggest_categorical(self.name, [as_yaml(choice) for choice in self.ends])
-        elif self.is_whole:
-            trial.suggest_int(self.name, *self.ends, step=int(step or 1), log=log)
-        else:
-            trial.suggest_float(self.name, *self.ends, step=step, log=log)
-
-    def faults(self) -> Iterator[str]:
-        """What Optuna says is wrong with the range."""
-        from optuna.trial import FixedTrial
-
-        if not self.searched.choices:
-            try:
-                self.draw(FixedTrial({self.name: self.ends[0]}))
-            except ValueError as error:
-                yield f"tune.space.{self.name}: {error}"
-
-    def from_optuna(self, drawn: Any) -> Any:
-        """The value for what Optuna has drawn, where a choice is a text."""
-        if self.searched.choices:
-            return {as_yaml(choice): choice for choice in self.ends}[drawn]
-        low, high = self.ends
-        return drawn if self.is_whole else min(max(float(f"{drawn:.{DIGITS}g}"), low), high)
-
-
-def parameters(workload: Workload) -> list[Parameter]:
-    """The parameters that a workload's `tune.space` names, by name.
-
-    A range is one of whole numbers if its ends are, unless the workload's own value is none.
-    """
-    current_values = workload.flat()
-    space = []
+    current, space = workload.flat(), {}
     for name, searched in sorted(workload.tune.space.items()):
-        current = current_values.get(name, ABSENT)
-        numbers = [
-            number for number in (searched.low, searched.high, searched.step) if number is not None
-        ]
-        is_whole = all(type(number) is int for number in numbers) and not isinstance(current, float)
-        space.append(Parameter(name, searched, is_whole, current))
+        try:
+            space[name] = _distribution(searched, current.get(name))
+        except ValueError as error:
+            raise ValueError(f"tune.space.{name}: {error}") from None
     return space
 
 
-def size(space: Sequence[Parameter]) -> float:
+def _distribution(searched: Searched, current: Any) -> "BaseDistribution":
+    """A range is one of whole numbers if its ends are, unless the workload's own value is none."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if searched.choices:
+        return CategoricalDistribution([as_yaml(choice) for choice in searched.choices])
+    given = searched.model_dump(exclude={"choices"}, exclude_none=True)
+    numbers = [given[name] for name in ("low", "high", "step") if name in given]
+    is_whole = all(type(number) is int for number in numbers) and not isinstance(current, float)
+    return IntDistribution(**given) if is_whole else FloatDistribution(**given)
+
+
+def value_of(drawn: Any) -> Any:
+    """The value for what Optuna has drawn: a choice is read, and a real number is rounded."""
+    if isinstance(drawn, str):
+        return parse_yaml(drawn)
+    return float(f"{drawn:.{DIGITS}g}") if isinstance(drawn, float) else drawn
+
+
+def values_of(trial: "Trial | FrozenTrial") -> Values:
+    """The values of a trial."""
+    return {name: value_of(drawn) for name, drawn in trial.params.items()}
+
+
+def ends(distribution: "BaseDistribution") -> Sequence[Any]:
+    """The least and the largest value, or all choices, as Optuna draws them."""
+    drawn = vars(distribution)
+    return drawn.get("choices") or [drawn["low"], drawn["high"]]
+
+
+def _countable(distribution: "BaseDistribution") -> Sequence[Any]:
+    """All values: the choices, or whole numbers; empty if they cannot be counted."""
+    drawn = vars(distribution)
+    if "choices" in drawn:
+        return ends(distribution)
+    is_whole = isinstance(drawn["low"], int) and not drawn["log"]
+    return range(drawn["low"], drawn["high"] + 1, drawn["step"]) if is_whole else []
+
+
+def size(space: Space) -> float:
     """How many combinations there are; infinity if they cannot be counted."""
-    return prod(len(parameter.countable) or inf for parameter in space)
-
-
-def first_values(space: Sequence[Parameter], trials: int) -> list[Values]:
-    """What is tried first, as Optuna keeps it: the workload's own values, and all of a small space.
-
-    Since the workload's own values are tried, if they are in the space, the best trial is never
-    worse than these.
-
-    Args:
-        space: The parameters that are searched.
-        trials: How many are tried in all.
-    """
-    current_values = (
-        [tuple(parameter.current for parameter in space)] if all(map(_has_its_own, space)) else []
-    )
-    every = (
-        [*product(*(parameter.countable for parameter in space))] if size(space) <= trials else []
-    )
-    return [
-        {
-            parameter.name: as_yaml(value) if parameter.searched.choices else value
-            for parameter, value in zip(space, combination, strict=True)
-        }
-        for combination in (
-            *current_values,
-            *(values for values in every if values not in current_values),
-        )
-    ]
-
-
-def _has_its_own(parameter: Parameter) -> bool:
-    """Whether the workload's own value of a parameter is one of those that may be tried."""
-    current, step = parameter.current, parameter.searched.step
-    if parameter.searched.choices:
-        return current in parameter.searched.choices
-    low, high = parameter.ends
-    if type(current) not in (int, float) or not low <= current <= high:
-        return False
-    return not step or abs(remainder(current - low, step)) < 1e-9
+    return prod(len(_countable(distribution)) or inf for distribution in space.values())
 
 
 @dataclass(frozen=True)
@@ -191,45 +132,48 @@ def search_key(training: Plan, tune: Tune) -> str:
         training: The plan of a trial, which has the version of the data too.
         tune: The space and the seed.
     """
+    varied = tuple(f"{name}." for name in tune.space)
     config = {
-        name: value
-        for name, value in training.config.items()
-        if not any(
-            name == searched_name or name.startswith(f"{searched_name}.")
-            for searched_name in tune.space
-        )
+        name: value for name, value in training.config.items() if not f"{name}.".startswith(varied)
     }
     space = {name: searched.model_dump(mode="json") for name, searched in tune.space.items()}
     identity = asdict(replace(training, config=config)) | {"space": space, "seed": tune.seed}
     return digest_of(identity)
 
 
+def storage_in(folder: Path) -> "BaseStorage":
+    """The journal of a search; the memory, if there is none yet."""
+    from optuna.storages import InMemoryStorage, JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    file = folder / JOURNAL
+    return JournalStorage(JournalFileBackend(str(file))) if file.exists() else InMemoryStorage()
+
+
 @dataclass(frozen=True)
 class Search:
-    """A search, whose study is made when it is first needed.
+    """A search.
 
     Attributes:
-        folder: Where the study is kept; it need not exist.
-        space: The parameters that are searched.
+        storage: Where its study is.
+        space: What is searched.
         seed: The seed of the values that are drawn.
         metric: The metric that trials are compared by.
         maximize: Whether the metric should be large.
+        trials: How many there are to be in all, if the space has as many combinations.
     """
 
-    folder: Path
-    space: Sequence[Parameter]
+    storage: "BaseStorage"
+    space: Space
     seed: int
     metric: str
     maximize: bool
+    trials: int
 
-    @cached_property
-    def storage(self) -> "BaseStorage":
-        """The journal; or the memory, if it does not exist."""
-        from optuna.storages import InMemoryStorage, JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-
-        file = self.folder / JOURNAL
-        return JournalStorage(JournalFileBackend(str(file))) if file.exists() else InMemoryStorage()
+    @property
+    def wanted(self) -> int:
+        """How many trials there are to be in all."""
+        return int(min(self.trials, size(self.space)))
 
     @cached_property
     def study(self) -> "Study":
@@ -247,55 +191,50 @@ class Search:
     @property
     def has_failed(self) -> bool:
         """Whether trials are over and all of them failed; they are tried again."""
-        rows = self.rows()
-        return bool(rows) and all(row["state"] == FAILED for row in rows)
+        return {row["state"] for row in self.rows()} == {FAILED}
 
-    def begin(self, trials: int, *, anew: bool) -> None:
-        """Creates the journal, and decides what is tried first.
+    def begin(self, current: Mapping[str, Any]) -> None:
+        """Says what is tried first: what was running when the search was killed, and more.
+
+        Since the workload's own values are tried, if they are in the space, the best trial is
+        never worse than these. Of a space that has no more combinations than trials, all are.
 
         Args:
-            trials: How many there are to be in all.
-            anew: Forget the trials that there are.
+            current: The workload's own values, by name.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = self.folder / JOURNAL
-        if anew:
-            file.unlink(missing_ok=True)
-        file.touch()
-        for opened in ("study", "storage"):  # they may be of the journal before
-            self.__dict__.pop(opened, None)
-        for values in first_values(self.space, trials):
-            self.study.enqueue_trial(values, skip_if_exists=True)
+        from optuna.trial import TrialState, create_trial
 
-    def next(self, running: Collection[int] = ()) -> "Trial":
-        """The trial to run next: one whose process was killed, or a new one.
+        for trial in self.study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+            self.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+        own = [
+            as_yaml(current.get(name)) if "choices" in vars(of) else current.get(name)
+            for name, of in self.space.items()
+        ]
+        is_small = size(self.space) <= self.trials
+        every = product(*map(_countable, self.space.values())) if is_small else ()
+        for values in (own, *every):
+            params = dict(zip(self.space, values, strict=True))
+            with suppress(ValueError):  # the own ones may be outside of the space
+                create_trial(state=TrialState.WAITING, params=params, distributions=self.space)
+                self.study.enqueue_trial(params, skip_if_exists=True)
+
+    def next(self, *, is_beside: bool = False) -> "tuple[Trial, Values]":
+        """The trial to run next, and its values: one that waits, or a new one.
 
         Optuna's tree-structured Parzen estimator (Bergstra et al., 2011) draws its values, with a
         seed of the trial's own: a search that was killed draws what it would have drawn anyway.
 
         Args:
-            running: The numbers of the trials that run beside it.
+            is_beside: Whether others run beside it, which count as bad ones until they end.
         """
-        from optuna import Trial
         from optuna.samplers import TPESampler
 
         trials = self.study.get_trials(deepcopy=False)
-        interrupted = [earlier.number for earlier in trials if earlier.state.name == "RUNNING"]
-        interrupted = [number for number in interrupted if number not in running]
-        number = interrupted[0] if interrupted else len(trials)
-        seed = int(digest_of([self.seed, number])[:8], 16)
-        self.study.sampler = TPESampler(seed=seed, constant_liar=bool(running))
-        trial = Trial(self.study, self._id(number)) if interrupted else self.study.ask()
-        for parameter in self.space:
-            parameter.draw(trial)
-        return trial
-
-    def values(self, trial: "Trial | FrozenTrial") -> Values:
-        """The values of a trial, by the parameter's dotted name."""
-        return {
-            parameter.name: parameter.from_optuna(trial.params[parameter.name])
-            for parameter in self.space
-        }
+        waiting = [trial.number for trial in trials if trial.state.name == "WAITING"]
+        seed = int(digest_of([self.seed, min(waiting, default=len(trials))])[:8], 16)
+        self.study.sampler = TPESampler(seed=seed, constant_liar=is_beside)
+        trial = self.study.ask(self.space)
+        return trial, values_of(trial)
 
     def tell(self, trial: "Trial", ending: Ending) -> None:
         """Keeps how a trial has ended."""
@@ -317,7 +256,7 @@ class Search:
         return [
             {
                 "trial": trial.number,
-                "values": self.values(trial),
+                "values": values_of(trial),
                 "state": STATES[trial.state.name],
                 **trial.user_attrs,
             }
@@ -343,7 +282,3 @@ class Search:
             rung: [sign * curve[rung] for curve in curves if rung in curve] for rung in rungs
         }
         return {rung: median_high(values) for rung, values in metrics_by_rung.items() if values}
-
-    def _id(self, number: int) -> int:
-        study = self.storage.get_study_id_from_name(NAME)
-        return self.storage.get_trial_id_from_study_id_trial_number(study, number)

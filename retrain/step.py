@@ -196,7 +196,6 @@ class Step:
         looked_up: Those of the inputs in which the step only looks up, and checks, what another
             one names by its SHA-256: their digests are not part of the key.
         libraries: The distributions whose version changes the output.
-        reports_with: Modules that affect only what is shown, logged and written to `report/`.
         cached: Whether the same key gives the same output; not where it reads the registry.
         by_difference: Whether it takes from its earlier output what has not changed.
         hours: The time limit of each try, if the workload's `limits` have none for the step.
@@ -217,7 +216,6 @@ class Step:
     inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]]
     looked_up: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
-    reports_with: tuple[str, ...] = ()
     cached: bool = True
     by_difference: bool = False
     hours: float = 24.0

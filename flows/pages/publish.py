@@ -1,19 +1,22 @@
 """Writes the page of a run, whatever its flow, and the history of its workload."""
 
 import logging
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
-from flows.pages import history, other_flows, page, training
+from flows.pages import history, page, training
 from retrain.atomic import write_text
 from retrain.messages import message_of
+from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import console, records
 from retrain.runs.records import Document, FlowRun
+from retrain.store import Store
+from tasks.data import review_list
 
 logger = logging.getLogger("retrain")
 
@@ -31,23 +34,28 @@ def begun(project: Project, flow: str, workload: str) -> Iterator[FlowRun]:
         try:
             yield run
         except Exception as error:
-            found = {"workload": workload, "command": _command(flow)}
-            write(project, run.document(**found, **records.failure(project, error)))
+            write(project, run.document(workload=workload, **records.failure(project, error)))
             raise
 
 
-def _command(flow: str) -> str:
-    """The command that runs a flow again with the parameters of the flow run."""
-    from prefect import runtime
+def content(project: Project, document: Document) -> dict[str, Any]:
+    """What the page of a run shows.
 
-    words = ["retrain", flow]
-    for name, value in runtime.flow_run.parameters.items():
-        if name == "workload":
-            words.append(str(value))
-        elif value:
-            for part in value if isinstance(value, list | tuple) else [value]:
-                words += [f"--{name.replace('_', '-')}", *([] if part is True else [str(part)])]
-    return shlex.join(words)
+    Returns:
+        Its `document`; what its steps have `made`, as far as the store still has it; the `entry` of
+        its workload; of a training or a check of data, what `training.content` gives; and the rows
+        of the list for people, if it has written one.
+    """
+    name, store = document["workload"], Store.of(project)
+    ended = [step for step in document.get("steps", ()) if step["path"]]
+    found = [store.find(step["step"], step["key"]) for step in ended]
+    made = {artifact.step: artifact for artifact in found if artifact}
+    entry = name if name in workload_names(project.params) else f"ENTRY --as {name}"
+    shown = {"document": document, "made": made, "entry": entry}
+    if document["flow"] in ("train", "validate"):
+        return shown | training.content(project, document, made)
+    tasks = document.get("look", {}).get("tasks")
+    return shown | {"listed": review_list.read(project.root, tasks) if tasks else []}
 
 
 def write_run(project: Project, document: Document) -> Path:
@@ -60,13 +68,10 @@ def write_run(project: Project, document: Document) -> Path:
     Returns:
         The file.
     """
-    if document["flow"] in ("train", "validate"):
-        text = page.render("training", training.content(project, document))
-    else:
-        text = page.render("run", other_flows.content(project, document))
+    template = "training" if document["flow"] in ("train", "validate") else "run"
     file = page.folder_of(project, document["workload"]) / f"{document['run']}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, text)
+    write_text(file, page.render(template, content(project, document)))
     return file
 
 

@@ -34,16 +34,12 @@ class SuspectsReport(DataReport):
         base["look"] |= review_list.look(listed, page.folder_of(project, name), project.root)
         facts = dict(run.artifacts[STEP].facts)
         document = base | {"suspects": facts, "model": champion and champion.identity()}
-        return document | {"outcome": f"{name}: {self.standing(document)}."}
-
-    def standing(self, document: Document) -> str:
-        """How many images are suspect, and why."""
-        facts = document["suspects"]
-        return (
-            f"probably wrong labels {facts['wrong_labels']:,}, contradictory near-duplicates "
-            f"{facts['contradictions']:,}, outliers {facts['outliers']:,}, of {facts['rows']:,} "
-            "images"
+        outcome = (
+            f"{name}: probably wrong labels {facts['wrong_labels']:,}, contradictory "
+            f"near-duplicates {facts['contradictions']:,}, outliers {facts['outliers']:,}, of "
+            f"{facts['rows']:,} images."
         )
+        return document | {"outcome": outcome}
 
     def show(self, document: Document) -> None:
         """Shows the counts, and where the images are."""

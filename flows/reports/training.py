@@ -46,10 +46,6 @@ class ChecksReport(DataReport):
             return base
         return base | {"outcome": f"The data of {run.workload.name} passes its checks."}
 
-    def standing(self, document: Document) -> str:
-        """The result of the checks."""
-        return "the data passes its checks"
-
     def show(self, document: Document) -> None:
         """Shows the size of the data, and where the results are."""
         console.say(f"\n[bold]{escape(document['outcome'])}[/]")
@@ -85,12 +81,6 @@ class TrainingReport(DataReport):
         state, sentence = outcome.verdict(result)
         flags = {name: name == state.lower() for name in ("promoted", "rejected", "waiting")}
         return result | flags | {"state": state, "outcome": sentence}
-
-    def standing(self, document: Document) -> str:
-        """Which version is champion, or why the version of this run is not."""
-        if document["decision"]["verdict"] == "champion already":
-            return f"version {document['model']['version']} is champion"
-        return str(document["outcome"]).removesuffix(".")
 
     def show(self, document: Document) -> None:
         """Shows the best epoch, the metrics, the rules, the verdict, and where the results are."""

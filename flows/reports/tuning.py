@@ -1,9 +1,9 @@
 """What the flow `tune` tells of a search: its trials, the best one, and how to use its values."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.markup import escape
 
@@ -20,13 +20,16 @@ from retrain.runs.state import RunState
 from retrain.search import (
     COMPLETE,
     FAILED,
+    JOURNAL,
     PRUNED,
     Search,
-    parameters,
+    ends,
     search_key,
-    size,
+    space_of,
+    storage_in,
+    value_of,
 )
-from retrain.step import REPORT, Step
+from retrain.step import Step
 from retrain.workload import Workload
 from tasks.data.champion import Start
 from tasks.data.embeddings import prepared_by
@@ -35,10 +38,6 @@ from tasks.pull.step import pull
 from tasks.train.selection import larger_is_better, score
 from tasks.train.step import train as train_network
 
-if TYPE_CHECKING:
-    from optuna import Study
-
-TABLE, HISTORY, SLICE = "trials.csv", "history.png", "parameters.png"
 EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"
 NEW = Start(None)  # what trials start from
 NOT_SEARCHED = {
@@ -58,26 +57,31 @@ class TuningReport(DataReport):
         base = self.base_document(run) | empty
         if prepared_by(run.workload) not in run.artifacts:
             return base
-        search, trials = search_of(run), ranked(run)
-        project, folder = run.context.project, folder_of(run) / REPORT
-        facts = {"key": key_of(run), "metric": search.metric, "wanted": wanted(run.workload)}
-        base["look"]["plot"] = project.relative(folder / HISTORY)
+        search = search_of(run)
+        trials, metric = ranked(run.workload, search), search.metric
+        base["look"]["study"] = run.context.project.relative(folder_of(run) / JOURNAL)
+        facts = {"key": key_of(run), "metric": metric, "wanted": search.wanted}
         document = base | {"search": facts, "trials": trials}
         if not trials or trials[0]["state"] != COMPLETE:
             return document
-        document |= {"best": trials[0], "command": _command(run, trials[0]["values"])}
-        return document | {"outcome": f"{run.workload.name}: {self.standing(document)}."}
-
-    def standing(self, document: Document) -> str:
-        """Which trial is the best."""
-        best, metric = document["best"], document["search"]["metric"]
+        best = trials[0]
         value = console.number(best["best"][metric])
-        return f"trial {best['trial']} is the best of {len(document['trials'])}: {metric} {value}"
+        which = f"trial {best['trial']} is the best of {len(trials)}: {metric} {value}"
+        document |= {"best": best, "command": _command(run, best["values"])}
+        return document | {"outcome": f"{run.workload.name}: {which}."}
 
     def show(self, document: Document) -> None:
         """Shows the trials, the best first, and how to use its values."""
-        rows = cells(document["trials"], document["search"]["metric"])
-        console.say_table([*rows[0]], [[*row.values()] for row in rows])
+        metric, names = document["search"]["metric"], [*document["best"]["values"]]
+        rows = [
+            [
+                *(str(trial["trial"]), trial["state"]),
+                console.number((trial["best"] or {}).get(metric)),
+                *(as_yaml(trial["values"][name]) for name in names),
+            ]
+            for trial in document["trials"]
+        ]
+        console.say_table(["trial", "state", metric, *names], rows)
         for row in document["trials"]:
             if row["reason"]:
                 console.say(escape(f"trial {row['trial']} failed: {row['reason']}"))
@@ -88,51 +92,20 @@ class TuningReport(DataReport):
 
 def space_faults(workload: Workload, project: Project) -> Iterator[str]:
     """Finds what is wrong with the space: each end of each range is tried, without training."""
-    space = parameters(workload)
     if workload.train.init != "new":
         yield "train.init: a search starts from new weights. Leave it out."
-    if not space:
+    if not workload.tune.space:
         yield f"tune.space: nothing to search. Give it values: --set 'tune.space={EXAMPLE}'"
-    for parameter in space:
-        yield from _faults_of_name(parameter.name, workload)
-        yield from parameter.faults()
-    ends = [{parameter.name: end} for parameter in space for end in parameter.ends]
-    faults = [fault for end in ends for fault in _faults_of(end, workload, project)]
-    yield from dict.fromkeys(faults)
-
-
-def write_plots(study: "Study", metric: str, folder: Path) -> None:
-    """Writes the trials as a table, their metric in order, and against each parameter.
-
-    Args:
-        study: The study, with at least one complete trial.
-        metric: The name of the metric.
-        folder: The folder for the files; it is created.
-    """
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-    from optuna.visualization.matplotlib import plot_optimization_history, plot_slice
-
-    folder.mkdir(parents=True, exist_ok=True)
-    study.trials_dataframe().to_csv(folder / TABLE, index=False)
-    for plot, file in ((plot_optimization_history, HISTORY), (plot_slice, SLICE)):
-        plot(study, target_name=metric)
-        pyplot.savefig(folder / file, bbox_inches="tight")
-        pyplot.close("all")
-
-
-def cells(trials: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, str]]:
-    """The rows of a table of trials, by the names of the columns."""
-    rows = []
-    for trial in trials:
-        best = trial["best"] or {}
-        row = {"trial": str(trial["trial"])}
-        row |= {name: as_yaml(value) for name, value in trial["values"].items()}
-        row |= {metric: console.number(best.get(metric)), "best epoch": str(best.get("epoch", ""))}
-        rows.append(row | {"epochs": str(trial["epochs"]), "state": trial["state"]})
-    return rows
+    for name in workload.tune.space:
+        yield from _faults_of_name(name, workload)
+    try:
+        space = space_of(workload)
+    except ValueError as error:
+        yield str(error)
+        return
+    tried = [{name: value_of(end)} for name, of in space.items() for end in ends(of)]
+    found = [fault for values in tried for fault in _faults_of(values, workload, project)]
+    yield from dict.fromkeys(found)
 
 
 def settings(values: Mapping[str, Any]) -> list[str]:
@@ -147,35 +120,28 @@ def folder_of(state: RunState) -> Path:
 
 def search_of(state: RunState) -> Search:
     """The search of a run, with the trials that its study holds now."""
-    workload = state.workload
-    choice, space = workload.train.best, parameters(workload)
-    maximize = larger_is_better(choice)
-    return Search(folder_of(state), space, workload.tune.seed, choice.metric, maximize)
+    workload, choice = state.workload, state.workload.train.best
+    storage, space, tune = storage_in(folder_of(state)), space_of(workload), workload.tune
+    return Search(storage, space, tune.seed, choice.metric, larger_is_better(choice), tune.trials)
 
 
-def wanted(workload: Workload) -> int:
-    """How many trials there are in all: as many as asked for, or as there are combinations."""
-    return int(min(workload.tune.trials, size(parameters(workload))))
-
-
-def ranked(state: RunState) -> list[dict[str, Any]]:
+def ranked(workload: Workload, search: Search) -> list[dict[str, Any]]:
     """The trials that have ended, the best first: complete ones, pruned ones, failed ones."""
-    choice = state.workload.train.best
 
     def rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
-        best = score(row["best"], choice) if row["best"] else ()
+        best = score(row["best"], workload.train.best) if row["best"] else ()
         return RANKS[row["state"]], best, -row["trial"]
 
-    return sorted(search_of(state).rows(), key=rank, reverse=True)
+    return sorted(search.rows(), key=rank, reverse=True)
 
 
-def best_of(state: RunState) -> dict[str, Any]:
+def best_of(workload: Workload, search: Search) -> dict[str, Any]:
     """The best trial.
 
     Raises:
         ValueError: No trial is complete.
     """
-    rows = ranked(state)
+    rows = ranked(workload, search)
     if not rows or rows[0]["state"] != COMPLETE:
         reasons = {row["reason"] for row in rows if row["reason"]}
         raise ValueError(
@@ -193,14 +159,14 @@ def key_of(state: RunState) -> str:
 
 def _command(state: RunState, values: Mapping[str, Any]) -> str:
     """The command that trains with the best values, and with the overrides of the search."""
-    origin, searched = origin_of(state.workload), parameters(state.workload)
+    origin, current = origin_of(state.workload), state.workload.flat()
     overrides = {
         name: value for name, value in origin.overrides.items() if not name.startswith("tune")
     }
     changed = {
-        parameter.name: values[parameter.name]
-        for parameter in searched
-        if values[parameter.name] != parameter.current
+        name: value
+        for name, value in values.items()
+        if name not in current or current[name] != value
     }
     words = ["retrain", "train", origin.entry]
     if origin.name != origin.entry:

@@ -43,7 +43,6 @@ STEPS = 10_000  # a threshold has four decimals, so that rounding elsewhere does
     inputs=lambda workload: ("train", prepared_by(workload), "validate"),
     reads=("evaluate", "gate.slices"),
     libraries=("numpy", "pyarrow", "torch", "transformers"),
-    reports_with=("tasks.compute.asked",),
 )
 def evaluate(
     evaluation: Evaluate,

@@ -28,20 +28,19 @@ def compare_with(scores: Artifact, champion: Scored | None, reference: Scored | 
         reference: The best model so far; None when there is none, or it is the champion.
     """
     return Opponents(
-        _opponent(compare, scores, champion) if champion else None,
+        _opponent(compare_champion, scores, champion) if champion else None,
         _opponent(compare_reference, scores, reference) if reference else None,
     )
 
 
 @step(
-    name="compare_champion",
     inputs=("evaluate", "evaluate_champion", "registry"),
     reads=("gate.metric", "gate.margin", "gate.level", "gate.no_worse", "gate.min_compared"),
     libraries=("numpy", "pyarrow", "scipy"),
     hours=2,
     has_stage=False,
 )
-def compare(
+def compare_champion(
     rules: Gate,
     scores: Artifact,
     opponent_scores: Artifact,
@@ -166,7 +165,7 @@ def _opponent(comparison_step: Step, scores: Artifact, scored: Scored) -> Oppone
 
 
 compare_reference = replace(
-    compare,
+    compare_champion,
     name="compare_reference",
     inputs=("evaluate", "evaluate_reference", "registry"),
 )

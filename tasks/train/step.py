@@ -51,12 +51,6 @@ SCALE = ("workers", "strategy", "backend", "threads")
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
     looked_up=("pull",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
-    reports_with=(
-        "tasks.compute.placement",
-        "tasks.train.checks",
-        "tasks.train.elsewhere",
-        "tasks.train.progress",
-    ),
     hours=7 * 24,
     imports=("mlflow", "torch", "ray.train.torch", "transformers.modeling_utils"),
 )

@@ -77,7 +77,10 @@ def test_an_unchanged_run_starts_nothing_and_imports_nothing_heavy(clone, first)
     assert output.startswith(
         f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}; "
     )
-    assert output.endswith(f"version {last['model']['version']} is champion.\n")
+    assert output.endswith(f"{last['outcome']}\n")
+    assert last["outcome"].endswith(
+        f"already the champion, vit version {last['model']['version']}."
+    )
 
 
 def test_a_changed_parameter_runs_training_and_what_follows(clone, first):

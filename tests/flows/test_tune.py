@@ -14,7 +14,7 @@ from retrain.params import load_workload, parse_override
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.state import RunState
-from retrain.search import COMPLETE, FAILED, PRUNED, Ending
+from retrain.search import COMPLETE, FAILED, JOURNAL, PRUNED, Ending
 from retrain.step import DataVersion
 from retrain.store import Artifact, RunContext, Store
 from tests.flows.conftest import ROOT, until
@@ -38,6 +38,12 @@ def mlflow_runs(clone):
     client = tracking.client(Project(clone.root))
     experiment = client.get_experiment_by_name("vit")
     return client.search_runs([experiment.experiment_id])
+
+
+def mlflow_runs_of(clone, document):
+    """The runs of a search, without its trials."""
+    key = document["search"]["key"]
+    return [run for run in mlflow_runs(clone) if run.data.tags.get(tracking.KEY) == key]
 
 
 def nested(clone, parent):
@@ -74,13 +80,9 @@ def test_nothing_is_registered_and_mlflow_has_the_search_with_its_trials(clone, 
     assert versions.champion(project, "vit").version == first["model"]["version"]
     assert len(decisions.read(project, "vit").entries) == 1
     assert [step for step, _ in Store(project.store).entries()].count("evaluate") == 1
-    key = searched["search"]["key"]
-    [parent] = [run for run in mlflow_runs(clone) if run.data.tags.get(tracking.KEY) == key]
+    [parent] = mlflow_runs_of(clone, searched)
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["val_accuracy"] == searched["best"]["best"]["val_accuracy"]
-    listed = tracking.client(project).list_artifacts(parent.info.run_id, "tune")
-    files = {each.path for each in listed}
-    assert {"tune/history.png", "tune/parameters.png", "tune/trials.csv"} <= files
     statuses = sorted(run.info.status for run in nested(clone, parent))
     assert statuses == ["FAILED", "FAILED", "FINISHED"]
 
@@ -129,13 +131,12 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
 
     done = clone.retrain("tune", "vit", *LONG, "--trials", "2")
     assert "train continues at step" in done.stdout
-    trials = search(clone, *LONG, "--trials", "2")["trials"]
-    assert sorted(trial["trial"] for trial in trials) == [0, 1]
-    assert {trial["state"] for trial in trials} <= {COMPLETE, PRUNED}
-    parents = [run for run in mlflow_runs(clone) if nested(clone, run)]
-    statuses = [sorted(each.info.status for each in nested(clone, run)) for run in parents]
-    assert ["FINISHED"] * 2 in statuses  # no run was left, and none was begun again
-    assert {run.info.status for run in parents} == {"FINISHED"}
+    document = search(clone, *LONG, "--trials", "2")
+    assert sorted(trial["trial"] for trial in document["trials"]) == [0, 1]
+    assert {trial["state"] for trial in document["trials"]} <= {COMPLETE, PRUNED}
+    [parent] = mlflow_runs_of(clone, document)  # none was begun again
+    assert parent.info.status == "FINISHED"
+    assert [each.info.status for each in nested(clone, parent)] == ["FINISHED"] * 2  # none is left
 
 
 @pytest.mark.parametrize(
@@ -174,18 +175,22 @@ def test_the_best_trial_is_complete_and_a_search_whose_trials_all_failed_fails(t
     state = RunState("tune", workload, DataVersion("d", True), Store(tmp_path / "store"), context)
     images = Artifact("preprocess", "key", "digest", Path(), {"storage": "pixels"})
     state.artifacts |= {"preprocess": images, "pull": replace(images, step="pull")}
+    folder = tuning.folder_of(state)
+    folder.mkdir(parents=True)
+    (folder / JOURNAL).touch()
     trials = tuning.search_of(state)
-    trials.begin(9, anew=False)
+    trials.begin(workload.flat())
 
     def end(status, loss=None, reason=None):
         best = loss and {"epoch": 1, "val_accuracy": 0.5, "val_loss": loss}
-        trials.tell(trials.next(), Ending(status, best, [0.5] if loss else [], reason, False, 1.0))
+        ended = Ending(status, best, [0.5] if loss else [], reason, False, 1.0)
+        trials.tell(trials.next()[0], ended)
 
     end(FAILED, reason="It diverged.")
     message = r"All 1 trials failed\. Change tune\.space\. It diverged\."
     with pytest.raises(ValueError, match=message):
-        tuning.best_of(state)
+        tuning.best_of(workload, trials)
     for status, loss in ((COMPLETE, 0.3), (COMPLETE, 0.2), (PRUNED, 0.1)):
         end(status, loss)
-    assert [row["trial"] for row in tuning.ranked(state)] == [2, 1, 3, 0]
+    assert [row["trial"] for row in tuning.ranked(workload, trials)] == [2, 1, 3, 0]
     assert tune.tune.tells.document(state)["best"]["trial"] == 2

@@ -3,17 +3,18 @@ from pathlib import Path
 
 import pytest
 
-from retrain.errors import UsageError
 from retrain.outputs import Plan
 from retrain.params import load_workload
 from retrain.search import (
     COMPLETE,
     FAILED,
+    JOURNAL,
     PRUNED,
     Ending,
     Search,
-    parameters,
     search_key,
+    space_of,
+    storage_in,
 )
 
 SHIPPED = Path(__file__).parents[2] / "params.yaml"
@@ -26,8 +27,14 @@ def workload(space, **overrides):
     return load_workload(SHIPPED, "vit", {"tune.space": space} | overrides)
 
 
-def search_of(folder, space, seed=0, maximize=True):
-    return Search(folder, parameters(workload(space)), seed, METRIC, maximize)
+def search_of(folder, space, seed=0, maximize=True, trials=9):
+    """A search, which goes on with its journal."""
+    folder.mkdir(exist_ok=True)
+    (folder / JOURNAL).touch()
+    space_, storage = space_of(workload(space)), storage_in(folder)
+    search = Search(storage, space_, seed, METRIC, maximize, trials)
+    search.begin(workload(space).flat())
+    return search
 
 
 def end(search, trial, reached, state=COMPLETE, reason=None):
@@ -37,11 +44,10 @@ def end(search, trial, reached, state=COMPLETE, reason=None):
 
 def tried(folder, space, count, value, **options):
     """The values of the trials of a search whose metric is a function of the values."""
-    search = search_of(folder, space, **options)
-    search.begin(count, anew=False)
+    search = search_of(folder, space, trials=count, **options)
     while len(search.rows()) < count:
-        trial = search.next()
-        end(search, trial, [value(search.values(trial))])
+        trial, values = search.next()
+        end(search, trial, [value(values)])
     return [row["values"] for row in search.rows()]
 
 
@@ -61,8 +67,8 @@ def closeness(values):
     ],
 )
 def test_a_range_that_makes_no_sense_is_refused_with_its_place(searched, message):
-    with pytest.raises(UsageError, match=r"tune\.space\.train\.lr: ") as error:
-        raise UsageError(*parameters(workload({"train.lr": searched}))[0].faults())
+    with pytest.raises(ValueError, match=r"tune\.space\.train\.lr: ") as error:
+        space_of(workload({"train.lr": searched}))
     assert message in str(error.value)
 
 
@@ -100,39 +106,50 @@ def test_the_first_trial_has_the_workload_s_own_values_if_they_are_in_the_space(
 def test_a_killed_search_goes_on_with_the_same_trials_and_the_seed_counts(tmp_path):
     whole = tried(tmp_path / "whole", TWO, 16, closeness)
     tried(tmp_path / "killed", TWO, 12, closeness)
-    left = search_of(tmp_path / "killed", TWO).next()  # its process ends here
+    left, _ = search_of(tmp_path / "killed", TWO).next()  # its process ends here
     again = search_of(tmp_path / "killed", TWO)
-    trial = again.next()
+    trial, values = again.next()
     assert (trial.number, trial.params) == (left.number, left.params)
-    end(again, trial, [closeness(again.values(trial))])
+    end(again, trial, [closeness(values)])
     assert tried(tmp_path / "killed", TWO, 16, closeness) == whole
     assert tried(tmp_path / "seed", TWO, 3, closeness, seed=1)[1:] != whole[1:3]
-    again.begin(16, anew=True)
-    assert search_of(tmp_path / "killed", TWO).rows() == []
 
 
 def test_trials_side_by_side_are_different_ones(tmp_path):
     search = search_of(tmp_path, TWO)
-    search.begin(9, anew=False)
-    trials = []
-    for _ in range(3):
-        trials.append(search.next([trial.number for trial in trials]))
+    trials = [search.next(is_beside=number > 0)[0] for number in range(3)]
     assert [trial.number for trial in trials] == [0, 1, 2]
     assert len({tuple(trial.params.values()) for trial in trials}) == 3
-    assert search.next([0, 2]).number == 1  # that one was left by a process
+    end(search, trials[0], [0.5])
+    left, _ = search_of(tmp_path, TWO).next()  # of a process that was killed
+    assert (left.number, left.params) == (1, trials[1].params)
+
+
+def test_all_of_a_small_space_is_tried_whatever_was_left(tmp_path):
+    space = {"train.lr": {"choices": [0.001, 0.002]}, "train.augment.shift": {"low": 0, "high": 1}}
+    search = search_of(tmp_path, space)
+    assert search.wanted == 4
+    first, _ = search.next()  # its process ends here
+    again = search_of(tmp_path, space)
+    found = []
+    for _ in range(4):
+        trial, values = again.next()
+        end(again, trial, [0.5])
+        found.append(tuple(values.values()))
+    assert len(set(found)) == 4
+    assert again.rows()[0]["trial"] == first.number
 
 
 def test_nothing_is_pruned_before_three_are_complete_and_then_the_worse_half_is(tmp_path):
     search = search_of(tmp_path, TWO)
-    search.begin(9, anew=False)
     assert search.bounds() == {}
     for last in (0.8, 0.4, 0.16):
         assert search.bounds() == {}
-        end(search, search.next(), [last * n / 8 for n in range(1, 9)])
-    end(search, search.next(), [], FAILED, "diverged")
+        end(search, search.next()[0], [last * n / 8 for n in range(1, 9)])
+    end(search, search.next()[0], [], FAILED, "diverged")
     assert search.bounds() == pytest.approx({2: 0.1, 4: 0.2})  # as good as the second of three
-    end(search, search.next(), [0.01, 0.02], PRUNED)
-    end(search, search.next(), [0.03, 0.06, 0.09, 0.12], PRUNED)
+    end(search, search.next()[0], [0.01, 0.02], PRUNED)
+    end(search, search.next()[0], [0.03, 0.06, 0.09, 0.12], PRUNED)
     assert search.bounds() == pytest.approx({2: 0.06, 4: 0.2})  # the third of five, second of four
     states = [row["state"] for row in search_of(tmp_path, TWO).rows()]
     assert states == [COMPLETE] * 3 + [FAILED] + [PRUNED] * 2

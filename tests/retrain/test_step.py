@@ -29,8 +29,8 @@ SMALL = WORKLOAD.model_copy(update={"train": WORKLOAD.train.model_copy(update={"
 def test_what_the_configuration_chooses_is_in_the_key_with_its_libraries_and_named():
     more, less = plan(STEP, WORKLOAD, [DATA]), plan(STEP, SMALL, [DATA])
     assert set(more.code) == {__name__, "tasks.compute.placement"}
-    assert set(more.libraries) == {"numpy", "pillow"}
-    assert (set(less.code), set(less.libraries)) == ({__name__}, {"numpy"})
+    assert set(more.libraries) == {"numpy", "pillow", "python"}
+    assert (set(less.code), set(less.libraries)) == ({__name__}, {"numpy", "python"})
     assert more.key != less.key
     pillow = version("pillow")
     assert difference(less, more) == f"code of tasks.compute.placement, pillow unset -> {pillow}"
@@ -45,13 +45,11 @@ def test_the_difference_between_two_plans_is_described_in_words():
     )
 
 
-def test_what_a_step_only_looks_up_or_reports_with_is_not_in_the_key():
+def test_what_a_step_only_looks_up_is_not_in_the_key():
     other = DataVersion("def", tracked=True)
     looking = replace(STEP, looked_up=("data",))
     assert plan(STEP, WORKLOAD, [DATA]).key != plan(STEP, WORKLOAD, [other]).key
     assert plan(looking, WORKLOAD, [DATA]).key == plan(looking, WORKLOAD, [other]).key
-    reporting = replace(STEP, reports_with=("tasks.compute.placement",))
-    assert set(plan(reporting, WORKLOAD, [DATA]).code) == {__name__}
 
 
 def planned(**config):

@@ -6,9 +6,8 @@ import tarfile
 
 import pytest
 
-from flows.pages import page
 from tests.browser import opened
-from tests.flows.pages.test_page import content_with
+from tests.flows.pages.test_page import pages_with
 
 pytestmark = pytest.mark.slow
 
@@ -27,12 +26,13 @@ def test_the_pages_of_runs_load_without_a_network_and_lead_to_images(clone, firs
 
 def test_a_page_with_long_names_fits_a_phone(tmp_path):
     file = tmp_path / "page.html"
-    file.write_text(page.render("run", content_with("x" * 300)), encoding="utf-8")
     with opened(tmp_path / "profile") as tab:
-        metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        metrics = {"width": 420, "height": 800, "deviceScaleFactor": 1, "mobile": False}
         tab.call("Emulation.setDeviceMetricsOverride", **metrics)
-        tab.open(file)
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+        for html in pages_with("x" * 300):
+            file.write_text(html, encoding="utf-8")
+            tab.open(file)
+            assert tab.evaluate("document.documentElement.scrollWidth") <= 420
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from flows.pages import data
-from flows.pages.data import COLUMNS, Before
+from flows.pages.data import COLUMNS
 from tasks.data.image_table import FILE_NAME
 from tasks.data.reading import ImageFiles
 from tests.tasks.toy_data import png
@@ -20,13 +20,13 @@ def checked(folder, files):
 def test_what_is_new_gone_and_relabelled_since_the_champion_is_shown(tmp_path):
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
-    before = Before("version 1", *checked(tmp_path / "old", FILES))
+    before = checked(tmp_path / "old", FILES)
     files = dict(FILES)
     del files["train/cat/0.png"]
     files["train/dog/new.png"] = png(500)
     files["train/dog/moved.png"] = files.pop("train/cat/1.png")
     images, source = checked(tmp_path / "new", files)
-    found = data.changes(images, source, before)
+    found = data.changes(images, source, *before)
     shown = {
         name: [(images[0]["alt"], lines[0][0]) for images, lines in of["pictures"]]
         for name, of in found.items()
@@ -37,7 +37,7 @@ def test_what_is_new_gone_and_relabelled_since_the_champion_is_shown(tmp_path):
         "images with another label": [("train/dog/moved.png", "cat → dog")],
         "images in another split": [],
     }
-    unread = data.changes(images, None, before)
+    unread = data.changes(images, None, *before)
     assert unread["new images"]["pictures"] == [([], [("dog", ""), ("train/dog/new.png", "path")])]
-    same = data.changes(images, source, Before("version 2", images, source))
+    same = data.changes(images, source, images, source)
     assert {of["count"] for of in same.values()} == {0}

@@ -1,11 +1,14 @@
 """The history of a workload, as a page."""
 
-from dataclasses import replace
+import re
+from itertools import pairwise
+
+import pytest
 
 from flows.pages import history, page
 from retrain.atomic import write_json
 from retrain.errors import RejectedDataError
-from retrain.registry import decisions, versions
+from retrain.registry import decisions
 from retrain.runs import records
 from tests.tasks.promote.conftest import one, project, three  # noqa: F401 (fixtures)
 
@@ -41,23 +44,42 @@ def test_a_single_champion_is_no_picture(project, one):  # noqa: F811
 
 
 def test_a_version_that_was_not_promoted_does_not_stretch_the_axis(project, three):  # noqa: F811
-    entries = [
-        replace(entry, time=f"2026-11-{1 + entry.number:02d}T00:00:00+00:00")
-        for entry in decisions.read(project, "toy").entries
-    ]
-    known = {number: versions.get(project, "toy", number) for number in (1, 2, 3)}
-    bad = replace(known[3], version=4, metrics=known[3].metrics | {"accuracy": 0.0})
-    entries.append(
-        replace(entries[0], version=4, action="rejected", time="2026-11-09T00:00:00+00:00")
+    found = history.content(project, "toy")
+    *_, last = found["entries"]
+    bad = last | {"version": 4, "action": "rejected", "appoints": False, "at": last["at"] + 1}
+    bad |= {"metrics": last["metrics"] | {"accuracy": 0.0}, "low": 0.0, "high": 0.1}
+    whole = page.render("history", found)
+    html = page.render("history", found | {"measured": [*found["measured"], bad]})
+    ticks = [re.findall(r'text-anchor="end">([^<]+)<', text) for text in (whole, html)]
+    assert ticks[0] == ticks[1]
+    assert re.search(
+        r"<title>version 4, rejected on [^<]*0[.]0000</title>\s*<circle[^>]*hollow", html
     )
-    found = history.pictures(entries, known | {4: bad})["accuracy"]
-    assert len(found["the champion's"]) == 3
-    [other] = found[history.OTHERS]
-    assert (other["style"], other["y"]) == (
-        "hollow",
-        min(point["low"] for point in found["the champion's"]),
-    )
-    assert "0.0000" in other["title"]
+
+
+def test_a_value_holds_until_the_next_one_in_steps(project, three):  # noqa: F811
+    html = page.render("history", history.content(project, "toy"))
+    for line in re.findall(r'points="([^"]+)"', html):
+        places = [place.split(",") for place in line.split()]
+        assert len(places) == 5
+        assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(places))
+
+
+def test_waiting_is_shown_only_while_something_waits(project, three):  # noqa: F811
+    found = history.content(project, "toy")
+    waited = found["entries"][0] | {"action": "waiting", "appoints": False}
+    found["entries"] = [waited, *found["entries"]]
+    assert "<dt>Waiting</dt>" not in page.render("history", found)
+    assert "<dt>Waiting</dt><dd>1</dd>" in page.render("history", found | {"is_waiting": True})
+
+
+@pytest.mark.parametrize("days", [0.1, 3, 90, 900])
+def test_dates_on_an_axis_are_few_and_within_it(days):
+    last = 1.7e9 + days * 86400
+    labels = history.dates([1.7e9, last])
+    assert len(labels) == 3
+    assert all(1.7e9 <= time <= last for time, _ in labels)
+    assert all(a[1] != b[1] for a, b in pairwise(labels))
 
 
 def test_old_decisions_are_counted_and_the_command_for_them_is_named(project, three, monkeypatch):  # noqa: F811
@@ -79,10 +101,10 @@ def test_a_run_without_a_decision_stands_among_them_with_its_reason(project, thr
     folder.mkdir(parents=True)
     (folder / f"{refused.stem}.html").touch()
     found = history.content(project, "toy")
-    told = [(row["decision"][0], row["has_page"]) for row in found["rows"]]
-    assert (told[0], told[-1]) == (("failed", False), ("refused", True))
-    assert [name for name, _ in told[1:-1]] == ["promoted"] * 3
+    told = [row.get("action", row.get("refused")) for row in found["rows"]]
+    assert told == [False, *["promoted"] * 3, True]
     html = page.render("history", found)
+    assert "run-a.html" not in html
     assert "the disk is gone" in html
     assert "The data is rejected: - no image: 3 of 9" in html
     assert 'href="run-b.html"' in html

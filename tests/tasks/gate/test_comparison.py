@@ -17,7 +17,7 @@ from tasks.data import predictions
 from tasks.data.predictions import LEARNT, image_id
 from tasks.data.slices import FILE
 from tasks.gate import comparison
-from tasks.gate.comparison import compare, compare_with
+from tasks.gate.comparison import compare_champion, compare_with
 
 CLASSES = ("ant", "bee")
 LABELS = CLASSES * 100
@@ -65,7 +65,7 @@ def compared(tmp_path, ours: int, theirs: int, rules=RULES, sites=()):
     mine, other = write(tmp_path / "ours", ours), write(tmp_path / "theirs", theirs)
     if sites:
         mine = divided(mine, sites)
-    return compare(rules, mine, other, OPPONENT, None)
+    return compare_champion(rules, mine, other, OPPONENT, None)
 
 
 def test_the_predictions_are_compared_image_by_image(tmp_path):
@@ -102,14 +102,14 @@ def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path, knows, count
     # The start of the challenger may have learnt some, too.
     learnt(tmp_path / "ours" / REPORT / LEARNT, [0, 199])
     artifacts = (Artifact("evaluate", "k", "d", tmp_path / name, {}) for name in ("ours", "theirs"))
-    assert compare(RULES, *artifacts, OPPONENT, None)["learnt"] == count + 1
+    assert compare_champion(RULES, *artifacts, OPPONENT, None)["learnt"] == count + 1
 
 
 def test_only_classes_that_both_know_are_compared(tmp_path):
     labels = ("ant", "bee", "cat") * 50
     mine = write(tmp_path / "ours", 3, ("ant", "bee", "cat"), labels)
     other = write(tmp_path / "theirs", 9, ("ant", "bee", "dog"), labels)
-    found = compare(Gate(), mine, other, OPPONENT, None)
+    found = compare_champion(Gate(), mine, other, OPPONENT, None)
     assert (found["images"], found["other_classes"], found["recorded"]) == (100, 50, False)
     assert found["metrics"]["accuracy"]["gained"] == 4
     assert found["new_classes"] == ["cat"]
@@ -124,7 +124,7 @@ def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_
         for name, wrong in (("ours", 8), ("theirs", 0))
     )
     rules = Gate(metric="macro_recall", margin=0.01, no_worse=("recall[c]", "macro_f1"))
-    found = compare(rules, mine, other, OPPONENT, None)
+    found = compare_champion(rules, mine, other, OPPONENT, None)
     recall = found["metrics"]["macro_recall"]
     assert recall["difference"] == pytest.approx(-0.04)
     assert recall["outcome"] == "worse"
@@ -137,7 +137,7 @@ def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_
 def test_a_class_is_compared_if_it_has_enough_images(tmp_path, images, compared_ones):
     labels = ("ant",) * 100 + ("bee",) * images
     mine, other = (write(tmp_path / name, 0, CLASSES, labels) for name in ("ours", "theirs"))
-    found = compare(Gate(no_worse=("recall[bee]",)), mine, other, OPPONENT, None)
+    found = compare_champion(Gate(no_worse=("recall[bee]",)), mine, other, OPPONENT, None)
     assert list(found["metrics"]) == ["accuracy", *compared_ones]
     assert found["not_compared"] == ([] if compared_ones else ["recall[bee]"])
 
