@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from retrain.params import origin_of
-from retrain.registry.lineage import Images, Lineage, Made, digests_of_images
+from retrain.registry.lineage import Lineage, Made, digests_of_images
 from retrain.step import DataVersion, Workspace
 from retrain.store import Artifact, Store
 from retrain.workload import Data
@@ -37,7 +37,6 @@ def lineage_of(
     """
     project, configuration = workspace.project, workspace.configuration
     origin = origin_of(configuration) if configuration else None
-    splits = digests_of_images(validated.folder / image_table.FILE_NAME)
     return Lineage(
         model=workspace.workload,
         weights=trained.facts["weights"],
@@ -46,7 +45,7 @@ def lineage_of(
         data={"version": version.digest, "path": data.path}
         | {name: getattr(version, name) for name in ("tracked", "revision", "pin")},
         validation=dict(validated.facts),
-        images=Images(validated.step, validated.key, image_table.FILE_NAME, splits),
+        images=digests_of_images(validated.folder / image_table.FILE_NAME),
         training=dict(trained.facts),
         metrics=scores.facts["metrics"],
         steps=tuple(_steps(Store.of(project), pulled, validated, trained, scores)),

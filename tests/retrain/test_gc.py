@@ -12,7 +12,7 @@ from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import lineage
-from retrain.registry.lineage import Images, Lineage, Made
+from retrain.registry.lineage import Lineage, Made
 from retrain.store import RunContext, Store
 from tests import templates
 from tests.retrain.test_store import make_toy, with_lr
@@ -231,7 +231,7 @@ def test_what_the_champion_came_from_stays(project, store):
         record = Lineage(
             model="vit", weights="w", commit=None, uncommitted=None,
             data={}, entry="vit", overrides={}, parameters=None, validation={},
-            images=Images("toy", each.key, "images.parquet", {}), training={}, metrics={},
+            images={}, training={}, metrics={},
             steps=(Made("toy", each.digest, each.key),), mlflow_run=run_id,
         )  # fmt: skip
         tags = {

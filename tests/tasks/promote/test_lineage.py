@@ -107,8 +107,8 @@ def test_a_version_carries_its_lineage(project, version, images):
     assert record.trained.provenance["commit"] == "c0ffee"
     assert record.metrics == version.metrics
     listed = images[1].folder / image_table.FILE_NAME
-    assert record.images.splits == lineage.digests_of_images(listed)
-    assert record.images.splits["test"]["rows"] == ROWS
+    assert record.images == lineage.digests_of_images(listed)
+    assert record.images["test"]["rows"] == ROWS
 
 
 def run_command(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -123,11 +123,11 @@ def test_the_command_prints_the_chain(project, version, capsys):
     assert f"package      {version.package_digest}" in output
     assert "data         path data, version data-1, tracked True" in output
     record = lineage.read(project, version)
-    assert f"test rows {ROWS}, sha256 {record.images.splits['test']['sha256']}" in output
+    assert f"test rows {ROWS}, sha256 {record.images['test']['sha256']}" in output
     assert "machine      not recorded" in output  # the toy's training was in no step
     document = json.loads(run_command(capsys, "toy", "--json")[1])
     assert document["file"] is None
-    assert document["lineage"]["images"]["splits"] == record.images.splits
+    assert document["lineage"]["images"] == record.images
     assert document["decisions"][0]["action"] == "promoted"
 
 
