@@ -43,6 +43,7 @@ class Outcome:
         data: The version of the data.
         commit: The git commit whose code decided.
         run: The Prefect flow run that decided.
+        test_images: The identity of the images that were compared on; None for a person's decision.
         reference: Whether the version also gets the alias `reference` if it gets `champion`.
         reviews: The number of the entry that waited, if this is what a person said of it.
         package: The digest of the version's package.
@@ -58,6 +59,7 @@ class Outcome:
     data: str | None = None
     commit: str | None = None
     run: str | None = None
+    test_images: str | None = None
     reference: bool = False
     reviews: int | None = None
     package: str | None = None

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +63,10 @@ def evaluate(
 
     Returns:
         `metrics`, by name; `slices`, those of `gate.slices`, with the accuracy in each; `train`,
-        the digest of the training; `precision`; `package`, the identity of the package that will
-        give the same answers, and `package_bytes`, its size without code; `min_confidence`, the
-        least confidence of an answer that it accepts, None if it does not say; and `images`, what
-        images it takes.
+        the digest of the training; `precision`; `test_images`, SHA-256 (hex) over the set of the
+        test images; `package`, the identity of the package that will give the same answers, and
+        `package_bytes`, its size without code; `min_confidence`, the least confidence of an answer
+        that it accepts, None if it does not say; and `images`, what images it takes.
     """
     start_ahead()  # for the champion, or for the check before a promotion
     model = trained.folder / "model"
@@ -90,6 +91,7 @@ def evaluate(
         "slices": parts,
         "train": trained.digest,
         "precision": evaluation.precision,
+        "test_images": sha256(np.unique(named.images).tobytes()).hexdigest(),
         "package": package.package_digest(
             model, evaluation.precision, package.code_of(model), min_confidence
         ),

@@ -50,7 +50,7 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
         `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
         `slices`, as `evaluate` gives them, and whether each was `judged`;
         `says`, the same for a person; `new_classes`, those that the champion does not know;
-        and `reference`, whether the model becomes the reference if
+        `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
     table = json.loads((scores.folder / CLASSES).read_text(encoding="utf-8"))["classes"]
@@ -77,6 +77,7 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
             for role, opponent in against.items()
         },
         "says": says + _never_predicted(table),
+        "test_images": scores.facts["test_images"],
         "reference": becomes,
         "new_classes": [
             {name: row[name] for name in ("label", "rows", "recall")}

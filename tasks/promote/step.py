@@ -182,6 +182,7 @@ def _decide(
         reason=reason,
         data=data.digest,
         run=decision.provenance.get("run"),
+        test_images=decision.facts["test_images"],
         reference=decision.facts["reference"],
         package=version.package_digest,
         training=version.train_digest,

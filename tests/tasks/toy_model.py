@@ -164,6 +164,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
         "metrics": {"accuracy": 0.95, "log_loss": 0.2, "rows": rows},
         "train": trained.digest,
         "precision": precision,
+        "test_images": f"images-{rows}",
         "package": package.package_digest(model, precision, package.code_of(model)),
         "min_confidence": None,
         "slices": [],

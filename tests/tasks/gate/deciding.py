@@ -31,6 +31,7 @@ def scores(table=TABLE, slices=(), **metrics: float) -> Artifact:
         "slices": [*slices],
         "package": "my package",
         "train": "my training",
+        "test_images": "test images",
     }
     return Artifact("evaluate", "k", "d", folder, facts)
 

@@ -197,6 +197,7 @@ def decide(verdict: str, champion: int | None, run_id: str = "run-1") -> Artifac
         "comparisons": {},
         "slices": [],
         "new_classes": [],
+        "test_images": "test images",
         "reference": verdict in ("first", "better"),
         "champion": champion and {"version": champion, "metrics": {"accuracy": 0.95}},
     }
