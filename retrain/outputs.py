@@ -17,6 +17,7 @@ from retrain.runs import console
 from retrain.step import REPORT, Input, Step, digest_of
 from retrain.workload import Workload
 
+PYTHON = "python"  # among libraries
 MANIFEST = "manifest.json"  # of an output in the store; see `retrain/store.py`
 _NO_FILES = '\n "files": []'  # in a manifest; of facts, more spaces come before
 
@@ -94,10 +95,19 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
         },
         code=code_digests(modules),
         libraries={
-            "python": ".".join(platform.python_version_tuple()[:2]),
-            **{name: version(name) for name in sorted({*step.libraries, *dependencies.libraries})},
+            name: version_of(name)
+            for name in sorted({PYTHON, *step.libraries, *dependencies.libraries})
         },
     )
+
+
+def version_of(library: str) -> str:
+    """The version of an installed library; of Python, without the last part.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: It is not installed.
+    """
+    return ".".join(platform.python_version_tuple()[:2]) if library == PYTHON else version(library)
 
 
 def read_plan(path: Path) -> Plan | None:

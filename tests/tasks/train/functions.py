@@ -212,6 +212,17 @@ def hangs_on_one_worker(config):
     report({"score": 0.5}, config["model"].state_dict())
 
 
+def raises_on_the_last_worker(config):
+    """The others wait for it; each notes how often it was tried."""
+    context = ray.train.get_context()
+    rank = context.get_world_rank()
+    with Path(config["folder"], f"tries-of-{rank}").open("a", encoding="utf-8") as tries:
+        tries.write("x")
+    if rank == context.get_world_size() - 1:
+        raise ConnectionError("away") if config["passes"] else ValueError("no such thing")
+    torch.distributed.all_reduce(torch.zeros(1))
+
+
 def trains_with_accelerate(config):
     assert Accelerator().num_processes == config["processes"]
     accelerate_loop.train(config)

@@ -1,14 +1,17 @@
 """A training function of the user's: what it gets, what it reports, and what it does wrong."""
 
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ray.train import TrainingFailedError
 from safetensors.torch import load
 
 import models
 from retrain import tracking
+from retrain.caching import is_transient
 from retrain.workload import Best, Model, Scale, Train
 from tasks.train.reports import BEST, NEWEST
 from tests.tasks.train.helpers import SMALL, run, validated
@@ -203,6 +206,29 @@ def test_a_worker_that_hangs_ends_the_training_in_one_line(for_workers, images):
     with pytest.raises(ValueError, match="All workers have to report; one") as raised:
         run(for_workers, images, with_function("hangs_on_one_worker"), model=MODEL, scale=scale)
     assert "\n" not in str(raised.value)
+
+
+def raising(folder, *, passes):
+    given = {"folder": str(folder), "passes": passes}
+    return with_function("raises_on_the_last_worker", arguments=given)
+
+
+@pytest.mark.slow
+def test_a_verdict_on_one_worker_ends_all_at_once_and_is_not_tried_again(for_workers, images):
+    recipe, began = raising(for_workers, passes=False), time.monotonic()
+    with pytest.raises(ValueError, match="failed: ValueError: no such thing"):
+        run(for_workers, images, recipe, model=MODEL, scale=Scale(workers=2))
+    assert time.monotonic() - began < 120  # two workers start in half a minute on a busy machine
+    assert (for_workers / "tries-of-1").read_text() == "x"
+
+
+@pytest.mark.slow
+def test_other_errors_are_tried_as_often_as_configured_by_ray_and_no_more(for_workers, images):
+    scale = Scale(workers=1, max_failures=0)
+    with pytest.raises(TrainingFailedError, match="away") as raised:
+        run(for_workers, images, raising(for_workers, passes=True), model=MODEL, scale=scale)
+    assert (for_workers / "tries-of-0").read_text() == "x"
+    assert not is_transient(raised.value)
 
 
 @pytest.mark.slow

@@ -1,20 +1,9 @@
 """Two workers on Ray: the same training as in one process, also when a worker is killed."""
 
-import time
-from pathlib import Path
-
 import pytest
-import ray.train
-import torch.distributed
-from ray.train import TrainingFailedError
 
-from retrain.caching import is_transient
 from retrain.workload import Augment, Model, Scale, Train
-from tasks.train import loop
-from tasks.train.job import TrainingJob
-from tasks.train.launch import launch
 from tests.tasks.train.helpers import (
-    SMALL,
     assert_alike,
     killing_a_worker,
     run,
@@ -90,54 +79,3 @@ def test_a_divided_network_trains_as_a_whole_one_when_a_worker_is_killed(
     with killing_a_worker(tmp_path):
         divided = run(tmp_path, images, RECIPE, scale=DIVIDED)
     assert_alike(divided, alone)
-
-
-def raising_on_the_last_rank(job):
-    """A worker's function: the last worker fails while the others wait for it."""
-    context = ray.train.get_context()
-    rank = context.get_world_rank()
-    with Path(job.scratch, f"tries-of-{rank}").open("a", encoding="utf-8") as tries:
-        tries.write("x")
-    if rank == context.get_world_size() - 1:
-        raise job.bounds["error"]
-    torch.distributed.all_reduce(torch.zeros(1))
-
-
-def train_with(tmp_path, images, monkeypatch, error, scale=SCALE):
-    """Trains with the function above."""
-    job = TrainingJob(
-        model=SMALL,
-        hyperparameters=RECIPE.model_copy(update={"precision": "fp32"}),
-        scale=scale.model_copy(update={"threads": 1}),
-        images=images,
-        pulled=tmp_path,
-        start=None,
-        root=tmp_path,
-        scratch=tmp_path / "scratch",
-        output=tmp_path,
-        streams=False,
-        bounds={"error": error},
-    )
-    job.scratch.mkdir(exist_ok=True)
-    monkeypatch.setattr(loop, "train", raising_on_the_last_rank)
-    launch(job)
-
-
-def test_a_verdict_on_one_worker_ends_all_at_once_and_is_not_tried_again(
-    ray_session, tmp_path, images, monkeypatch
-):
-    began = time.monotonic()
-    with pytest.raises(ValueError, match=r"^no such thing$"):
-        train_with(tmp_path, images, monkeypatch, ValueError("no such thing"))
-    assert time.monotonic() - began < 120  # two workers start in half a minute on a busy machine
-    assert (tmp_path / "scratch" / "tries-of-1").read_text() == "x"
-
-
-def test_other_errors_are_tried_as_often_as_configured_by_ray_and_no_more(
-    ray_session, tmp_path, images, monkeypatch
-):
-    scale = SCALE.model_copy(update={"max_failures": 0, "workers": 1})
-    with pytest.raises(TrainingFailedError, match="away") as raised:
-        train_with(tmp_path, images, monkeypatch, ConnectionError("away"), scale)
-    assert (tmp_path / "scratch" / "tries-of-0").read_text() == "x"
-    assert not is_transient(raised.value)
