@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -17,7 +16,6 @@ from retrain.runs import console
 from retrain.step import REPORT, Input, Step, digest_of
 from retrain.workload import Workload
 
-PYTHON = "python"  # among libraries
 MANIFEST = "manifest.json"  # of an output in the store; see `retrain/store.py`
 _NO_FILES = '\n "files": []'  # in a manifest; of facts, more spaces come before
 
@@ -43,7 +41,7 @@ class Plan:
         config: The parameters that it reads, by dotted name.
         inputs: The digests of its inputs, by the step they come from.
         code: The digests of the modules that it runs, by dotted name.
-        libraries: The versions of Python and of the libraries that change the output.
+        libraries: The versions of the libraries that change the output.
     """
 
     step: str
@@ -95,19 +93,9 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
         },
         code=code_digests(modules),
         libraries={
-            name: version_of(name)
-            for name in sorted({PYTHON, *step.libraries, *dependencies.libraries})
+            name: version(name) for name in sorted({*step.libraries, *dependencies.libraries})
         },
     )
-
-
-def version_of(library: str) -> str:
-    """The version of an installed library; of Python, without the last part.
-
-    Raises:
-        importlib.metadata.PackageNotFoundError: It is not installed.
-    """
-    return ".".join(platform.python_version_tuple()[:2]) if library == PYTHON else version(library)
 
 
 def read_plan(path: Path) -> Plan | None:

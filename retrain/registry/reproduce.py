@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, version as installed
 from pathlib import Path
 from typing import Any
 
 from retrain import hardware, tracking
 from retrain.errors import UsageError
 from retrain.locks import locked
-from retrain.outputs import MANIFEST, version_of
+from retrain.outputs import MANIFEST
 from retrain.params import MOVED
 from retrain.project import PARAMS, Project
 from retrain.registry import lineage, packages, versions
@@ -182,7 +182,7 @@ def _surroundings(record: Lineage) -> Iterator[str]:
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
     for name, recorded_version in record.libraries.items():
         try:
-            version = version_of(name)
+            version = installed(name)
         except PackageNotFoundError:
             version = "not installed"
         if version != recorded_version:

@@ -29,8 +29,8 @@ SMALL = WORKLOAD.model_copy(update={"train": WORKLOAD.train.model_copy(update={"
 def test_what_the_configuration_chooses_is_in_the_key_with_its_libraries_and_named():
     more, less = plan(STEP, WORKLOAD, [DATA]), plan(STEP, SMALL, [DATA])
     assert set(more.code) == {__name__, "tasks.compute.placement"}
-    assert set(more.libraries) == {"numpy", "pillow", "python"}
-    assert (set(less.code), set(less.libraries)) == ({__name__}, {"numpy", "python"})
+    assert set(more.libraries) == {"numpy", "pillow"}
+    assert (set(less.code), set(less.libraries)) == ({__name__}, {"numpy"})
     assert more.key != less.key
     pillow = version("pillow")
     assert difference(less, more) == f"code of tasks.compute.placement, pillow unset -> {pillow}"

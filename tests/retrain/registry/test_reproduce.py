@@ -51,7 +51,7 @@ def test_another_machine_and_other_libraries_are_named():
     given = replace(RECORD, steps=(made(plan, "d", machine=there),), uncommitted=changes)
     assert list(module._surroundings(given)) == [
         "uncommitted changes were not kept, of a.py",
-        f"numpy 0.1 -> {module.version_of('numpy')}",
+        f"numpy 0.1 -> {module.installed('numpy')}",
         "no-such-library 1.0 -> not installed",
         f"cores 999 -> {here['cores']}",
     ]
