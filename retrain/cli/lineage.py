@@ -19,7 +19,7 @@ KEY_SHOWN, RUN_SHOWN = 12, 8  # characters of a key, and of a run, in a table
 
 
 @app.command(group=LOOKING)
-def lineage(subject: str, /, *, project: Clone) -> Answer:
+def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> Answer:
     """Show what a version, or a file of predictions, came from.
 
     Example: `retrain lineage vit@champion`
@@ -27,6 +27,8 @@ def lineage(subject: str, /, *, project: Clone) -> Answer:
     Args:
         subject: A version, as vit@champion, vit@7 or vit; or a Parquet file that `retrain predict`
             wrote.
+        images: Write the SHA-256 of each image with its path, split and label into this .parquet or
+            .csv file.
     """
     from flows import predict
     from retrain.registry import decisions, lineage
@@ -37,6 +39,9 @@ def lineage(subject: str, /, *, project: Clone) -> Answer:
     else:
         version = predict.find_named(project, subject)
     record = lineage.read(project, version)
+    count = 0
+    if images:
+        count = lineage.write_images(project, record, Path.cwd() / images)
     ledger = decisions.read(project, version.name)
     entries = [entry for entry in ledger.entries if entry.version == version.version]
     document = {
@@ -51,6 +56,8 @@ def lineage(subject: str, /, *, project: Clone) -> Answer:
         for name, value in [("predictions", origin), *fields] if origin else fields:
             print(wrapped(f"{name:<13}{in_words(value)}", " " * 13))
         _show_steps(record)
+        if images:
+            print(f"{count:,} images are listed in {images}.")
 
     return Answer(document, show)
 
@@ -130,10 +137,11 @@ def _of_record(record: "Lineage") -> list[tuple[str, Any]]:
         ("training", _chosen(record.training, "start", "best_epoch", "numerics")),
         ("parameters", {"entry": record.entry} | dict(record.overrides)),
         ("data", _chosen(record.data, "path", "version", "tracked", "revision")),
-        *(("images", {split: images}) for split, images in record.images.items()),
+        *(("images", {split: images}) for split, images in record.images.splits.items()),
         ("checks", _chosen(record.validation, "quarantined", "near_duplicates")),
         ("code", {"commit": record.commit} | dict(record.uncommitted or {})),
         ("libraries", record.libraries),
+        ("locked", {"requirements.lock": record.requirements}),
         ("machine", provenance.get("machine")),
         ("Prefect run", provenance.get("run")),
         ("MLflow run", record.mlflow_run),

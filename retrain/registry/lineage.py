@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from retrain import tracking
+from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
+from retrain.store import Store
 
 FOLDER = "lineage"  # of the run's artifacts
+COLUMNS = ("path", "split", "label", "sha256")  # of a list of images
 BATCH = 1 << 16  # images, of which the digests are hashed at once
 
 
@@ -42,12 +45,32 @@ class Made:
 
 
 @dataclass(frozen=True)
+class Images:
+    """The images that a version was trained and evaluated on.
+
+    Attributes:
+        step: The step that listed them.
+        key: The key of that step's output in the store.
+        file: The list in that output: Parquet, with `COLUMNS` among its columns.
+        splits: Of each split, how many `rows` it has, and `sha256` (hex) over the sorted SHA-256s
+            of its images, each (hex) with a line feed.
+    """
+
+    step: str
+    key: str
+    file: str
+    splits: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class Lineage:
     """How a version came about.
 
     Attributes:
         model: The name of the model.
+        package: SHA-256 (hex) of what is served.
         weights: SHA-256 (hex) of the weights.
+        time: When it was registered (ISO 8601, UTC).
         commit: The git commit whose code registered it, and by whose code all its steps have the
             keys that they have; None outside git.
         uncommitted: What differed from that commit, as `Project.uncommitted` gives it.
@@ -57,9 +80,9 @@ class Lineage:
         overrides: What replaced the entry's parameters in that run, by dotted name.
         parameters: All parameters of the workload, with what was `auto` decided; None if
             they are not known.
+        requirements: SHA-256 (hex) of `requirements.lock`; None without that file.
         validation: What the checks of the data found.
-        images: Of each split, how many `rows` it has, and `sha256` (hex) over the sorted SHA-256s
-            of its images, each (hex) with a line feed.
+        images: Which images were used.
         training: What the training said of itself: its numerics, the best epoch.
         metrics: The metrics of the evaluation, by name.
         steps: The outputs from the data to the evaluation, in order.
@@ -67,15 +90,18 @@ class Lineage:
     """
 
     model: str
+    package: str
     weights: str
+    time: str
     commit: str | None
     uncommitted: Mapping[str, Any] | None
     data: Mapping[str, Any]
     entry: str | None
     overrides: Mapping[str, Any]
     parameters: Mapping[str, Any] | None
+    requirements: str | None
     validation: Mapping[str, Any]
-    images: Mapping[str, Mapping[str, Any]]
+    images: Images
     training: Mapping[str, Any]
     metrics: Mapping[str, float]
     steps: tuple[Made, ...]
@@ -116,12 +142,13 @@ def read(project: Project, version: ModelVersion) -> Lineage:
             f"{version.run_id}, {'is gone' if content is None else 'was changed'}"
         )
     fields = json.loads(content)
+    images = Images(**fields.pop("images"))
     steps = tuple(Made(**output) for output in fields.pop("steps"))
-    return Lineage(steps=steps, **fields)
+    return Lineage(images=images, steps=steps, **fields)
 
 
 def digests_of_images(file: Path) -> dict[str, dict[str, Any]]:
-    """The `images` of `Lineage`, from a list of images (Parquet)."""
+    """The `splits` of `Images`, from a list of images (Parquet)."""
     from pyarrow import compute, parquet
 
     table = parquet.read_table(file, columns=["split", "sha256"]).sort_by("sha256")
@@ -133,3 +160,38 @@ def digests_of_images(file: Path) -> dict[str, dict[str, Any]]:
             digest.update("".join(f"{line}\n" for line in batch["sha256"].to_pylist()).encode())
         digests[split] = {"rows": len(rows), "sha256": digest.hexdigest()}
     return digests
+
+
+def write_images(project: Project, lineage: Lineage, file: Path) -> int:
+    """Writes the list of a version's images to a file, Parquet or CSV; returns how many they are.
+
+    Raises:
+        UsageError: The file's name has another suffix, or it cannot be written.
+        ValueError: The store has lost the list, or it has changed.
+    """
+    from pyarrow import csv, parquet
+
+    write = {".parquet": parquet.write_table, ".csv": csv.write_csv}.get(file.suffix)
+    if write is None:
+        raise UsageError(f"--images {file}: name a file that ends in .parquet or .csv.")
+    images = lineage.images
+    [digest] = [output.digest for output in lineage.steps if output.step == images.step]
+    store = Store.of(project)
+    artifact = store.find(images.step, images.key) or store.find_digest(images.step, digest)
+    if artifact is None:
+        revision = f" --data-rev {lineage.commit}" if lineage.data["tracked"] else ""
+        raise ValueError(
+            f"The store has lost the list of the images ({images.step} {images.key[:12]}), so only "
+            "their digest per split is known. With the code and the checks of then, this makes it "
+            f"again: retrain {images.step} {lineage.entry or lineage.model}{revision}"
+        )
+    listed = artifact.folder / images.file
+    if digests_of_images(listed) != images.splits:
+        raise ValueError(f"{listed} has changed since the version was registered.")
+    table = parquet.read_table(listed, columns=list(COLUMNS)).select(list(COLUMNS))
+    try:
+        with file.open("wb") as sink:
+            write(table, sink)
+    except OSError as error:
+        raise UsageError(f"--images {file} cannot be written: {error.strerror}.") from error
+    return len(table)

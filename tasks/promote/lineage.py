@@ -1,14 +1,17 @@
 """Collects the lineage of a model: the data, the code and the steps that it was made from."""
 
+import hashlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from retrain.params import origin_of
-from retrain.registry.lineage import Lineage, Made, digests_of_images
+from retrain.registry.lineage import Images, Lineage, Made, digests_of_images
 from retrain.step import DataVersion, Workspace
 from retrain.store import Artifact, Store
 from retrain.workload import Data
 from tasks.data import image_table
 
+REQUIREMENTS = "requirements.lock"
 # Inputs that no step has made, and outputs that are listed first.
 KNOWN = ("data", "start", "pull", "validate")
 
@@ -37,15 +40,20 @@ def lineage_of(
     """
     project, configuration = workspace.project, workspace.configuration
     origin = origin_of(configuration) if configuration else None
+    lock = project.root / REQUIREMENTS
+    splits = digests_of_images(validated.folder / image_table.FILE_NAME)
     return Lineage(
         model=workspace.workload,
+        package=scores.facts["package"],
         weights=trained.facts["weights"],
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=(project.commit() or "").removesuffix("+dirty") or None,
         uncommitted=project.uncommitted(),
         data={"version": version.digest, "path": data.path}
         | {name: getattr(version, name) for name in ("tracked", "revision", "pin")},
+        requirements=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
         validation=dict(validated.facts),
-        images=digests_of_images(validated.folder / image_table.FILE_NAME),
+        images=Images(validated.step, validated.key, image_table.FILE_NAME, splits),
         training=dict(trained.facts),
         metrics=scores.facts["metrics"],
         steps=tuple(_steps(Store.of(project), pulled, validated, trained, scores)),

@@ -33,6 +33,7 @@ from tests.tasks.toy_model import (
 COLUMNS = Data(path="data")
 DATA = DataVersion("data-1", tracked=True)
 PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}
+REQUIREMENTS = "numpy==2.4.6\n"
 ROWS = 20
 PROMOTE, COMPARE = Intent(promote=True), Intent(promote=False)
 AUTOMATIC, MANUAL = Gate(), Gate(approval="manual")
@@ -122,6 +123,7 @@ def _promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifa
 
     def make(root: Path) -> None:
         templates.place_mlflow_database(root)
+        (root / "requirements.lock").write_text(REQUIREMENTS)
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             _leave_out_loading(patch)
             images = write_data(Path(folder), ROWS)

@@ -1,5 +1,6 @@
 """The lineage that a version gets when it is registered, and the command that shows it."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from retrain.verify import Verifier
 from retrain.workload import Data, Model, Workload
 from tasks.data import image_table
 from tasks.promote.lineage import _steps
-from tests.tasks.promote.conftest import DATA, ROWS
+from tests.tasks.promote.conftest import DATA, REQUIREMENTS, ROWS
 
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
 INPUTS: Mapping[str, tuple[str, ...]] = {
@@ -98,17 +99,19 @@ def test_what_the_store_has_lost_is_not_recorded(tmp_path):
 
 def test_a_version_carries_its_lineage(project, version, images):
     record = lineage.read(project, version)
-    assert (record.model, record.weights) == ("toy", version.weights)
+    assert (record.model, record.package) == ("toy", version.package_digest)
+    assert record.weights == version.weights
     assert record.data == {
         "version": DATA.digest, "tracked": True, "revision": None, "pin": None, "path": "data"
     }  # fmt: skip
+    assert record.requirements == hashlib.sha256(REQUIREMENTS.encode()).hexdigest()
     assert record.mlflow_run == version.run_id
     assert record.trained.digest == version.train_digest
     assert record.trained.provenance["commit"] == "c0ffee"
     assert record.metrics == version.metrics
     listed = images[1].folder / image_table.FILE_NAME
-    assert record.images == lineage.digests_of_images(listed)
-    assert record.images["test"]["rows"] == ROWS
+    assert record.images.splits == lineage.digests_of_images(listed)
+    assert record.images.splits["test"]["rows"] == ROWS
 
 
 def run_command(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -123,11 +126,11 @@ def test_the_command_prints_the_chain(project, version, capsys):
     assert f"package      {version.package_digest}" in output
     assert "data         path data, version data-1, tracked True" in output
     record = lineage.read(project, version)
-    assert f"test rows {ROWS}, sha256 {record.images['test']['sha256']}" in output
+    assert f"test rows {ROWS}, sha256 {record.images.splits['test']['sha256']}" in output
     assert "machine      not recorded" in output  # the toy's training was in no step
     document = json.loads(run_command(capsys, "toy", "--json")[1])
     assert document["file"] is None
-    assert document["lineage"]["images"] == record.images
+    assert document["lineage"]["images"]["splits"] == record.images.splits
     assert document["decisions"][0]["action"] == "promoted"
 
 
