@@ -12,7 +12,7 @@ from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import lineage
-from retrain.registry.lineage import Lineage, Made
+from retrain.registry.lineage import Images, Lineage, Made
 from retrain.store import RunContext, Store
 from tests import templates
 from tests.retrain.test_store import make_toy, with_lr
@@ -229,9 +229,9 @@ def test_what_the_champion_came_from_stays(project, store):
     for number, each in enumerate(made[:2], 1):
         run_id = tracking.start_run(project, "vit", f"k{number}", {}, "digest").run_id
         record = Lineage(
-            model="vit", weights="w", commit=None, uncommitted=None,
-            data={}, entry="vit", overrides={}, parameters=None, validation={},
-            images={}, training={}, metrics={},
+            model="vit", package="p", weights="w", time="", commit=None, uncommitted=None,
+            data={}, entry="vit", overrides={}, parameters=None, requirements=None, validation={},
+            images=Images("toy", each.key, "images.parquet", {}), training={}, metrics={},
             steps=(Made("toy", each.digest, each.key),), mlflow_run=run_id,
         )  # fmt: skip
         tags = {
