@@ -132,7 +132,7 @@ def _embeddings(run: FlowRun, workload: str) -> Path:
     config = load_workload(run.project.params, workload)
 
     def find() -> Artifact | None:
-        return suspects.dry_run(run.project, config).state.artifacts.get(embed_with_champion.name)
+        return suspects.look(run.project, config).artifacts.get(embed_with_champion.name)
 
     artifact = find()
     if artifact is None:

@@ -8,7 +8,7 @@ prefect deployment run train/vit --watch
 
 from flows.reports.training import TrainingReport
 from retrain.errors import ChampionChangedError
-from retrain.flow import flow
+from retrain.flow import OF_MODELS, flow
 from retrain.outputs import plan
 from retrain.registry import versions
 from retrain.runs import console, records
@@ -33,6 +33,9 @@ from tasks.train.start import find_start
 from tasks.train.step import train as train_network
 from tasks.validate.step import validate
 
+# In the order in which they are imported while a server starts.
+IMPORTS = (*OF_MODELS, "great_expectations", "ray.train.torch", "transformers.modeling_utils")
+
 
 @flow(
     steps=(
@@ -42,6 +45,7 @@ from tasks.validate.step import validate
     ),
     tells=TrainingReport(),
     version=data_version,
+    imports=IMPORTS,
 )
 def train(version: DataVersion) -> None:
     """Trains a workload's model and promotes it if the gate passes it.

@@ -8,6 +8,7 @@ Only the validation split decides; nothing is registered, compared with the cham
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flows.reports.tuning import (
@@ -20,26 +21,25 @@ from flows.reports.tuning import (
     settings,
     space_faults,
 )
-from flows.train import prepare, train
+from flows.train import IMPORTS, prepare, train
 from retrain import tracking
 from retrain.flow import flow
 from retrain.locks import locked
 from retrain.messages import message_of
 from retrain.params import vary
 from retrain.runs import console
-from retrain.runs.run import Run
-from retrain.runs.state import DryRun, StepHasToRunError
+from retrain.runs.run import EndsHereError, Mode, Run
 from retrain.search import FAILED, JOURNAL, LOCK, PRUNED, Ending, Search, values_of
 from retrain.servers import ray_cluster
 from retrain.step import DataVersion, Input, TrialContext, current_run
 from retrain.store import Artifact
-from retrain.workload import Workload, flatten
+from retrain.workload import flatten
 from tasks.compute.ray_data import has_cluster
 from tasks.embed.step import embed
 from tasks.preprocess.step import preprocess
 from tasks.pull.step import data_version, pull
 from tasks.train.step import train as train_network
-from tasks.train.trial import ending, ending_elsewhere
+from tasks.train.trial import run_trial
 from tasks.validate.step import validate
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     version=data_version,
     check=space_faults,
     beside=train,
+    imports=IMPORTS,
 )
 def tune(version: DataVersion) -> None:
     """Searches for better parameters of a workload's training, and promotes nothing.
@@ -60,18 +61,17 @@ def tune(version: DataVersion) -> None:
         ValueError: The user has to correct something; or all trials failed.
     """
     run = current_run()
-    assert isinstance(run, Run | DryRun)
     data = pull(version)
     checked = validate(data)
     images = prepare(data, checked)
-    if isinstance(run, Run):
+    if run.mode is not Mode.LOOK:
         search = _search(run, images, data)
     else:
-        search = search_of(run.state)
+        search = search_of(run)
         over = 0 if search.has_failed else len(search.rows())
         if over < search.wanted:
             why = f"{over} of {search.wanted} trials are over"
-            raise StepHasToRunError(train_network.name, why)
+            raise EndsHereError(train_network.name, why)
     best = best_of(run.workload, search)
     train_network(images, data, NEW, workload=vary(run.workload, best["values"]))
 
@@ -82,17 +82,17 @@ def _search(run: Run, images: Artifact, data: Artifact) -> Search:
     Raises:
         ValueError: All of them failed.
     """
-    state, project, workload = run.state, run.project, run.workload
-    folder, status = folder_of(state), "FAILED"
+    project, workload = run.project, run.workload
+    folder, status = folder_of(run), "FAILED"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK, purpose="Waits for another search of this study"):
-        if run.refresh or search_of(state).has_failed:
+        if run.refresh or search_of(run).has_failed:
             (folder / JOURNAL).unlink(missing_ok=True)
         (folder / JOURNAL).touch()
-        search = search_of(state)
+        search = search_of(run)
         search.begin(workload.flat())
         params = flatten({"tune": workload.tune.model_dump(include={"space", "seed"})})
-        parent = tracking.start_run(project, workload.name, key_of(state), params, images.digest)
+        parent = tracking.start_run(project, workload.name, key_of(run), params, images.digest)
         try:
             # Other machines have to see the store, as a trial's training is in it.
             in_turn = workload.tune.parallel == 1 or (ray_cluster.is_remote() and not has_cluster())
@@ -110,14 +110,10 @@ def _search(run: Run, images: Artifact, data: Artifact) -> Search:
 
 def _run_in_turn(run: Run, search: Search, inputs: Sequence[Input], parent: str) -> None:
     """Runs the trials one after the other; the same ones however often the search is ended."""
-
-    def training(workload: Workload, trial: TrialContext) -> tuple[Artifact, bool]:
-        return run.run_trial(train_network, workload, trial, *inputs)
-
     while len(search.rows()) < search.wanted:
         trial, values = search.next()
         context = TrialContext(f"trial {trial.number}", parent, search.bounds())
-        result = ending(training, run.workload, run.project, values, context)
+        result = run_trial(run, inputs, values, context)
         _end(search, trial, result)
 
 
@@ -134,14 +130,13 @@ def _run_side_by_side(run: Run, search: Search, inputs: Sequence[Input], parent:
     is_alone = workload.scale.workers == 0
     gpus = 1 if is_alone and ray.cluster_resources().get("GPU") else 0
     options = {"num_cpus": int(is_alone), "num_gpus": gpus, "max_retries": 0}
-    task = ray.remote(**options)(ending_elsewhere)
-    running: dict[Any, Any] = {}
+    task = ray.remote(**options)(run_trial)
+    beside, running = replace(run, mode=Mode.PLAIN), dict[Any, Any]()
     while running or len(search.rows()) < count:
         if len(running) < min(workload.tune.parallel, count - len(search.rows())):
             trial, values = search.next(is_beside=bool(running))
             context = TrialContext(f"trial {trial.number}", parent, search.bounds())
-            started = task.remote(workload, run.state.context, values, context, inputs, run.refresh)
-            running[started] = trial
+            running[task.remote(beside, inputs, values, context)] = trial
             continue
         [finished], _ = ray.wait(list(running))
         try:

@@ -12,7 +12,13 @@ from tasks.pull.step import data_version, pull
 from tasks.validate.step import validate as check
 
 
-@flow(steps=(pull, check), tells=ChecksReport(), version=data_version, beside=train)
+@flow(
+    steps=(pull, check),
+    tells=ChecksReport(),
+    version=data_version,
+    beside=train,
+    imports=("great_expectations",),
+)
 def validate(version: DataVersion) -> None:
     """Pulls and checks a workload's data.
 

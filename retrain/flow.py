@@ -1,36 +1,31 @@
 """The decorator of flows: `@flow` above a function in `flows/` makes a Prefect flow of it.
 
-The body of a flow under `@flow(steps=…, tells=…, version=…)` calls steps. In a run, such a call is
-a Prefect task with the store as its cache; in a dry run, it looks into the store.
-
-Prefect is imported when a flow is run as a flow run, because that takes a second. Prefect itself
-loads a file by its path (`flows/train.py:train` in `prefect.yaml`), which makes a module outside of
-any package; there, the name stands for Prefect's own flow.
+The function under `@flow(steps=…, tells=…, version=…)` calls steps. It is followed to look whether
+anything has to run, and then to run it: each call is a Prefect task, with the store as its cache.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-from retrain import preflight
+from prefect import Flow as PrefectFlow, runtime
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from retrain import preflight, tracking
 from retrain.messages import local_time
 from retrain.params import load_workload
 from retrain.project import Project, find_project
-from retrain.report import Report
 from retrain.runs import console, flow_runs, lost, records
 from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
-from retrain.runs.run import Run
-from retrain.runs.state import DryRun, RunState, StepHasToRunError
-from retrain.servers import reachable
-from retrain.step import DataVersion, Step, following
-from retrain.store import RunContext, Store
+from retrain.runs.run import REFRESHED, Mode, Run
+from retrain.servers import ephemeral, reachable
+from retrain.step import DataVersion, Step
+from retrain.store import Store
 from retrain.workload import Data, Workload
-
-if TYPE_CHECKING:
-    from prefect import Flow as PrefectFlow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,49 +35,77 @@ FindVersion = Callable[[Data, Project, str | None], DataVersion]
 # Finds faults that are not of one step, before a run: a sentence for each.
 Check = Callable[[Workload, Project], Iterable[str]]
 
+# What takes long to import, and is imported while a server starts.
+OF_MODELS = ("mlflow", "torch", "pyarrow.parquet")
 
-class Flow(Generic[P, R]):
-    """A flow of the project; one whose body calls steps is a `StepsFlow`.
 
-    Attributes:
-        fn: The function under the decorator; to call it runs it without Prefect.
-        name: The name of the flow, and of its command.
-        description: What the flow does: the first line of the function's docstring.
-    """
+class Report(Protocol):
+    """What a flow with steps tells of a run; the reports are in `flows/reports/`."""
 
-    def __init__(self, fn: Callable[P, R]) -> None:
+    def document(self, run: Run) -> Document:
+        """Describes a run, which may have failed at any step, in JSON-able values.
+
+        `outcome` is a sentence about its end; people get it if `rejected` or `waiting` is true.
+        """
+
+    def show(self, document: Document) -> None:
+        """Shows a run on the console."""
+
+    def write_page(self, project: Project, document: Document) -> None:
+        """Writes the page of a run, which may have failed at any step."""
+
+
+class Flow(PrefectFlow[P, R]):
+    """A flow of the project, of which Prefect notifies people when a run ends."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        imports: tuple[str, ...],
+        body: Callable[..., Any] | None = None,
+    ) -> None:
+        """Makes the flow.
+
+        Args:
+            fn: The function; its name is that of the flow, and the first line of its docstring is
+                the description.
+            imports: Modules that a run needs and that take long to import.
+            body: What a run calls; the function if None.
+        """
         assert fn.__doc__, f"{fn.__name__} has no docstring"
-        self.fn = fn
-        self.body: Callable[P, R] = fn  # what Prefect calls
-        self.name = fn.__name__
-        self.description = fn.__doc__.strip().splitlines()[0]
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the flow inside a Prefect flow run."""
-        return self.as_prefect_flow()(*args, **kwargs)
-
-    def as_prefect_flow(self) -> "PrefectFlow[P, R]":
-        """The flow that Prefect runs; people are notified of how a run ends."""
-        from prefect import Flow as PrefectFlow
-
-        return PrefectFlow(
-            flow_runs.ending_in_a_state(self.body),
-            self.name,
-            description=self.description,
-            flow_run_name=partial(flow_runs.name_of, self.name),
+        super().__init__(
+            flow_runs.ending_in_a_state(body or fn),
+            fn.__name__,
+            description=fn.__doc__.strip().splitlines()[0],
+            flow_run_name=partial(flow_runs.name_of, fn.__name__),
             persist_result=False,
             on_completion=[notify_of_end],
             on_failure=[notify_of_end],
             on_crashed=[notify_of_end],
         )
+        self._imports = imports
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the flow in a Prefect flow run, on a server of its own if there is no other."""
+        with ExitStack() as stack:
+            if not PREFECT_API_URL.value():
+                project = find_project()
+                meanwhile = [partial(import_module, name) for name in self._imports]
+                # Which may have to make MLflow's database.
+                meanwhile.append(partial(tracking.client, project))
+                api = ephemeral.start_ephemeral_server(project, meanwhile)
+                stack.enter_context(temporary_settings({PREFECT_API_URL: api}))
+            return super().__call__(*args, **kwargs)
 
 
-class StepsFlow(Flow[..., Any]):
+class StepsFlow(Flow[..., Document]):
     """A flow whose function calls steps.
 
     Attributes:
         steps: All that the function may call, in order; a workload may not need some of them.
         tells: The report that the flow makes of a run.
+        follows: The function.
+        find_version: Finds the version of the data that a run uses.
     """
 
     def __init__(
@@ -93,56 +116,46 @@ class StepsFlow(Flow[..., Any]):
         version: FindVersion,
         check: Check,
         beside: "StepsFlow | None",
+        imports: tuple[str, ...],
     ) -> None:
         """Describes the flow; see `flow`."""
-        super().__init__(fn)
-        self.body, self.steps, self.tells = self.run, steps, tells
-        self._version, self._check, self._beside = version, check, beside
+        super().__init__(fn, imports, self.run)
+        self.steps, self.tells, self.follows = steps, tells, fn
+        self.find_version, self._check, self._beside = version, check, beside
+        self._looked: Run | None = None
+
+    def __call__(  # type: ignore[override]
+        self, *args: Any, looked: Run | None = None, **kwargs: Any
+    ) -> Document:
+        """Runs the flow in a Prefect flow run; see `run`.
+
+        Args:
+            *args: As `run` has them.
+            looked: The look that has found that there is something to do; None to look first.
+            **kwargs: As `run` has them.
+        """
+        self._looked = looked
+        return dict(super().__call__(*args, **kwargs))
 
     def check(self, workload: Workload, project: Project) -> None:
         """Raises a UsageError with a line for each fault that would make a run fail."""
-        step_names = [step.name for step in self.known_steps()]
-        preflight.check(self.steps_for(workload), workload, project, step_names)
+        # A workload may limit the steps of the flow beside this one, too.
+        others = self._beside.steps if self._beside else ()
+        names = [step.name for step in (*self.steps, *others)]
+        preflight.check(self.steps_for(workload), workload, project, names)
         preflight.refuse(workload, self._check(workload, project))
-
-    def known_steps(self) -> tuple[Step, ...]:
-        """The steps that a workload may limit: those of this flow and of the flow beside it."""
-        return self.steps if self._beside is None else (*self.steps, *self._beside.steps)
 
     def steps_for(self, workload: Workload) -> list[Step]:
         """The steps that a workload needs, in order."""
         return [step for step in self.steps if step.needed(workload)]
 
-    def steps_from(self, start: str | None, workload: Workload) -> list[Step]:
-        """The steps that a workload needs from `start` on; none if it is None."""
-        return [*dropwhile(lambda step: step.name != start, self.steps_for(workload))]
-
-    def imports_from(self, start: str | None, workload: Workload) -> list[Callable[[], object]]:
-        """What a run imports for its steps from `start` on, in calls of about a second."""
-        modules = [name for step in self.steps_from(start, workload) for name in step.imports]
-        return [partial(import_module, name) for name in dict.fromkeys(modules)]
-
-    def state(
-        self,
-        context: RunContext,
-        workload: Workload,
-        revision: str | None = None,
-        promote: bool | None = None,
-        dry_run: DryRun | None = None,
-    ) -> RunState:
-        """The state of a run that begins; the version of its data is that of a dry run, if any."""
-        version = dry_run and dry_run.state.version
-        version = version or self._version(workload.data, context.project, revision)
-        store = Store.of(context.project)
-        return RunState(self.name, workload, version, store, context, promote)
-
-    def dry_run(
+    def look(
         self,
         project: Project,
         workload: Workload,
         revision: str | None = None,
         promote: bool | None = None,
-    ) -> DryRun:
+    ) -> Run:
         """Follows the steps up to the first that has to run. Nothing is changed.
 
         Args:
@@ -154,45 +167,44 @@ class StepsFlow(Flow[..., Any]):
         Raises:
             ValueError: The user has to correct something, as in a run.
         """
-        last = records.last_run(project, workload.name, self.name)
-        if last and "error" in last:
-            last = None
-        context = RunContext(last["run"] if last else "", project)
-        dry_run = DryRun(self.state(context, workload, revision, promote), last)
-        try:
-            with following(dry_run):
-                self.fn(dry_run.state.version)
-        except StepHasToRunError as error:
-            dry_run.has_to_run, dry_run.reason = error.step, error.reason
-        return dry_run
+        self.check(workload, project)
+        version = self.find_version(workload.data, project, revision)
+        look = Run(self.name, workload, version, project, "", Mode.LOOK, promote)
+        look.follow(self.follows)
+        return look
 
-    def unchanged(self, dry_run: DryRun) -> Document | None:
+    def unchanged(self, look: Run) -> Document | None:
         """The document of a run that changes nothing, with the last run's id and time.
 
         None if the run would change something, or the last one failed or was killed.
         """
-        last = dry_run.last
-        if last is None or not dry_run.agrees_with(last):
+        last = records.last_run(look.project, look.workload.name, self.name)
+        if last is None or "error" in last or not _agrees(look, last):
             return None
-        document = self.tells.document(dry_run.state) | {"time": last["time"], "unchanged": True}
+        document = self.tells.document(look)
         since = f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}"
-        outcome = f"{since}; {document['outcome']}"
-        return document | {"state": "Skipped", "outcome": outcome}
+        return document | {
+            "run": last["run"],
+            "time": last["time"],
+            "unchanged": True,
+            "state": "Skipped",
+            "outcome": f"{since}; {document['outcome']}",
+        }
 
-    def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:
+    def preview(self, look: Run, *, insist: bool, refresh: bool) -> Document:
         """Describes what a run with these options would do; `insist` is `run` of `run`."""
-        step_names = [step.name for step in self.steps_for(dry_run.workload)]
-        steps = dry_run.preview(step_names, refresh=refresh)
-        unchanged = None if insist or refresh else self.unchanged(dry_run)
+        names = [step.name for step in self.steps_for(look.workload)]
+        steps = _preview(look, names, refresh=refresh)
+        unchanged = None if insist or refresh else self.unchanged(look)
         outcome = "Every output is in the store; no step would run."
         if first_step := next((step for step in steps if step["would"] == "run"), None):
             outcome = f"{first_step['step']} would be the first step to run: {first_step['why']}."
         return {
             "flow": self.name,
-            "workload": dry_run.workload.name,
+            "workload": look.workload.name,
             "dry_run": True,
             "unchanged": unchanged is not None,
-            "data": {"version": dry_run.state.version.digest},
+            "data": {"version": look.version.digest},
             "steps": steps,
             "outcome": unchanged["outcome"] if unchanged else outcome,
         }
@@ -219,41 +231,106 @@ class StepsFlow(Flow[..., Any]):
             refresh: Run every step, even those whose output is in the store.
             run: Follow the steps even if nothing has changed.
             promote: Whether a model that passes the gate becomes champion, or is only compared and
-                registered. If None, it becomes champion unless it was rolled back.
+                registered. If None, it becomes champion unless it was rolled back, or the run only
+                tries something: it has `overrides` or `data_rev`, and not `as_name`.
             as_name: Another name for the run's workload, with a champion of its own.
             strict: Take what is warned of before a step as an error.
 
         Raises:
             ValueError: The user has to correct something, such as data that fails its checks.
         """
-        from prefect import runtime
-
         project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
-        context = RunContext(str(runtime.flow_run.id), project)
-        with Store(project.store).runs.holding(context.run):
+        may_promote = may_change(promote, overrides, data_rev, as_name)
+        run_id = str(runtime.flow_run.id)
+        with Store(project.store).runs.holding(run_id):
             with console.progress("starting"):
-                self.check(config, project)
                 lost.end_lost_runs(project)
-                dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
-                state = self.state(context, config, data_rev, promote, dry_run)
-                flow_runs.name_by_data(self.name, config.name, state.version.digest)
-            if dry_run and not run and (unchanged := self.unchanged(dry_run)):
+                look = self._looked or self.look(project, config, data_rev, may_promote)
+                flow_runs.name_by_data(self.name, config.name, look.version.digest)
+            if not (run or refresh) and (unchanged := self.unchanged(look)):
                 return unchanged
-            return self._follow(Run(state, refresh, strict), dry_run)
+            begun = Run(self.name, config, look.version, project, run_id, promote=may_promote)
+            begun.refresh, begun.strict = refresh, strict
+            if look.has_to_run or refresh:  # else libraries would be imported for nothing
+                begun.warn(
+                    *preflight.notices(self.steps_for(config), config, project, look.version)
+                )
+            preflight.check_surroundings(project)
+            with reachable.patient():
+                follow = partial(begun.follow, self.follows)
+                return records.record(begun, follow, self.tells.document, self.tells.write_page)
 
-    def _follow(self, run: Run, dry_run: DryRun | None) -> Document:
-        """Runs the steps; keeps, shows and returns the run's document."""
-        # Steps that are cached need no check, which would import libraries.
-        start = dry_run.has_to_run if dry_run else self.steps[0].name
-        workload, state, due = run.workload, run.state, self.steps_from(start, run.workload)
-        preflight.check_slowly(due, workload, run.project)
-        preflight.check_surroundings(run.project)
-        if due:
-            run.warn(*preflight.warnings(self.steps_for(workload), state))
-        follow = partial(run.follow, self.fn, state.version)
-        with reachable.patient():
-            return records.record(state, follow, self.tells.document, self.tells.write_page)
+
+def may_change(
+    promote: bool | None,
+    overrides: dict[str, Any] | None,
+    data_rev: str | None,
+    as_name: str | None,
+) -> bool | None:
+    """Whether a run may change what is served: one that only tries something may not.
+
+    Args:
+        promote: What the user has said; None if nothing.
+        overrides: The parameters that differ from `params.yaml`.
+        data_rev: A git revision of the data.
+        as_name: Another name for the workload, which has a champion of its own.
+
+    Returns:
+        None if it may, except for a version that was rolled back.
+    """
+    only_tries = bool(overrides or data_rev) and as_name is None
+    return False if promote is None and only_tries else promote
+
+
+def _agrees(look: Run, document: Document) -> bool:
+    """Whether no step has to run, and a run's document has the same steps and the same result.
+
+    Steps that are not cached read the registry, which the run may have changed: the output of the
+    last of them is compared.
+    """
+    if look.has_to_run:
+        return False
+    recorded = {step["step"]: step for step in document["steps"]}
+    outcomes = [*look.outcomes.values()]
+    for outcome in outcomes:
+        previous = recorded.get(outcome.step)
+        if previous is None or previous["definition"] != outcome.definition:
+            return False
+        is_compared = outcome.cached or outcome is outcomes[-1]
+        if is_compared and previous["digest"] != outcome.digest:
+            return False
+    return True
+
+
+def _preview(look: Run, steps: list[str], *, refresh: bool) -> list[dict[str, str | None]]:
+    """What a run would do with each step, as far as that is known before it.
+
+    Args:
+        look: The look.
+        steps: All steps of the flow, in order.
+        refresh: Whether the run takes nothing from the store.
+
+    Returns:
+        For each step `step`, its name; `would`, which is `come from the cache`, `change nothing` (a
+        step that asks the registry), `run`, or `depend` on what the first step that runs gives; and
+        `why`.
+    """
+    first_step, reason = (steps[0], REFRESHED) if refresh else (look.has_to_run, look.reason)
+    shown: list[dict[str, str | None]] = []
+    if not refresh:
+        for outcome in look.outcomes.values():
+            would = "come from the cache" if outcome.cached else "change nothing"
+            shown.append({"step": outcome.step, "would": would, "why": outcome.why})
+    if first_step:
+        shown.append({"step": first_step, "would": "run", "why": reason})
+        later = [*dropwhile(lambda step: step != first_step, steps)][1:]
+        why = f"on what {first_step} gives"
+        known = {each["step"] for each in shown}
+        shown += [
+            {"step": step, "would": "depend", "why": why} for step in later if step not in known
+        ]
+    return shown
 
 
 @overload
@@ -268,6 +345,7 @@ def flow(
     version: FindVersion,
     check: Check = ...,
     beside: StepsFlow | None = ...,
+    imports: tuple[str, ...] = ...,
 ) -> Callable[[Callable[[DataVersion], None]], StepsFlow]: ...
 
 
@@ -279,6 +357,7 @@ def flow(
     version: FindVersion | None = None,
     check: Check = lambda workload, project: (),
     beside: StepsFlow | None = None,
+    imports: tuple[str, ...] = OF_MODELS,
 ) -> Any:
     """Makes a flow of a function: `@flow`; or `@flow(steps=…, tells=…, …)`, if it calls steps.
 
@@ -291,13 +370,9 @@ def flow(
         version: A function that finds the version of the data.
         check: A function that finds faults before a run, which no single step would find.
         beside: A flow for the same workloads, which may have limits for its steps too.
+        imports: Modules that a run needs and that take long to import.
     """
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        decorated: Flow[..., Any] = Flow(function)
-        if tells and version:
-            decorated = StepsFlow(function, steps, tells, version, check, beside)
-        is_in_a_package = "." in function.__module__
-        return decorated if is_in_a_package else decorated.as_prefect_flow()
-
-    return decorate if fn is None else decorate(fn)
+    if fn is not None:
+        return Flow(fn, imports)
+    assert tells and version
+    return lambda function: StepsFlow(function, steps, tells, version, check, beside, imports)

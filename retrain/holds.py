@@ -9,8 +9,6 @@ from pathlib import Path
 from time import time
 
 from retrain.locks import locked
-from retrain.project import Project
-from retrain.step import TrialContext
 
 _KILLED_SECONDS = 7 * 86400.0
 
@@ -81,18 +79,3 @@ class Runs:
 
     def _hold(self, run: str) -> Path:
         return self.folder / f"{run}-{os.getpid()}.lock"
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """The run that makes an artifact (a Prefect flow run, or `dvc`), and its project.
-
-    Attributes:
-        run: The id of the run.
-        project: The clone that the run is in.
-        trial: The trial of a search that a step is run for.
-    """
-
-    run: str
-    project: Project
-    trial: TrialContext | None = None

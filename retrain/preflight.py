@@ -1,18 +1,14 @@
 """Checks a run before its first step, so that it fails at once and not hours later."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from retrain import tracking
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.project import Project
 from retrain.servers import ray_cluster
-from retrain.step import Step
+from retrain.step import DataVersion, Step
 from retrain.workload import Workload
-
-if TYPE_CHECKING:
-    from retrain.runs.state import RunState
 
 NAMED = 3  # files in a sentence
 
@@ -44,34 +40,29 @@ def check(
     refuse(workload, faults)
 
 
-def check_slowly(steps: Sequence[Step], workload: Workload, project: Project) -> None:
-    """Finds faults that `check` has no time for; a run is about to start. Nothing is changed.
-
-    Args:
-        steps: The steps that may run.
-        workload: The workload of the run.
-        project: The clone that it runs in.
-
-    Raises:
-        UsageError: With a line for each fault.
-    """
-    refuse(workload, (fault for step in steps for fault in step.check_slowly(workload, project)))
-
-
-def warnings(steps: Sequence[Step], run: "RunState") -> list[str]:
-    """Finds what a person should know before a run's first step, though it would not fail.
+def notices(
+    steps: Sequence[Step], workload: Workload, project: Project, version: DataVersion
+) -> list[str]:
+    """Finds what a person should know before a run's first step, and what `check` has no time for.
 
     Args:
         steps: The steps that the workload needs.
-        run: The run.
+        workload: The workload of the run.
+        project: The clone that it runs in.
+        version: The version of the data.
 
     Returns:
         A sentence for each.
+
+    Raises:
+        UsageError: A step would fail.
     """
-    project = run.context.project
-    sentences = [run.version.warning, _uncommitted(project), _behind(project)]
-    for step in steps:
-        sentences += step.warnings(run.workload, project, run.version)
+    sentences = [version.warning, _uncommitted(project), _behind(project)]
+    try:
+        for step in steps:
+            sentences += step.notices(workload, project, version)
+    except ValueError as error:
+        refuse(workload, [str(error)])
     return [sentence for sentence in sentences if sentence]
 
 
@@ -109,16 +100,6 @@ def refuse(workload: Workload, faults: Iterable[str]) -> None:
     """
     if lines := [*faults]:
         raise UsageError(f"workload {workload.name}: " + "\n".join(lines))
-
-
-def refuse_warnings(workload: Workload, sentences: Iterable[str]) -> None:
-    """Refuses a strict run, if there is anything that a person should know first.
-
-    Raises:
-        UsageError: With a line for each sentence.
-    """
-    if lines := [*sentences]:
-        refuse(workload, [*lines, "A strict run (--strict) takes this as an error."])
 
 
 def check_surroundings(project: Project) -> None:

@@ -5,16 +5,19 @@ reads, the outputs of earlier steps and a workspace, writes its files into the w
 and returns a few facts. It knows nothing of Prefect, DVC or the cache.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from retrain.digests import digest_of as digest_of
 from retrain.project import Project
 from retrain.workload import Workload
+
+if TYPE_CHECKING:
+    from retrain.runs.run import Run
 
 Facts = dict[str, Any]
 
@@ -90,8 +93,8 @@ class Workspace:
             repeated on purpose.
         trial: The trial of a search that the step is run for; it decides only whether there is one.
         configuration: The whole workload, for records only: a step computes from its arguments.
-        earlier: The folder of the step's output for earlier inputs, if nothing else was different
-            and the step works `by_difference`. The new output is the same with it and without.
+        earlier: Returns the folder of the step's output for earlier inputs, if nothing else was
+            different and it is here; else None. The new output is the same with it and without.
     """
 
     folder: Path
@@ -102,7 +105,7 @@ class Workspace:
     anew: bool = False
     trial: TrialContext | None = None
     configuration: Workload | None = None
-    earlier: Path | None = None
+    earlier: Callable[[], Path | None] = lambda: None
 
     @property
     def report(self) -> Path:
@@ -126,59 +129,22 @@ class Chosen:
     libraries: tuple[str, ...] = ()
 
 
-class Runner(Protocol):
-    """Takes the calls of steps in a flow's body: it runs them, or looks for their outputs."""
-
-    @property
-    def workload(self) -> Workload:
-        """The workload of the run."""
-
-    @property
-    def project(self) -> Project:
-        """The clone that the run is in."""
-
-    @property
-    def promote(self) -> bool | None:
-        """Whether the run may change what is served.
-
-        None if it may, except for a version that was rolled back.
-        """
-
-    def __call__(self, step: "Step", *inputs: Input, workload: Workload | None = None) -> Any:
-        """Returns a step's output, an `Artifact`.
-
-        Args:
-            step: The step.
-            *inputs: The outputs of the steps in its `inputs`, in that order.
-            workload: A workload with other parameters than the run's; None for the run's own.
-        """
-
-    def warn(self, *sentences: str) -> None:
-        """Tells people what they should know before the work that follows; may refuse it."""
-
-    def would_run(self, step: str, key: str) -> bool:
-        """Whether the call of a cached step would run it, because the store lacks its output."""
-
-
-_runner: ContextVar[Runner] = ContextVar("runner")
+_run: ContextVar["Run"] = ContextVar("run")
 
 
 @contextmanager
-def following(runner: Runner) -> Iterator[None]:
-    """Has a runner take the calls of steps while the block follows a flow."""
-    token = _runner.set(runner)
+def following(run: "Run") -> Iterator[None]:
+    """Has a run take the calls of steps while the block follows a flow."""
+    token = _run.set(run)
     try:
         yield
     finally:
-        _runner.reset(token)
+        _run.reset(token)
 
 
-def current_run() -> Runner:
-    """The runner of the flow that is being followed."""
-    return _runner.get()
-
-
-Hook = TypeVar("Hook", bound=Callable[..., Any])
+def current_run() -> "Run":
+    """The run whose flow is being followed."""
+    return _run.get()
 
 
 @dataclass(eq=False)
@@ -189,125 +155,71 @@ class Step:
         name: The name of the step, a verb.
         function: Called with the sections named in `reads` (once each, in that order), the
             inputs, and a `Workspace`; returns JSON-able facts that do not differ between runs.
-        reads: Dotted names of the sections or parameters of the workload that the output depends
-            on. A parameter of a section that is not named must not change the output.
         inputs: The names of the earlier steps whose outputs are the inputs; a function of the
             workload where they depend on it.
+        reads: Dotted names of the sections or parameters of the workload that the output depends
+            on. A parameter of a section that is not named must not change the output.
         looked_up: Those of the inputs in which the step only looks up, and checks, what another
             one names by its SHA-256: their digests are not part of the key.
         libraries: The distributions whose version changes the output.
         cached: Whether the same key gives the same output; not where it reads the registry.
-        by_difference: Whether it takes from its earlier output what has not changed.
         hours: The time limit of each try, if the workload's `limits` have none for the step.
         needed: Whether a flow calls the step for a workload.
-        has_stage: Whether `dvc.yaml` has a stage for the step.
-        imports: Modules that take long to import: a run does it while its Prefect server starts.
         chosen: Called with the workload and the inputs; returns what is used because of them.
         check: Finds faults in milliseconds that would make the step fail: a sentence for each.
-        check_slowly: The same for faults that take seconds to find, when the step may have to run.
-        warnings: Finds what a person should know before a run starts: a sentence for each.
-        dry_function: For a step that is not cached. It has the parameters of the function, changes
-            nothing and returns the same, or None if the function would change something.
+        notices: Finds what a person should know before a run's first step, in seconds: a sentence
+            for each. It raises a ValueError for what would make the step fail.
+        look: For a step that is not cached. It has the parameters of the function, changes nothing
+            and returns the same, or None if the function would change something.
     """
 
     name: str
     function: Callable[..., Facts]
-    reads: tuple[str, ...]
     inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]]
+    reads: tuple[str, ...] = ()
     looked_up: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     cached: bool = True
-    by_difference: bool = False
     hours: float = 24.0
     needed: Callable[[Workload], bool] = lambda workload: True
-    has_stage: bool = True
-    imports: tuple[str, ...] = ()
     chosen: Callable[..., Chosen] = lambda workload, *inputs: Chosen()
     check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
-    check_slowly: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
-    warnings: Callable[[Workload, Project, DataVersion], Iterable[str]] = lambda *_: ()
-    dry_function: Callable[..., Facts | None] | None = None
+    notices: Callable[[Workload, Project, DataVersion], Iterable[str]] = lambda *_: ()
+    look: Callable[..., Facts | None] = lambda *_: None
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Runs the step in the flow that is being followed, as `Runner.__call__` says.
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Has the run that follows the flow make or find the output; see `Run.__call__`.
 
         Outside a flow it calls the function itself.
         """
-        runner = _runner.get(None)
-        if runner is None:
-            return self.function(*arguments, **options)
-        return runner(self, *arguments, **options)
-
-    def chooses(self, function: Hook) -> Hook:
-        """A decorator: the function is the step's `chosen`."""
-        self.chosen = function
-        return function
-
-    def checks(self, function: Hook) -> Hook:
-        """A decorator: the function is the step's `check`."""
-        self.check = function
-        return function
-
-    def checks_slowly(self, function: Hook) -> Hook:
-        """A decorator: the function is the step's `check_slowly`."""
-        self.check_slowly = function
-        return function
-
-    def warns(self, function: Hook) -> Hook:
-        """A decorator: the function is the step's `warnings`."""
-        self.warnings = function
-        return function
-
-    def dry_runs(self, function: Hook) -> Hook:
-        """A decorator: the function is the step's `dry_function`."""
-        self.dry_function = function
-        return function
+        run = _run.get(None)
+        if run is None:
+            return self.function(*inputs, **options)
+        return run(self, *inputs, **options)
 
     def inputs_for(self, workload: Workload) -> tuple[str, ...]:
         """The names of the earlier steps whose outputs are the inputs, for a workload."""
         return self.inputs(workload) if callable(self.inputs) else self.inputs
 
-    def run(self, workload: Workload, inputs: Sequence[Input], workspace: Workspace) -> Facts:
-        """Calls the function.
-
-        Raises:
-            ValueError: From the function: the user has to correct something.
-        """
-        return self.function(*self._sections(workload), *inputs, workspace)
-
-    def dry_run(
-        self, workload: Workload, inputs: Sequence[Input], workspace: Workspace
-    ) -> Facts | None:
-        """What the function would return; None if it would change something.
-
-        Raises:
-            ValueError: From the function.
-        """
-        assert self.dry_function, self.name
-        return self.dry_function(*self._sections(workload), *inputs, workspace)
-
     def limit(self, workload: Workload) -> float:
         """How long the step may take, in hours."""
         return workload.limits.get(self.name, self.hours)
 
-    def _sections(self, workload: Workload) -> list[Any]:
-        sections = dict.fromkeys(name.split(".")[0] for name in self.reads)
-        return [getattr(workload, section) for section in sections]
+    def sections(self, workload: Workload) -> list[Any]:
+        """The sections of a workload that the function takes."""
+        names = dict.fromkeys(name.split(".")[0] for name in self.reads)
+        return [getattr(workload, name) for name in names]
 
 
 def step(
     *,
     inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]],
-    reads: tuple[str, ...] = (),
-    name: str | None = None,
     **options: Any,
 ) -> Callable[[Callable[..., Facts]], Step]:
-    """Makes a step of a function: `@step(inputs=…, reads=…, libraries=…, hours=…)`.
+    """Makes a step of a function, with its name: `@step(inputs=…, reads=…, libraries=…, hours=…)`.
 
     Args:
-        inputs: The attribute of `Step`; the other arguments are attributes of it, too.
-        reads: The attribute of `Step`; None if the output depends on the inputs alone.
-        name: The name of the step; that of the function if None.
-        options: The other attributes of the step.
+        inputs: The attribute of `Step`.
+        options: Other attributes of it.
     """
-    return lambda function: Step(name or function.__name__, function, reads, inputs, **options)
+    return lambda function: Step(function.__name__, function, inputs, **options)

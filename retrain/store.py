@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrain.holds import RunContext as RunContext, Runs
+from retrain.holds import Runs
 from retrain.locks import locked
 from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest
 from retrain.project import Project

@@ -1,15 +1,14 @@
 """Checks whether artifacts have changed since they were made, by the digests of their files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from retrain.digests import sha256_of
 from retrain.errors import DamagedArtifactError
 from retrain.runs import console
-from retrain.step import Input
 from retrain.store import Artifact, Store
 
 THREADS = 4  # with more, those that read small files wait for each other
@@ -44,60 +43,16 @@ def find_damage(store: Store, step: str, key: str, digest: str | None = None) ->
         return next(filter(None, pool.map(damage_of, files)), None)
 
 
-@dataclass
-class Verifier:
-    """Checks the artifacts that a run takes from the store before they are used, each once.
-
-    Attributes:
-        store: Where the artifacts are.
-    """
-
-    store: Store
-    _undamaged: set[tuple[str, str]] = field(default_factory=set)
-
-    def check(self, inputs: Sequence[Input]) -> None:
-        """Reads the artifacts of the store among some inputs.
-
-        Raises:
-            DamagedArtifactError: One has changed since it was made; it was removed from the store.
-        """
-        for artifact in inputs:
-            if isinstance(artifact, Artifact) and artifact.folder.is_relative_to(self.store.root):
-                identity = (artifact.step, artifact.key)
-                if identity in self._undamaged:
-                    continue
-                if damage := find_damage(self.store, *identity, artifact.digest):
-                    discard_if_damaged(self.store, *identity)
-                    raise DamagedArtifactError(*identity, damage)
-                self._undamaged.add(identity)
-
-    def trust(self, artifact: Artifact) -> None:
-        """Takes an artifact as undamaged: the run has just made it."""
-        self._undamaged.add((artifact.step, artifact.key))
-
-
-def retry_damaged(
-    call: Callable[[], None], on_damage: Callable[[DamagedArtifactError], None]
-) -> None:
-    """Calls a function again when an artifact is damaged, once for each artifact.
-
-    Args:
-        call: Takes artifacts from the store, or makes them there.
-        on_damage: Called with the error before each retry.
+def refuse_damaged(store: Store, artifact: Artifact) -> None:
+    """Reads all of an artifact before it is used.
 
     Raises:
-        DamagedArtifactError: An artifact was made again and is damaged again.
+        DamagedArtifactError: It has changed since it was made; it was removed from the store.
     """
-    retried: set[tuple[str, str]] = set()
-    while True:
-        try:
-            return call()
-        except DamagedArtifactError as error:
-            if (error.step, error.key) in retried:
-                error.add_note("This run has already made it again: check the disk for errors.")
-                raise
-            retried.add((error.step, error.key))
-            on_damage(error)
+    name = (artifact.step, artifact.key)
+    if damage := find_damage(store, *name, artifact.digest):
+        discard_if_damaged(store, *name)
+        raise DamagedArtifactError(*name, damage)
 
 
 @dataclass(frozen=True)

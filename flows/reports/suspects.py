@@ -11,7 +11,7 @@ from retrain.project import Project
 from retrain.registry import versions
 from retrain.runs import console
 from retrain.runs.records import Document
-from retrain.runs.state import RunState
+from retrain.runs.run import Run
 from retrain.store import Store
 from tasks.data import review_list
 from tasks.data.reading import open_images
@@ -21,14 +21,14 @@ STEP = "find_suspects"
 
 
 class SuspectsReport(DataReport):
-    """The report of the flow `suspects`; `retrain.report.Report` describes each method."""
+    """The report of the flow `suspects`; `retrain.flow.Report` describes each method."""
 
-    def document(self, run: RunState) -> Document:
+    def document(self, run: Run) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
         base = self.base_document(run) | {"suspects": None, "model": None}
         if STEP not in run.artifacts:
             return base
-        name, project = run.workload.name, run.context.project
+        name, project = run.workload.name, run.project
         champion = versions.champion(project, name)
         listed = f"suspects-{run.artifacts[STEP].digest[:8]}"  # another list has another name
         base["look"] |= review_list.look(listed, page.folder_of(project, name), project.root)

@@ -10,7 +10,7 @@ from flows.pages import page
 from retrain.project import Project
 from retrain.runs import console, records
 from retrain.runs.records import Document
-from retrain.runs.state import RunState
+from retrain.runs.run import Run
 from retrain.step import REPORT
 from tasks.promote import outcome
 from tasks.validate.step import say_near_duplicates
@@ -19,9 +19,9 @@ CHECKED = ("rows", "quarantined", "near_duplicates")  # facts of the step `valid
 
 
 class DataReport:
-    """A report without a document; see `retrain.report.Report` for each method."""
+    """A report without a document; see `retrain.flow.Report` for each method."""
 
-    def base_document(self, run: RunState) -> Document:
+    def base_document(self, run: Run) -> Document:
         """The part of the document that these flows have in common."""
         look = {"report": page.latest_of(run.workload.name, run.flow)}
         base = records.base_document(run) | {"look": look, "outcome": None}
@@ -39,7 +39,7 @@ class DataReport:
 class ChecksReport(DataReport):
     """The report of the flow `validate`: whether the data passes its checks."""
 
-    def document(self, run: RunState) -> Document:
+    def document(self, run: Run) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
         base = self.base_document(run)
         if "validate" not in run.artifacts:
@@ -56,9 +56,9 @@ class ChecksReport(DataReport):
 
 
 class TrainingReport(DataReport):
-    """The report of the flow `train`; `retrain.report.Report` describes each method."""
+    """The report of the flow `train`; `retrain.flow.Report` describes each method."""
 
-    def document(self, run: RunState) -> Document:
+    def document(self, run: Run) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
         facts = {name: dict(artifact.facts) for name, artifact in run.artifacts.items()}
         decision, scores = facts.get("gate"), facts.get("evaluate", {})
@@ -107,7 +107,7 @@ def _in_training(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _where_to_look(run: RunState) -> dict[str, str]:
+def _where_to_look(run: Run) -> dict[str, str]:
     """Where a person finds the results of a run, by name."""
     places = {}
     if "train" in run.artifacts:

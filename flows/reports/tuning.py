@@ -16,7 +16,7 @@ from retrain.params import as_yaml, origin_of, vary
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
-from retrain.runs.state import RunState
+from retrain.runs.run import Run
 from retrain.search import (
     COMPLETE,
     FAILED,
@@ -49,9 +49,9 @@ RANKS = {COMPLETE: 2, PRUNED: 1, FAILED: 0}
 
 
 class TuningReport(DataReport):
-    """The report of the flow `tune`; `retrain.report.Report` describes each method."""
+    """The report of the flow `tune`; `retrain.flow.Report` describes each method."""
 
-    def document(self, run: RunState) -> Document:
+    def document(self, run: Run) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
         empty = {"search": None, "trials": None, "best": None, "command": None}
         base = self.base_document(run) | empty
@@ -59,7 +59,7 @@ class TuningReport(DataReport):
             return base
         search = search_of(run)
         trials, metric = ranked(run.workload, search), search.metric
-        base["look"]["study"] = run.context.project.relative(folder_of(run) / JOURNAL)
+        base["look"]["study"] = run.project.relative(folder_of(run) / JOURNAL)
         facts = {"key": key_of(run), "metric": metric, "wanted": search.wanted}
         document = base | {"search": facts, "trials": trials}
         if not trials or trials[0]["state"] != COMPLETE:
@@ -113,15 +113,15 @@ def settings(values: Mapping[str, Any]) -> list[str]:
     return [f"{name}={as_yaml(value)}" for name, value in values.items()]
 
 
-def folder_of(state: RunState) -> Path:
+def folder_of(run: Run) -> Path:
     """The folder in which the search of a run is kept."""
-    return state.context.project.state / "searches" / state.workload.name / key_of(state)[:16]
+    return run.project.state / "searches" / run.workload.name / key_of(run)[:16]
 
 
-def search_of(state: RunState) -> Search:
+def search_of(run: Run) -> Search:
     """The search of a run, with the trials that its study holds now."""
-    workload, choice = state.workload, state.workload.train.best
-    storage, space, tune = storage_in(folder_of(state)), space_of(workload), workload.tune
+    workload, choice = run.workload, run.workload.train.best
+    storage, space, tune = storage_in(folder_of(run)), space_of(workload), workload.tune
     return Search(storage, space, tune.seed, choice.metric, larger_is_better(choice), tune.trials)
 
 
@@ -150,16 +150,16 @@ def best_of(workload: Workload, search: Search) -> dict[str, Any]:
     return rows[0]
 
 
-def key_of(state: RunState) -> str:
+def key_of(run: Run) -> str:
     """What identifies the search; the images are prepared already."""
-    inputs = [state.artifacts[name] for name in (prepared_by(state.workload), pull.name)]
-    training = plan(train_network, state.workload, [*inputs, NEW])
-    return search_key(training, state.workload.tune)
+    inputs = [run.artifacts[name] for name in (prepared_by(run.workload), pull.name)]
+    training = plan(train_network, run.workload, [*inputs, NEW])
+    return search_key(training, run.workload.tune)
 
 
-def _command(state: RunState, values: Mapping[str, Any]) -> str:
+def _command(run: Run, values: Mapping[str, Any]) -> str:
     """The command that trains with the best values, and with the overrides of the search."""
-    origin, current = origin_of(state.workload), state.workload.flat()
+    origin, current = origin_of(run.workload), run.workload.flat()
     overrides = {
         name: value for name, value in origin.overrides.items() if not name.startswith("tune")
     }
@@ -171,8 +171,8 @@ def _command(state: RunState, values: Mapping[str, Any]) -> str:
     words = ["retrain", "train", origin.entry]
     if origin.name != origin.entry:
         words += ["--as", origin.name]
-    if state.version.revision:
-        words += ["--data-rev", state.version.revision]
+    if run.version.revision:
+        words += ["--data-rev", run.version.revision]
     for setting in settings(overrides | changed):
         words += ["--set", setting]
     return shlex.join(words)
@@ -196,7 +196,7 @@ def _faults_of_name(name: str, workload: Workload) -> Iterator[str]:
 
 def _faults_of(values: Mapping[str, Any], workload: Workload, project: Project) -> Iterator[str]:
     """Finds what is wrong with a training with some values."""
-    step_names = [step.name for step in train.known_steps()]
+    step_names = [step.name for step in train.steps]
     try:
         preflight.check([train_network], vary(workload, values), project, step_names)
     except UsageError as error:

@@ -6,7 +6,9 @@ says what each is for, unless it is one of those below that several commands hav
 are imported inside the function.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -95,9 +97,23 @@ class Answer:
     failed: bool = False
 
 
+_started_in: ContextVar[Path] = ContextVar("started_in")
+
+
+@contextmanager
+def at_home(project: Project) -> Iterator[None]:
+    """Works in the project's folder for the block, as flows do; see `place`."""
+    token = _started_in.set(Path.cwd())
+    try:
+        with chdir(project.root):
+            yield
+    finally:
+        _started_in.reset(token)
+
+
 def place(text: str) -> str:
-    """A path or URL as it is meant here: a flow runs in the project's folder, and stores it."""
-    return text if "://" in text else str(Path.cwd() / text)
+    """A path as the user means it, who may be in another folder than the project's; or a URL."""
+    return text if "://" in text else str(_started_in.get(Path.cwd()) / text)
 
 
 def in_words(value: Any) -> str:

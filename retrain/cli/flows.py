@@ -7,10 +7,9 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +32,6 @@ from retrain.project import Project
 if TYPE_CHECKING:
     from retrain.flow import StepsFlow
     from retrain.runs.records import Document
-    from retrain.runs.state import RunState
 
 
 @Parameter(name="*")
@@ -92,9 +90,7 @@ def train(
         if options != RunOptions(dry_run=True):
             raise UsageError("Which workload is to be trained? For all, there is only --dry-run.")
         return _plans(project)
-    is_trial = bool(options.overrides or options.data_rev) and options.as_name is None
-    may_promote = True if promote else False if is_trial else None
-    return run_steps(flow, workload, options, project, to_json, promote=may_promote)
+    return run_steps(flow, workload, options, project, to_json, promote=promote or None)
 
 
 @app.command(group=TRAINING)
@@ -153,7 +149,7 @@ def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -
     from retrain.params import load_workload
     from retrain.runs import console, one_step
 
-    stages = {stage.name: stage for stage in train.steps if stage.has_stage}
+    stages = {stage.name: stage for stage in train.steps}
     if step not in stages:
         raise UsageError(f"{step}: no such step.{did_you_mean(step, stages)}")
     config = load_workload(project.params, workload)
@@ -200,9 +196,9 @@ def run_steps(
         project: The clone.
         to_json: Leave standard output to the document.
         values: Parameters that other options set, by dotted name.
-        promote: Whether the run may change what is served; None if it may, except for a version
-            that was rolled back.
+        promote: Whether the run may change what is served; None if the user has not said so.
     """
+    from retrain.flow import may_change
     from retrain.params import load_workload, parse_override
     from retrain.runs import console
     from retrain.store import Store
@@ -210,49 +206,23 @@ def run_steps(
     overrides = dict(map(parse_override, options.overrides)) | dict(values)
     # This comes first, so that a wrong parameter is refused at once.
     config = load_workload(project.params, workload, overrides, as_name=options.as_name)
-    flow.check(config, project)
+    may_promote = may_change(promote, overrides, options.data_rev, options.as_name)
     with console.shown_on(sys.stderr):  # it may have to read data that is not under DVC
-        dry_run = flow.dry_run(project, config, options.data_rev, promote)
+        look = flow.look(project, config, options.data_rev, may_promote)
     if options.dry_run:
-        preview = flow.preview(dry_run, insist=options.run, refresh=options.refresh)
+        preview = flow.preview(look, insist=options.run, refresh=options.refresh)
         return Answer(preview, partial(_show_preview, preview))
     # After a run that was killed, a flow has to run, even if that finds nothing to do.
     has_to_run = options.run or options.refresh or Store(project.store).runs.killed()
-    if not has_to_run and (unchanged := flow.unchanged(dry_run)):
-        return _tell_unchanged(dry_run.state, unchanged)
+    if not has_to_run and (unchanged := flow.unchanged(look)):
+        if look.version.warning:
+            print(look.version.warning, file=sys.stderr)
+        document = unchanged | {"took": _seconds()}
+        return Answer(document, lambda: print(wrapped(unchanged["outcome"])))
     arguments = (workload, overrides, options.data_rev, options.refresh)
     chosen = {name: getattr(options, name) for name in ("as_name", "strict")}
-    run = partial(flow, *arguments, run=True, promote=promote, **chosen)
-    first_step = flow.steps[0].name if options.refresh else dry_run.has_to_run
-    imports = _prepare(flow, first_step, dry_run.state, options)
-    return run_on_screen(
-        project, f"{flow.name}-{config.name}", run, flow.tells.show, to_json, imports
-    )
-
-
-def _tell_unchanged(state: "RunState", unchanged: "Document") -> Answer:
-    """Answers what stands, since nothing has changed."""
-    if state.version.warning:
-        print(state.version.warning, file=sys.stderr)
-    return Answer(unchanged | {"took": _seconds()}, lambda: print(wrapped(unchanged["outcome"])))
-
-
-def _prepare(
-    flow: "StepsFlow", first_step: str | None, state: "RunState", options: RunOptions
-) -> Sequence[Callable[[], object]]:
-    """Checks what a run needs, and returns what it has to import."""
-    from retrain import preflight, tracking
-
-    config, project = state.workload, state.context.project
-    steps = flow.steps_from(first_step, config)
-    preflight.check_slowly(steps, config, project)
-    if options.strict and steps:  # else the flow warns of it
-        preflight.refuse_warnings(config, preflight.warnings(flow.steps_for(config), state))
-    preflight.check_surroundings(project)
-    imports = flow.imports_from(first_step, config)
-    if any("mlflow" in step.imports for step in steps):
-        imports.append(partial(tracking.client, project))  # which may create MLflow's database
-    return imports
+    run = partial(flow, *arguments, run=True, promote=promote, looked=look, **chosen)
+    return run_on_screen(project, f"{flow.name}-{config.name}", run, flow.tells.show, to_json)
 
 
 def _show_preview(preview: "Document") -> None:
@@ -268,7 +238,6 @@ def run_on_screen(
     run: Callable[[], "Document"],
     show: Callable[["Document"], None],
     to_json: bool,
-    imports: Sequence[Callable[[], object]],
 ) -> Answer:
     """Runs a flow through Prefect and shows it, with the libraries' output in a log file.
 
@@ -278,18 +247,15 @@ def run_on_screen(
         run: Makes the Prefect flow and calls it; returns the run's document.
         show: Shows the document to a person.
         to_json: Leave standard output to the document.
-        imports: Called while a server starts.
     """
     from retrain.runs import console
-    from retrain.servers import ray_cluster
-    from retrain.servers.ephemeral import start_ephemeral_server
+    from retrain.servers import ray_cluster, reachable
 
+    if api := os.environ.get("PREFECT_API_URL"):
+        reachable.check("PREFECT_API_URL", api, "/health")
     log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.log"
     with console.on_screen(log, to_stderr=to_json):
         try:
-            if not use_prefect_server(project):
-                prefect = partial(import_module, "prefect.main")
-                start_ephemeral_server(project, [prefect, *imports])
             document = dict(run())
         except Exception as error:
             traceback.print_exc()  # into the log file
@@ -310,26 +276,3 @@ def _seconds() -> float:
 
     began: float = psutil.Process().create_time()
     return round(time.time() - began, 3)
-
-
-def use_prefect_server(project: Project) -> bool:
-    """Uses the Prefect server of `make up`, or the one that the user names in `PREFECT_API_URL`.
-
-    Call this before Prefect is imported.
-
-    Returns:
-        Whether there is one.
-
-    Raises:
-        ConnectionError: The server does not answer within seconds.
-    """
-    from retrain.servers import reachable, services
-
-    os.chdir(project.root)  # where Prefect reads prefect.toml
-    os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
-    if any(server.name == "prefect" for server in services.running(project)):
-        os.environ["PREFECT_API_URL"] = services.server_api(project)  # wins over prefect.toml
-    api = os.environ.get("PREFECT_API_URL")
-    if api:
-        reachable.check("PREFECT_API_URL", api, "/health")
-    return bool(api)

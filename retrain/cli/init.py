@@ -58,13 +58,13 @@ def init(
         return _written({"workload": example}, flow.take_over(project, example))
     if images is None:
         raise UsageError("Name a folder of images (retrain init photos), or an --example.")
-    place = Path.cwd() / images.expanduser()
-    if not place.is_dir():
-        raise UsageError(f"There is no folder {place}: name a folder of images.")
-    name = name or re.sub(r"[^A-Za-z0-9]+", "-", place.name).strip("-") or "images"
+    folder = Path(located(str(images.expanduser())))
+    if not folder.is_dir():
+        raise UsageError(f"There is no folder {folder}: name a folder of images.")
+    name = name or re.sub(r"[^A-Za-z0-9]+", "-", folder.name).strip("-") or "images"
     remote = remote and located(remote)
-    flow.check(project, name, place, remote)
-    seen, proposal = flow.look(project, name, place, pretrained)
+    flow.check(project, name, folder, remote)
+    seen, proposal = flow.look(project, name, folder, pretrained)
     lines = _proposed(name, seen, proposal)
     print(*lines, sep="\n", file=sys.stderr if to_json else sys.stdout)
     if sys.stdin.isatty() and not (yes or to_json):
@@ -72,7 +72,7 @@ def init(
 
         if not Confirm.ask("Write this?", default=True):
             raise UsageError("Nothing was written.")
-    files = flow.write(project, name, place, proposal.entry, remote)
+    files = flow.write(project, name, folder, proposal.entry, remote)
     document = {"workload": name, **asdict(proposal), "survey": asdict(seen)}
     return _written(document, files, has_remote=remote is not None)
 

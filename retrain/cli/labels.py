@@ -10,7 +10,7 @@ from cyclopts import App
 
 from retrain.cli.command import IMPROVING, Answer, Clone, ToJson, Workload, app, place
 from retrain.cli.flows import DEFAULTS, RunOptions, run_on_screen, run_steps
-from retrain.cli.predict import IMPORTS, ImageColumn, Images
+from retrain.cli.predict import ImageColumn, Images
 from retrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def select(
     source = place(input)
     flow.check(project, workload, source, count)
     run = partial(flow.select, workload, source, count, image_column)
-    return run_on_screen(project, f"select-{workload}", run, flow.show, to_json, IMPORTS)
+    return run_on_screen(project, f"select-{workload}", run, flow.show, to_json)
 
 
 @labels.command(name="import")
@@ -90,7 +90,7 @@ def import_labels(
     """
     from flows import labels as flow
 
-    plan = flow.plan(project, workload, file)
+    plan = flow.plan(project, workload, Path(place(str(file))))
     shown = sys.stderr if to_json else sys.stdout
     print(*_difference(plan, dry_run), sep="\n", file=shown)
     if not plan.changes or dry_run:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrain.cli.command import KEEPING, LOOKING, Answer, Clone, Version, app, in_words
+from retrain.cli.command import KEEPING, LOOKING, Answer, Clone, Version, app, in_words, place
 from retrain.messages import wrapped
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> A
     from flows import predict
     from retrain.registry import decisions, lineage
 
-    file, origin = Path.cwd() / subject, None
+    file, origin = Path(place(subject)), None
     if file.suffix == ".parquet" or file.is_file():
         origin, version = predict.find_model_of(project, file)
     else:
@@ -41,7 +41,7 @@ def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> A
     record = lineage.read(project, version)
     count = 0
     if images:
-        count = lineage.write_images(project, record, Path.cwd() / images)
+        count = lineage.write_images(project, record, Path(place(str(images))))
     ledger = decisions.read(project, version.name)
     entries = [entry for entry in ledger.entries if entry.version == version.version]
     document = {

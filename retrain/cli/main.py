@@ -7,6 +7,7 @@ and nothing else; that of a command that did not succeed is `{"error": "…"}`.
 
 import gc
 import json as json_format
+import os
 import signal
 import sys
 import time
@@ -34,7 +35,7 @@ from retrain.cli import (
     servers,
     store,
 )
-from retrain.cli.command import Answer, app
+from retrain.cli.command import Answer, app, at_home
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import find_project
@@ -64,9 +65,17 @@ def run(
         tokens = ("--help",)
     command, bound, injected = app.parse_args(tokens, exit_on_error=False, print_error=False)
     values: dict[str, Any] = {"to_json": json} if "to_json" in injected else {}
-    if "project" in injected:
-        values["project"] = find_project()
-    answer = command(*bound.args, **bound.kwargs, **values)
+    if "project" not in injected:
+        answer = command(*bound.args, **bound.kwargs, **values)
+    else:
+        project = find_project()
+        # Prefect reads its settings, and those of this clone, when it is imported.
+        if "PREFECT_HOME" not in os.environ:
+            home = project.state / "prefect"
+            home.mkdir(parents=True, exist_ok=True)
+            os.environ["PREFECT_HOME"] = str(home)
+        with at_home(project):
+            answer = command(*bound.args, **bound.kwargs, **values, project=project)
     if not isinstance(answer, Answer):  # of --help, --version and --install-completion
         return 0
     if json:

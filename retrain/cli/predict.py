@@ -1,7 +1,6 @@
 """The commands that classify images, and those that show or write a model."""
 
 from functools import partial
-from importlib import import_module
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -18,8 +17,6 @@ from retrain.cli.command import (
     place,
 )
 from retrain.cli.flows import run_on_screen
-
-IMPORTS = [partial(import_module, name) for name in ("mlflow", "torch", "pyarrow.parquet")]
 
 Images = Annotated[
     str,
@@ -59,7 +56,7 @@ def predict(
     # This comes first, so that a mistake is refused at once.
     flow.check(project, f"{workload}@{version}", source, file, force)
     run = partial(flow.predict, workload, source, file, version, image_column, force)
-    return run_on_screen(project, f"predict-{workload}", run, flow.show, to_json, IMPORTS)
+    return run_on_screen(project, f"predict-{workload}", run, flow.show, to_json)
 
 
 @app.command(group=USING)
@@ -86,7 +83,7 @@ def drift(
     source, against = place(input), reference and place(reference)
     flow.check(project, f"{workload}@{version}", source, against)
     run = partial(flow.drift, workload, source, against, version, image_column)
-    return run_on_screen(project, f"drift-{workload}", run, flow.show, to_json, IMPORTS)
+    return run_on_screen(project, f"drift-{workload}", run, flow.show, to_json)
 
 
 @app.command(group=USING)

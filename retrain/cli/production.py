@@ -6,7 +6,7 @@ from pathlib import Path
 from retrain.cli.command import LOOKING, Answer, Clone, Name, ToJson, app, place
 from retrain.cli.flows import run_on_screen
 from retrain.cli.labels import labels
-from retrain.cli.predict import IMPORTS, Asked
+from retrain.cli.predict import Asked
 
 
 @labels.command
@@ -56,4 +56,4 @@ def production(
     predict.find_named(project, f"{workload}@{version}")  # so that a mistake is refused at once
     folders = tuple(place(folder) for folder in answers)
     run = partial(flow.production, workload, folders, version)
-    return run_on_screen(project, f"production-{workload}", run, flow.show, to_json, IMPORTS)
+    return run_on_screen(project, f"production-{workload}", run, flow.show, to_json)

@@ -6,6 +6,10 @@ from functools import wraps
 from typing import Any, ParamSpec
 from uuid import UUID
 
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+
 from retrain.messages import message_of
 
 P = ParamSpec("P")
@@ -21,7 +25,6 @@ def ending_in_a_state(body: Callable[P, Any]) -> Callable[P, Any]:
             `outcome` the message, and its `state` the name, or `Completed` if it has none. After
             an error, the state is `Failed`, and the error is what the caller gets.
     """
-    from prefect.states import Completed, Failed
 
     @wraps(body)
     def run(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -39,8 +42,6 @@ def ending_in_a_state(body: Callable[P, Any]) -> Callable[P, Any]:
 
 def name_of(flow: str) -> str:
     """The name of the current flow run when it begins: its flow, and what it is about."""
-    from prefect.runtime import flow_run
-
     parameters: Mapping[str, Any] = flow_run.parameters
     parts = (flow, subject_of(parameters), parameters.get("version"))
     return "-".join(str(part) for part in parts if part)
@@ -53,8 +54,5 @@ def subject_of(parameters: Mapping[str, Any]) -> str:
 
 def name_by_data(flow: str, workload: str, version: str) -> None:
     """Names the current flow run by its workload and the version of its data."""
-    from prefect.client.orchestration import get_client
-    from prefect.runtime import flow_run
-
     with get_client(sync_client=True) as client:
         client.set_flow_run_name(UUID(flow_run.id), f"{flow}-{workload}-{version[:8]}")

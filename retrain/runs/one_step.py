@@ -10,9 +10,7 @@ of DVC it promotes nothing.
 import json
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,51 +18,12 @@ from retrain.atomic import write_json
 from retrain.flow import StepsFlow
 from retrain.outputs import MANIFEST
 from retrain.project import Project
-from retrain.runs.run import Run
-from retrain.runs.state import RunState
-from retrain.step import DataVersion, Input, Step
-from retrain.store import Artifact, RunContext
+from retrain.runs.run import Mode, Run
+from retrain.step import DataVersion, Step
 from retrain.workload import Workload
 
 RECORD = "record.json"
 EXPERIMENT = "DVC_EXP_NAME"  # which `dvc exp run` sets for its stages, and `dvc repro` does not
-
-
-class StepEndedError(Exception):
-    """The step that was asked for has ended; the rest of the flow is not followed."""
-
-
-@dataclass
-class OneStep(Run):
-    """Runs the steps of a flow up to a given one, without Prefect.
-
-    Attributes:
-        last: The name of the last step to run.
-    """
-
-    last: str = ""
-
-    def __call__(self, step: Step, *inputs: Input, workload: Workload | None = None) -> Artifact:
-        """Runs a step, or takes its output from the store.
-
-        Raises:
-            StepEndedError: The step was the last one to run.
-            ValueError: From the step.
-        """
-        artifact = super().__call__(step, *inputs, workload=workload)
-        if step.name == self.last:
-            self.verifier.check([artifact])  # it is copied
-            raise StepEndedError
-        return artifact
-
-    def _run(
-        self,
-        step: Step,
-        work: Callable[[], tuple[Artifact, bool]],
-        workload: Workload,
-        context: RunContext,
-    ) -> tuple[Artifact, bool]:
-        return work()
 
 
 def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -> dict[str, Any]:
@@ -86,23 +45,26 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     """
     if not step.needed(workload):
         return _write(project, workload, {"step": step.name})
-    state, experiment = _state(flow, step, workload, project), os.environ.get(EXPERIMENT)
-    state.promote = None if experiment is None else False
-    with state.store.runs.holding(state.context.run), suppress(StepEndedError):
-        OneStep(state, last=step.name).follow(flow.fn, state.version)
-    artifact = state.artifacts[step.name]
-    version = asdict(state.version)
-    del version["warning"], version["pin"]  # which are no reason to run the later stages
+    experiment = os.environ.get(EXPERIMENT)
+    may_promote = None if experiment is None else False
+    version = _version(flow, step, workload, project)
+    run = Run(flow.name, workload, version, project, "dvc", Mode.PLAIN, may_promote)
+    run.last_step = step.name
+    with run.store.runs.holding(run.id):
+        run.follow(flow.follows)
+    artifact = run.artifacts[step.name]
+    recorded = asdict(version)
+    del recorded["warning"], recorded["pin"]  # which are no reason to run the later stages
     record = {
         "step": step.name,
         "key": artifact.key,
         "digest": artifact.digest,
         "facts": dict(artifact.facts),
-        "version": version,
+        "version": recorded,
     }
     _write(project, workload, record, artifact.folder if step.cached else None)
     if step is flow.steps[-1]:
-        document = flow.tells.document(state)
+        document = flow.tells.document(run)
         next_step = (
             {"how": f"dvc exp apply {experiment} && dvc repro promotes it"} if experiment else {}
         )
@@ -110,14 +72,13 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     return record
 
 
-def _state(flow: StepsFlow, step: Step, workload: Workload, project: Project) -> RunState:
-    """The state of a run; the version of the data is the one that the first stage has recorded."""
-    state = flow.state(RunContext("dvc", project), workload)
+def _version(flow: StepsFlow, step: Step, workload: Workload, project: Project) -> DataVersion:
+    """The version of the data: after the first stage the one that this has recorded."""
     recorded = _folder(project, workload, flow.steps[0].name) / RECORD
     if step is not flow.steps[0] and recorded.exists():
         record = json.loads(recorded.read_text(encoding="utf-8"))
-        state.version = DataVersion(**record["version"])
-    return state
+        return DataVersion(**record["version"])
+    return flow.find_version(workload.data, project, None)
 
 
 def _folder(project: Project, workload: Workload, step: str) -> Path:

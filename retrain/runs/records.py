@@ -1,7 +1,7 @@
 """The documents of runs, and their records: one file per run, by flow and workload.
 
 Each flow extends `base_document`, which has the steps, the data and the times, to the document of
-its runs (`retrain.report.Report.document`).
+its runs (`retrain.flow.Report.document`).
 """
 
 import glob
@@ -24,7 +24,7 @@ from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import console, lost
-from retrain.runs.state import RunState
+from retrain.runs.run import Run
 from retrain.store import Store
 
 Document = dict[str, Any]
@@ -32,12 +32,12 @@ Document = dict[str, Any]
 LATEST = "latest.json"
 
 
-def base_document(run: RunState) -> Document:
+def base_document(run: Run) -> Document:
     """The part of a run's document that all flows have, as JSON-able values."""
     return {
         "flow": run.flow,
         "workload": run.workload.name,
-        "run": run.context.run,
+        "run": run.id,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "unchanged": False,
         "seconds": round(monotonic() - run.began, 3),
@@ -47,15 +47,15 @@ def base_document(run: RunState) -> Document:
             "revision": run.version.revision,
             "path": run.workload.data.path,
         },
-        "steps": [asdict(outcome) for outcome in run.outcomes],
+        "steps": [asdict(outcome) for outcome in run.outcomes.values()],
         "warnings": list(run.warnings),
     }
 
 
 def record(
-    run: RunState,
+    run: Run,
     follow: Callable[[], object],
-    document: Callable[[RunState], Document],
+    document: Callable[[Run], Document],
     write_page: Callable[[Project, Document], None],
 ) -> Document:
     """Runs the steps of a run, and writes its document and its page, even if a step has failed.
@@ -72,7 +72,7 @@ def record(
     Raises:
         Exception: A step has failed.
     """
-    project = run.context.project
+    project = run.project
     try:
         follow()
     except Exception as error:

@@ -1,172 +1,306 @@
-"""Runs a flow: calls its steps as Prefect tasks and records the outcome of each."""
+"""The runner of a flow's steps: it makes their outputs, or only looks for them in the store."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+from prefect.states import Completed
 from rich.markup import escape
 
-from retrain import preflight
-from retrain.errors import DamagedArtifactError
-from retrain.execute import get_or_run, run_uncached
-from retrain.outputs import Plan, plan
+from retrain import hardware
+from retrain.atomic import write_json
+from retrain.errors import DamagedArtifactError, PrunedError, UsageError
+from retrain.outputs import (
+    MANIFEST,
+    Artifact,
+    Plan,
+    difference,
+    digest_of_output,
+    list_files,
+    plan,
+    read_plan,
+    write_manifest,
+)
+from retrain.project import Project
 from retrain.runs import console
-from retrain.runs.state import ASKED, REFRESHED, Outcome, StateRunner
-from retrain.step import Input, Step, TrialContext, following
-from retrain.store import Artifact, RunContext
-from retrain.verify import Verifier, retry_damaged
+from retrain.runs.task import CACHED, PRUNED, ends_process, run_task
+from retrain.step import (
+    DataVersion,
+    Facts,
+    Input,
+    Step,
+    TrialContext,
+    Workspace,
+    digest_of,
+    following,
+)
+from retrain.store import Store
+from retrain.verify import refuse_damaged
 from retrain.workload import Workload
+
+REFRESHED = "nothing taken from the cache (refresh)"
+ASKED = "asked of the registry each time"
 
 Name = tuple[str, str]  # of an artifact: the step and the key
 
 
-@dataclass
-class Run(StateRunner):
-    """Runs the steps of a flow, in the flow's order.
+class Mode(Enum):
+    """What a run does when its flow calls a step."""
+
+    LOOK = "look"  # takes the output from the store, and ends at the first step that has to run
+    TASKS = "tasks"  # makes or finds the output in a Prefect task
+    PLAIN = "plain"  # the same without Prefect: a stage of DVC, a trial beside others
+
+
+class EndsHereError(Exception):
+    """The rest of the flow is not followed: a look has found a step that has to run.
+
+    Or the last step that was asked for has ended.
 
     Attributes:
-        refresh: Take nothing from the store.
-        strict: Take what people should know before the work as an error.
+        step: The name of the step.
+        reason: Why it has to run.
     """
 
+    def __init__(self, step: str, reason: str | None = None) -> None:
+        super().__init__(step)
+        self.step, self.reason = step, reason
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a step in a run.
+
+    Attributes:
+        step: The name of the step.
+        cached: Whether the output was in the store.
+        why: Why the step ran, or which run made its output.
+        seconds: How long the run waited for it.
+        key: The key of its plan.
+        definition: The definition of its plan, which does not depend on the inputs.
+        digest: The digest of its output.
+        path: The folder of its output; None for a step that leaves no files.
+    """
+
+    step: str
+    cached: bool
+    why: str
+    seconds: float
+    key: str
+    definition: str
+    digest: str
+    path: str | None
+
+
+@dataclass
+class Run:
+    """A run of a flow for one workload; it takes the calls of the flow's steps.
+
+    Attributes:
+        flow: The name of the flow.
+        workload: The workload of the run.
+        version: The version of the data.
+        project: The clone that the run is in.
+        id: The id of the Prefect flow run, or `dvc`.
+        mode: What the call of a step does.
+        promote: Whether the run may change what is served; None if it may, except for a version
+            that was rolled back.
+        refresh: Take nothing from the store.
+        strict: Take what people should know before the work as an error.
+        last_step: The name of the step after which the flow is not followed; None for all of it.
+        warnings: What people were told before the work, a sentence for each.
+        outcomes: One for each step that has ended, by its name and in order.
+        artifacts: The outputs of these steps, by the same names.
+        began: When the run began, by `time.monotonic`.
+        has_to_run: Of a look: the first step that has to run; None if there is none.
+        reason: Why it has to run.
+    """
+
+    flow: str
+    workload: Workload
+    version: DataVersion
+    project: Project
+    id: str
+    mode: Mode = Mode.TASKS
+    promote: bool | None = None
     refresh: bool = False
     strict: bool = False
-    _damaged: dict[Name, str] = field(default_factory=dict)
-    _ran: dict[Name, Outcome] = field(default_factory=dict)
-    _made_or_found: set[Name] = field(default_factory=set)
+    last_step: str | None = None
+    warnings: list[str] = field(default_factory=list)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    began: float = field(default_factory=monotonic)
+    has_to_run: str | None = None
+    reason: str | None = None
+    _undamaged: set[Name] = field(default_factory=set)  # made or read whole by this run
+    _damaged: dict[Name, str] = field(default_factory=dict)  # found by this run, and why
 
     def __post_init__(self) -> None:
-        self.verifier = Verifier(self.state.store)
+        self.store = Store.of(self.project)
 
-    def follow(self, body: Callable[..., Any], *arguments: Any) -> None:
-        """Calls the function of a flow, whose steps are run.
+    def follow(self, body: Callable[[DataVersion], object]) -> None:
+        """Calls the function of a flow, whose steps call this run.
 
-        A damaged artifact is removed from the store, and the function is called again: the other
-        artifacts come from the store.
+        A damaged artifact is removed from the store, and the function is called again: what this
+        run has already made or found is not made again.
 
         Raises:
             DamagedArtifactError: An artifact was made again and is damaged again.
             ValueError: From a step.
         """
         with following(self):
-            retry_damaged(lambda: body(*arguments), self._start_again)
+            while True:
+                try:
+                    body(self.version)
+                    return
+                except EndsHereError as end:
+                    self.has_to_run, self.reason = end.step, end.reason
+                    return
+                except DamagedArtifactError as error:
+                    if (error.step, error.key) in self._damaged:
+                        error.add_note("The run has already made it again: check the disk.")
+                        raise
+                    console.say(str(error))
+                    self._damaged[error.step, error.key] = error.damage
+                    self.artifacts.pop(error.step, None)
 
     def __call__(self, step: Step, *inputs: Input, workload: Workload | None = None) -> Artifact:
-        """Runs a step, or takes its output from the store.
+        """Makes or finds the output of a step, as the mode of the run says.
 
         Args:
-            step: The step to run.
+            step: The step.
             *inputs: The outputs of the steps in its `inputs`, in that order.
             workload: A workload with other parameters than the run's; None for the run's own.
 
         Raises:
+            EndsHereError: In a look, the step has to run.
             StepTimeoutError: The step did not end within its limit.
             ValueError: From the step.
         """
-        parameters = workload or self.workload
-        planned = plan(step, parameters, inputs)
-        if step.cached and (earlier := self.state.added(planned)):
+        planned = plan(step, workload or self.workload, inputs)
+        earlier = self.artifacts.get(step.name)
+        if step.cached and earlier and earlier.key == planned.key:
             return earlier
-        reason = self._reason_to_run(step, planned)
-        began = monotonic()
-        with console.progress(step.name):
-            artifact, cached = self._result(step, planned, parameters, inputs, self.state.context)
-        ran = None if cached else reason or ASKED
-        outcome = Outcome.of(step.name, planned, artifact, ran=ran, seconds=monotonic() - began)
-        if cached:  # it may have run before damage was found
-            outcome = self._ran.get((step.name, planned.key), outcome)
-        self.state.add(outcome, artifact)
-        console.ended(outcome.step, outcome.cached, outcome.why, outcome.seconds)
-        if step.cached and workload is None:
-            self.state.remember(planned)
+        began, reason = monotonic(), self._reason_to_run(step, planned)
+        if self.mode is Mode.LOOK:
+            artifact, cached = self._look(step, planned, inputs, reason), step.cached
+        else:
+            with console.progress(step.name):
+                artifact, cached = self.make(step, planned, workload or self.workload, inputs)
+        provenance, seconds = artifact.provenance, round(monotonic() - began, 3)
+        why = reason or ASKED
+        if cached:
+            why = f"from run {provenance['run'][:8]} of {provenance['time']}"
+        path = str(artifact.folder) if artifact.folder.name else None
+        self.outcomes[step.name] = Outcome(
+            *(step.name, cached, why, seconds, planned.key, planned.definition),
+            *(artifact.digest, path),
+        )
+        self.artifacts[step.name] = artifact
+        if self.mode is not Mode.LOOK:
+            console.ended(step.name, cached, why, seconds)
+            if step.cached and workload is None:
+                self._remember(planned)
+        if step.name == self.last_step:
+            self._read(artifact)  # it is copied
+            raise EndsHereError(step.name)
         return artifact
 
-    def warn(self, *sentences: str) -> None:
-        """Tells people what they should know before the work that follows, once.
-
-        Raises:
-            UsageError: The run is strict, and there is anything to tell.
-        """
-        if self.strict:
-            preflight.refuse_warnings(self.workload, sentences)
-        for sentence in sentences:
-            if sentence not in self.state.warnings:
-                self.state.warnings.append(sentence)
-                console.say(escape(sentence))
-
-    def would_run(self, step: str, key: str) -> bool:
-        """Whether a cached step would run, because the store lacks its output."""
-        return self.refresh or self.state.store.damage(step, key) is not None
-
-    def run_trial(
-        self, step: Step, workload: Workload, trial: TrialContext, *inputs: Input
+    def make(
+        self,
+        step: Step,
+        planned: Plan,
+        workload: Workload,
+        inputs: Sequence[Input],
+        trial: TrialContext | None = None,
     ) -> tuple[Artifact, bool]:
-        """Runs a step with other parameters, as the trial of a search.
+        """Runs a step, or takes its output from the store; it is not counted as a step of the run.
 
-        It does not count as a step of the run.
+        Args:
+            step: The step.
+            planned: Its plan.
+            workload: Has the parameters of the step.
+            inputs: Its inputs.
+            trial: The trial of a search that the step is run for; None if it is none.
 
         Returns:
             The output, and whether the store had it.
 
         Raises:
-            PrunedError: The trial was ended early.
+            DamagedArtifactError: An input has changed since it was made. It is gone now.
+            PrunedError: The trial was ended early. Its scratch is kept.
             StepTimeoutError: The step did not end within its limit.
-            ValueError: From the step.
+            ValueError: From the step. The store is unchanged.
         """
-        context = replace(self.state.context, trial=trial)
-        with console.progress(trial.name):
-            return self._result(step, plan(step, workload, inputs), workload, inputs, context)
+        name, hours = (step.name, planned.key), step.limit(workload)
+        anew = self.refresh and name not in self._undamaged
 
-    def _start_again(self, error: DamagedArtifactError) -> None:
-        console.say(str(error))
-        self._damaged[error.step, error.key] = error.damage
-        self._ran |= {(outcome.step, outcome.key): outcome for outcome in self.state.outcomes}
-        self.state.outcomes.clear()
-        self.state.artifacts.clear()
-
-    def _result(
-        self,
-        step: Step,
-        planned: Plan,
-        workload: Workload,
-        inputs: tuple[Input, ...],
-        context: RunContext,
-    ) -> tuple[Artifact, bool]:
-        """The step's output, and whether the store had it."""
-        store, check, name = self.state.store, self.verifier.check, (step.name, planned.key)
-        refresh = self.refresh and name not in self._made_or_found
-
-        def work() -> tuple[Artifact, bool]:
-            call = (step, planned, workload, inputs, context, check)
-            if step.cached:
-                return get_or_run(store, *call, refresh=refresh)
-            return run_uncached(*call), False
+        def attempt() -> Any:
+            with ends_process(hours):
+                if step.cached and not anew and (found := self.store.obtain(*name)):
+                    self.store.forget(*name)  # as a run left it that was killed after it published
+                    return self._ended((found, True), CACHED)
+                self._check(step, planned, inputs)
+                try:
+                    with self._workspace(step, planned, workload, anew, trial) as workspace:
+                        began = monotonic()
+                        facts = step.function(*step.sections(workload), *inputs, workspace)
+                        manifest = self._describe(planned, facts, workspace, began)
+                except PrunedError as pruned:
+                    return self._ended(pruned, PRUNED)
+            folder = self.store.folder(*name) if step.cached else Path()
+            return self._ended((Artifact.of(*name, folder, manifest), False))
 
         with ExitStack() as locks:
             if step.cached:
                 # The lock is taken before the task begins, because the time of the task is limited.
-                locks.enter_context(store.making(*name))
-                if refresh:
-                    store.forget(*name)
-            artifact, cached = self._run(step, work, workload, context)
-        self._made_or_found.add(name)
-        if step.cached and not cached:
-            self.verifier.trust(artifact)
+                locks.enter_context(self.store.making(*name))
+                self.store.use(*name)
+                self.store.clear(*name)
+                if anew:
+                    self.store.forget(*name)
+            if self.mode is Mode.TASKS:
+                shown = f"{step.name}, {trial.name}" if trial else step.name
+                result = run_task(step.name, attempt, hours, shown)
+            else:
+                result = attempt()
+        if isinstance(result, PrunedError):
+            raise result
+        artifact, cached = result
+        if not cached:
+            self._undamaged.add(name)
         return artifact, cached
 
-    def _run(
-        self,
-        step: Step,
-        work: Callable[[], tuple[Artifact, bool]],
-        workload: Workload,
-        context: RunContext,
-    ) -> tuple[Artifact, bool]:
-        """Calls what makes or finds the output of a step, as a Prefect task."""
-        from retrain.caching import run_as_task
+    def warn(self, *sentences: str) -> None:
+        """Tells people what they should know before the work that follows, once; not in a look.
 
-        return run_as_task(step, work, workload, context)
+        Raises:
+            UsageError: The run is strict, and there is anything to tell.
+        """
+        new = [sentence for sentence in sentences if sentence not in self.warnings]
+        if self.mode is Mode.LOOK or not new:
+            return
+        if self.strict:
+            lines = [*new, "A strict run (--strict) takes this as an error."]
+            raise UsageError(f"workload {self.workload.name}: " + "\n".join(lines))
+        self.warnings += new
+        for sentence in new:
+            console.say(escape(sentence))
+
+    def would_run(self, step: str, key: str) -> bool:
+        """Whether the run is about to make the output of a cached step; not in a look."""
+        if self.mode is Mode.LOOK:
+            return False
+        return self.refresh or self.store.damage(step, key) is not None
 
     def _reason_to_run(self, step: Step, planned: Plan) -> str | None:
         """Why a step has to run; None when the store has its output, or the step is not cached."""
@@ -174,5 +308,139 @@ class Run(StateRunner):
             return None
         if self.refresh:
             return REFRESHED
-        reason = self.state.reason_to_run(planned)
-        return reason and self._damaged.get((step.name, planned.key), reason)
+        damage = self.store.damage(step.name, planned.key)
+        if damage is None:
+            return None
+        last = read_plan(self._last_plan(step.name))
+        reason = (difference(last, planned) or damage) if last else "first run"
+        return self._damaged.get((step.name, planned.key), reason)
+
+    def _look(
+        self, step: Step, planned: Plan, inputs: Sequence[Input], reason: str | None
+    ) -> Artifact:
+        """The output of a step from the store, or of one that would change nothing."""
+        if step.cached:
+            artifact = self.store.find(step.name, planned.key)
+        else:
+            workspace = Workspace(Path(), Path(), planned.key, self.workload.name, self.project)
+            facts = step.look(*step.sections(self.workload), *inputs, workspace)
+            digest = digest_of({"facts": facts, "files": {}})
+            found = Artifact(step.name, planned.key, digest, Path(), facts or {})
+            artifact = None if facts is None else found
+        if artifact is None:
+            raise EndsHereError(step.name, reason or "it would change the registry")
+        return artifact
+
+    def _check(self, step: Step, planned: Plan, inputs: Sequence[Input]) -> None:
+        """Reads the inputs of a step that is about to run, each once in a run.
+
+        The step itself checks what it only looks up; all of that output may be far more.
+        """
+        for source in inputs:
+            if isinstance(source, Artifact) and source.step not in step.looked_up:
+                try:
+                    self._read(source)
+                except DamagedArtifactError:
+                    if step.cached:  # an earlier try may have read what is damaged
+                        self.store.forget(step.name, planned.key)
+                    raise
+
+    def _read(self, artifact: Artifact) -> None:
+        """Reads all of an artifact of the store; a damaged one is removed and told of."""
+        name = (artifact.step, artifact.key)
+        if name not in self._undamaged and artifact.folder.is_relative_to(self.store.root):
+            refuse_damaged(self.store, artifact)
+            self._undamaged.add(name)
+
+    @contextmanager
+    def _workspace(
+        self,
+        step: Step,
+        planned: Plan,
+        workload: Workload,
+        anew: bool,
+        trial: TrialContext | None,
+    ) -> Iterator[Workspace]:
+        """The folders of a step while it runs; after the block its output is published."""
+        store, key = self.store, planned.key
+        if not step.cached:
+            with TemporaryDirectory(dir=store.runs.temporary(self.id)) as name:
+                folder = Path(name)
+                yield Workspace(
+                    folder, folder, key, workload.name, self.project, configuration=workload
+                )
+            return
+        half, scratch = store.partial(step.name, key), store.scratch(step.name, key)
+        half.mkdir(parents=True)
+        try:
+            yield Workspace(
+                *(half, scratch, key, workload.name, self.project, anew, trial, workload),
+                earlier=lambda: None if anew else self._earlier(planned),
+            )
+        except BaseException:
+            shutil.rmtree(half, ignore_errors=True)
+            raise
+        store.replace(step.name, key)
+        shutil.rmtree(scratch)
+
+    def _earlier(self, planned: Plan) -> Path | None:
+        """The folder of the output that the workload's last run of a step has made.
+
+        None if more than the inputs was different, or it is not here, whole and undamaged.
+        """
+        last = read_plan(self._last_plan(planned.step))
+        if last is None or last.definition != planned.definition or last.key == planned.key:
+            return None
+        artifact = self.store.find(planned.step, last.key)
+        if artifact is None:
+            return None
+        with self.store.lock(planned.step, last.key):
+            self.store.use(planned.step, last.key)  # so that no clean-up removes it meanwhile
+        try:
+            self._read(artifact)
+        except DamagedArtifactError:
+            return None
+        return artifact.folder
+
+    def _describe(
+        self, planned: Plan, facts: Facts, workspace: Workspace, began: float
+    ) -> dict[str, Any]:
+        """Writes the manifest of an output, which is the last of its files; returns it."""
+        files = list_files(workspace.folder)
+        facts = json.loads(json.dumps(facts))  # as later runs see them
+        manifest = {
+            "digest": digest_of_output(facts, files),
+            "facts": facts,
+            "provenance": {
+                "run": self.id,
+                "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                "seconds": round(monotonic() - began, 3),
+                "commit": self._commit[0],
+                "uncommitted": self._commit[1],
+                "workload": self.workload.name,
+                "machine": hardware.machine(),
+            },
+            "plan": asdict(planned),
+            "files": files,
+        }
+        write_manifest(workspace.folder / MANIFEST, manifest)
+        return manifest
+
+    @cached_property
+    def _commit(self) -> tuple[str | None, dict[str, Any] | None]:
+        """The commit that the run began with, and what differed from it then."""
+        return self.project.commit(), self.project.uncommitted()
+
+    def _ended(self, result: Any, state: str | None = None) -> Any:
+        """What an attempt returns; for Prefect its task's final state, which has a name."""
+        return Completed(data=result, name=state) if self.mode is Mode.TASKS else result
+
+    def _last_plan(self, step: str) -> Path:
+        """The file with the plan of the workload's last run of a step."""
+        return self.store.last_plan(self.workload.name, step)
+
+    def _remember(self, planned: Plan) -> None:
+        """Writes the plan of a step that has ended, for the reason of the next run."""
+        memory = self._last_plan(planned.step)
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        write_json(memory, asdict(planned))

@@ -23,15 +23,16 @@ HOST = "127.0.0.1"
 START_SECONDS = 120.0  # a first start makes a database, on a machine that may be busy
 
 
-def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], object]]) -> None:
+def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], object]]) -> str:
     """Starts a Prefect server that is stopped at the end of this process, after all other clean-up.
-
-    `PREFECT_API_URL` is set at once. Call this before Prefect is imported.
 
     Args:
         project: The clone; its `prefect.toml` has the settings.
         meanwhile: Called while the server starts, in this order; the rest is skipped when it is
             ready. Errors are ignored here: they are raised again where the result is needed.
+
+    Returns:
+        The URL of its API.
 
     Raises:
         RuntimeError: The server ended at its start, or took too long; its output is in the log.
@@ -40,7 +41,6 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
     process = _start(project, port)
-    os.environ["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
     # Closes its input, which ends it, and waits. First to be registered, last to be called.
     atexit.register(process.communicate)
     with console.progress("starting") as show:
@@ -58,6 +58,7 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
             if process.poll() is not None or monotonic() > deadline:
                 raise RuntimeError("The run's own Prefect server did not start.")
             sleep(0.1)
+    return f"http://{HOST}:{port}/api"
 
 
 def _start(project: Project, port: int) -> "subprocess.Popen[bytes]":

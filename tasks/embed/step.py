@@ -33,12 +33,29 @@ if TYPE_CHECKING:
 SHARDS = "images-*.npy"
 
 
+def check(workload: "Workload", project: "Project") -> Iterator[str]:
+    """Finds settings of a training that do not go with a network that is not trained itself."""
+    train = workload.train
+    refused = {"function", "augment", "lora", "freeze_epochs", "layer_decay"}
+    for name in train.model_dump(include=refused, exclude_defaults=True):
+        yield (
+            f"train.{name}: a head on embeddings is trained by the project's own loop, with its "
+            "images and their embeddings as they are; leave it out."
+        )
+    if workload.images.storage == "source":
+        yield "images.storage: embeddings are made of prepared images, and not of source."
+    if workload.scale.strategy != "ddp":
+        yield "scale.strategy: a head on embeddings is too small to be divided; leave it out."
+    if train.batch_size // max(workload.scale.workers, 1) < 2 or train.micro_batch == 1:
+        yield "train.batch_size: the head's batch norm needs two images or more at once."
+
+
 @step(
     inputs=("preprocess",),
     reads=("model.pretrained", "model.pretrained_version", "evaluate"),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     needed=has_embeddings,
-    imports=("torch", "transformers.modeling_utils"),
+    check=check,
 )
 def embed(
     model: "Model", evaluation: "Evaluate", images: "Artifact", workspace: "Workspace"
@@ -130,21 +147,3 @@ def _embed(
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(target) as aside, aside.open("wb") as file:
         np.save(file, np.concatenate(batches))
-
-
-@embed.checks
-def check(workload: "Workload", project: "Project") -> Iterator[str]:
-    """Finds settings of a training that do not go with a network that is not trained itself."""
-    train = workload.train
-    refused = {"function", "augment", "lora", "freeze_epochs", "layer_decay"}
-    for name in train.model_dump(include=refused, exclude_defaults=True):
-        yield (
-            f"train.{name}: a head on embeddings is trained by the project's own loop, with its "
-            "images and their embeddings as they are; leave it out."
-        )
-    if workload.images.storage == "source":
-        yield "images.storage: embeddings are made of prepared images, and not of source."
-    if workload.scale.strategy != "ddp":
-        yield "scale.strategy: a head on embeddings is too small to be divided; leave it out."
-    if train.batch_size // max(workload.scale.workers, 1) < 2 or train.micro_batch == 1:
-        yield "train.batch_size: the head's batch norm needs two images or more at once."

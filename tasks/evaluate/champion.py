@@ -24,7 +24,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.step import Facts, Step, Workspace, current_run, step
 from retrain.store import Artifact, Store
-from retrain.verify import Verifier
+from retrain.verify import refuse_damaged
 from retrain.workload import Gate
 from tasks.compute.asked import ask, end_waiting, rows_of
 from tasks.data import image_table, package as packaged, predictions
@@ -204,7 +204,6 @@ def _set_aside(project: Project, reference: ModelVersion, champion: int, why: st
     looked_up=("pull", "validate"),
     # The champion runs with those installed here, whatever it was registered with.
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
-    has_stage=False,
 )
 def evaluate_champion(
     registered: Registered,
@@ -230,7 +229,8 @@ def evaluate_champion(
         _classify(registered, pulled, validated, workspace)
     except Exception as error:
         # Their digests are not in the key, so nobody else has checked them.
-        Verifier(Store.of(workspace.project)).check([pulled, validated])
+        for source in (pulled, validated):
+            refuse_damaged(Store.of(workspace.project), source)
         if isinstance(error, ValueError):
             title = registered.version.title
             raise ValueError(f"{title} cannot be compared with: {error}") from error

@@ -40,10 +40,19 @@ LEARNT_FROM = ("train", "val")
 STEPS = 10_000  # a threshold has four decimals, so that rounding elsewhere does not change it
 
 
+def dependencies(workload: Workload, *inputs: Input) -> Chosen:
+    """The modules and libraries that the step uses because of the settings."""
+    # The code that serves is part of the package's identity.
+    settings = workload.model.model_dump(exclude={"family"})
+    family_module, *user_modules = models.modules_of(workload.model.family, settings)
+    return Chosen((family_module, *user_modules, "models.serving"), libraries_of(user_modules))
+
+
 @step(
     inputs=lambda workload: ("train", prepared_by(workload), "validate"),
     reads=("evaluate", "gate.slices"),
     libraries=("numpy", "pyarrow", "torch", "transformers"),
+    chosen=dependencies,
 )
 def evaluate(
     evaluation: Evaluate,
@@ -223,11 +232,3 @@ def shortfall(wanted: float | None, min_confidence: float | None, rows: int) -> 
         f"{wilson(rows, rows)[0]:.3f}; a better model, more of these images or a lower "
         "evaluate.min_precision helps."
     )
-
-
-@evaluate.chooses
-def _dependencies(workload: Workload, *inputs: Input) -> Chosen:
-    # The code that serves is part of the package's identity.
-    settings = workload.model.model_dump(exclude={"family"})
-    family_module, *user_modules = models.modules_of(workload.model.family, settings)
-    return Chosen((family_module, *user_modules, "models.serving"), libraries_of(user_modules))

@@ -38,7 +38,6 @@ def compare_with(scores: Artifact, champion: Scored | None, reference: Scored | 
     reads=("gate.metric", "gate.margin", "gate.level", "gate.no_worse", "gate.min_compared"),
     libraries=("numpy", "pyarrow", "scipy"),
     hours=2,
-    has_stage=False,
 )
 def compare_champion(
     rules: Gate,

@@ -62,7 +62,6 @@ class Unit:
     inputs=("pull", "validate"),
     reads=("images",),
     libraries=("numpy", "pillow", "pyarrow"),
-    imports=("numpy", "pyarrow.parquet"),
 )
 def preprocess(
     images: "Images", pulled: "Artifact", validated: "Artifact", workspace: "Workspace"

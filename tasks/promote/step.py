@@ -50,11 +50,36 @@ class Intent:
         return digest_of([self.promote, self.again])
 
 
+def promoted(
+    data: Data,
+    rules: Gate,
+    version: DataVersion,
+    pulled: Artifact,
+    validated: Artifact,
+    trained: Artifact,
+    scores: Artifact,
+    decision: Artifact,
+    intent: Intent,
+    workspace: Workspace,
+) -> Facts | None:
+    """The facts that `promote` would return if nothing is left to do; None otherwise."""
+    project, name = workspace.project, workspace.workload
+    champion = versions.champion(project, name)
+    registered = versions.find_version(project, name, scores.facts["package"])
+    if registered is None or _compared_with(decision) != (champion and champion.version):
+        return None
+    if champion and decision.facts["verdict"] == "champion already":
+        return None if decisions.read(project, name).unfinished else _facts(champion)
+    entry = _decide(rules, version, decision, intent, registered, project)
+    return _facts(registered, entry) if decisions.is_applied(project, name, entry) else None
+
+
 @step(
     inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
     reads=("data.path", "gate.approval", "gate.max_latency_ms"),
     cached=False,
     hours=2,
+    look=promoted,
 )
 def promote(
     data: Data,
@@ -112,31 +137,6 @@ def promote(
                 entry = _decide(rules, version, decision, intent, registered, project, measured)
             entry = replace(entry, commit=project.commit())
         return _facts(decisions.apply(project, registered, entry), entry)
-
-
-@promote.dry_runs
-def promoted(
-    data: Data,
-    rules: Gate,
-    version: DataVersion,
-    pulled: Artifact,
-    validated: Artifact,
-    trained: Artifact,
-    scores: Artifact,
-    decision: Artifact,
-    intent: Intent,
-    workspace: Workspace,
-) -> Facts | None:
-    """The facts that `promote` would return if nothing is left to do; None otherwise."""
-    project, name = workspace.project, workspace.workload
-    champion = versions.champion(project, name)
-    registered = versions.find_version(project, name, scores.facts["package"])
-    if registered is None or _compared_with(decision) != (champion and champion.version):
-        return None
-    if champion and decision.facts["verdict"] == "champion already":
-        return None if decisions.read(project, name).unfinished else _facts(champion)
-    entry = _decide(rules, version, decision, intent, registered, project)
-    return _facts(registered, entry) if decisions.is_applied(project, name, entry) else None
 
 
 def _decide(

@@ -42,6 +42,24 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
     return DataVersion(source.digest(), tracked=False)
 
 
+def notices(workload: Workload, project: Project, version: DataVersion) -> Iterable[str]:
+    """Finds why others could not have this version of the data."""
+    source = find_source(workload.data, project, version.revision)
+    return source.warnings() if isinstance(source, DvcSource) else ()
+
+
+def check(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds a `data.path` that contains the project itself."""
+    place, clone = _place(workload.data, project), project.root
+    if place is not None and (
+        clone.is_relative_to(place) or clone.resolve().is_relative_to(place.resolve())
+    ):
+        yield (
+            f"data.path: {workload.data.path} holds this project itself; name the folder of the "
+            "data."
+        )
+
+
 @step(
     inputs=("data",),
     reads=(
@@ -49,7 +67,8 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
         *("data.label_column", "data.label_names", "data.group"),
     ),
     hours=12,
-    imports=("dvc.repo",),
+    check=check,
+    notices=notices,
 )
 def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace, and lists its images.
@@ -143,23 +162,3 @@ def _place(data: Data, project: Project) -> Path | None:
     # Leaves the name of an unknown user as it is.
     path = os.path.expanduser(path)  # noqa: PTH111
     return Path(os.path.normpath(project.root / path))
-
-
-@pull.warns
-def _warnings(workload: Workload, project: Project, version: DataVersion) -> Iterable[str]:
-    """Finds why others could not have this version of the data."""
-    source = find_source(workload.data, project, version.revision)
-    return source.warnings() if isinstance(source, DvcSource) else ()
-
-
-@pull.checks
-def check(workload: Workload, project: Project) -> Iterator[str]:
-    """Finds a `data.path` that contains the project itself."""
-    place, clone = _place(workload.data, project), project.root
-    if place is not None and (
-        clone.is_relative_to(place) or clone.resolve().is_relative_to(place.resolve())
-    ):
-        yield (
-            f"data.path: {workload.data.path} holds this project itself; name the folder of the "
-            "data."
-        )

@@ -17,7 +17,6 @@ EMBEDDINGS = "embeddings.npy"  # float32 (N, D)
 @step(
     inputs=("registry", "pull", "validate"),
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
-    has_stage=False,
 )
 def embed_with_champion(
     registered: Registered,

@@ -33,7 +33,6 @@ COUNTS = {
 @step(
     inputs=("validate", "embed_with_champion"),
     libraries=("numpy", "pandas", "pyarrow", "scipy"),
-    has_stage=False,
 )
 def find_suspects(validated: Artifact, embedded: Artifact, workspace: Workspace) -> Facts:
     """Finds what a person should look at, and lists the first `MAX_LISTED`.

@@ -15,6 +15,7 @@ from retrain.code import source_of
 from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
 from retrain.servers import ray_cluster
+from retrain.step import DataVersion
 from retrain.workload import PASSED_ON, Scale, Train, Workload
 from tasks.data.shards import open_prepared
 from tasks.train.job import TrainingJob
@@ -55,22 +56,25 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     yield from (fault for is_broken, fault in rules if is_broken)
 
 
-def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
-    """Finds faults that take seconds to find, because libraries are imported for it."""
+def try_settings(workload: Workload, project: Project, version: DataVersion) -> tuple[()]:
+    """Makes the network without memory, and finds the user's functions, in seconds.
+
+    Raises:
+        ValueError: They cannot be made or found, or do not go with the other settings.
+    """
     settings, shape = described(workload)
     train, root = workload.train, project.root
-    try:
-        network = settings.without_memory(shape, root)
-        if train.lora and network:
-            from tasks.train.network import lora_faults
+    network = settings.without_memory(shape, root)
+    if train.lora and network:
+        from tasks.train.network import lora_faults
 
-            yield from lora_faults(network)
-        if factory := workload.model.model_dump().get("factory"):
-            user_code.find(factory, FACTORY, root)
-        if train.function:
-            user_code.find(train.function, FUNCTION, root)
-    except ValueError as error:
-        yield str(error)
+        if faults := [*lora_faults(network)]:
+            raise ValueError("\n".join(faults))
+    if factory := workload.model.model_dump().get("factory"):
+        user_code.find(factory, FACTORY, root)
+    if train.function:
+        user_code.find(train.function, FUNCTION, root)
+    return ()
 
 
 def described(workload: Workload) -> tuple["Family", tuple[int, int, int]]:

@@ -30,7 +30,7 @@ from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
-from tasks.train.checks import check, check_slowly, notices, try_network, used_by
+from tasks.train.checks import check, notices, try_network, try_settings, used_by
 from tasks.train.job import STREAM, TrainingJob
 from tasks.train.progress import followed
 
@@ -46,13 +46,32 @@ VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are 
 SCALE = ("workers", "strategy", "backend", "threads")
 
 
+def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
+    """The modules and libraries that the step uses because of the settings."""
+    _, *users = models.modules_of(workload.model.family, workload.model.model_dump())
+    if function := workload.train.function:
+        users.append(user_code.module_of(function))
+    modules = (f"models.{workload.model.family}", *users)
+    libraries = libraries_of(users)
+    if workload.train.augment.by_kornia:
+        libraries += ("kornia",)
+    if workload.train.lora:
+        libraries += ("peft",)
+    if images.facts["storage"] == "source":
+        modules += (STREAM,)
+        libraries += ("pillow", "pyarrow")
+    return Chosen(modules, libraries)
+
+
 @step(
     inputs=lambda workload: (prepared_by(workload), "pull", "start"),
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
     looked_up=("pull",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     hours=7 * 24,
-    imports=("mlflow", "torch", "ray.train.torch", "transformers.modeling_utils"),
+    chosen=dependencies,
+    check=check,
+    notices=try_settings,
 )
 def train(
     model: Model,
@@ -219,24 +238,3 @@ def _tracked(
             logger.warning("MLflow could not record that the training failed: %s", error)
         raise
     tracking.end_run(project, run.run_id, "FINISHED")
-
-
-@train.chooses
-def _dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
-    _, *users = models.modules_of(workload.model.family, workload.model.model_dump())
-    if function := workload.train.function:
-        users.append(user_code.module_of(function))
-    modules = (f"models.{workload.model.family}", *users)
-    libraries = libraries_of(users)
-    if workload.train.augment.by_kornia:
-        libraries += ("kornia",)
-    if workload.train.lora:
-        libraries += ("peft",)
-    if images.facts["storage"] == "source":
-        modules += (STREAM,)
-        libraries += ("pillow", "pyarrow")
-    return Chosen(modules, libraries)
-
-
-train.checks(check)
-train.checks_slowly(check_slowly)

@@ -22,8 +22,6 @@ from tasks.validate.scan import keep, scan
     inputs=("pull",),
     reads=("data.label_names", "data.split", "data.group", "data.time", "checks", "gate.slices"),
     libraries=("great-expectations", "pillow", "pyarrow"),
-    by_difference=True,
-    imports=("great_expectations",),
 )
 def validate(
     data: Data, checks: Checks, rules: Gate, pulled: Artifact, workspace: Workspace
@@ -55,7 +53,7 @@ def validate(
     told.check_slices(rules.slices, (*image_table.SCHEMA.names, *own.column_names))
     try:
         inspected = workspace.scratch / "inspected"
-        found = scan(files, listed.select(["file", "row", "bytes"]), inspected, workspace.earlier)
+        found = scan(files, listed.select(["file", "row", "bytes"]), inspected, workspace.earlier())
         keep(found, workspace.folder)
         with console.progress("dividing the images"):
             images = faults.join(listed, found)

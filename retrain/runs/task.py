@@ -1,28 +1,27 @@
-"""Makes a Prefect task of a step: retried where a retry can help, `Cached` if it did not run.
+"""The Prefect task of a step: retried where a retry can help, and ended after its time limit.
 
 Prefect does not persist results here: its files name the serializer to read them with, which may
 be pickle, and a store that others can write to must not decide what code runs here.
 """
 
+import faulthandler
+import sys
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.states import Completed
 from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
 from rich.markup import escape
 
-from retrain.errors import DamagedArtifactError, PrunedError, StepTimeoutError, is_verdict
-from retrain.limits import ends_process
+from retrain.errors import DamagedArtifactError, StepTimeoutError, is_verdict
 from retrain.messages import lacks_space, message_of
 from retrain.patches import let_forks_end
 from retrain.runs import console
-from retrain.step import Step
-from retrain.store import Artifact, RunContext
-from retrain.workload import Workload
 
 let_forks_end()
 
@@ -32,44 +31,29 @@ PRUNED = "Pruned"  # what Prefect calls the state of a trial that was ended earl
 # again; of this machine, such as of its disk, for seconds.
 RETRIES, RETRIES_HERE = 6, 2
 BACKOFF_SECONDS = 2.0
+GRACE_SECONDS = 60.0  # for a step to clean up after it was interrupted
 
 # Raised when something outside is unavailable for a while: a network, a worker, a locked database.
 _TRANSIENT_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchemy", "urllib3")
 
 
-def run_as_task(
-    step: Step, work: Callable[[], tuple[Artifact, bool]], workload: Workload, context: RunContext
-) -> tuple[Artifact, bool]:
-    """Runs a step, or takes its output from the store, in a Prefect task.
-
-    The task's state is `Cached` if the store had the output, and `Pruned` for a trial that was
-    ended early.
+def run_task(step: str, attempt: Callable[[], State[Any]], hours: float, name: str) -> Any:
+    """Runs the attempts to make the output of a step in a Prefect task; returns the result.
 
     Args:
-        step: The step to run.
-        work: Returns the step's output, and whether the store had it.
-        workload: The workload, which may have a time limit for each try of the step.
-        context: The run that the task belongs to.
+        step: The name of the step, and of the task.
+        attempt: Returns the final state of the task, with the result.
+        hours: The time limit of each attempt.
+        name: The name of the task's run.
 
     Raises:
-        PrunedError: The step is the trial of a search, and was ended early.
-        StepTimeoutError: The step did not end within its limit.
+        StepTimeoutError: An attempt did not end within the limit.
         ValueError: From the step.
     """
-    hours, trial = step.limit(workload), context.trial
-
-    def run() -> State[tuple[Artifact, bool] | PrunedError]:
-        with ends_process(hours):
-            try:
-                result = work()
-            except PrunedError as pruned:
-                return Completed(data=pruned, name=PRUNED)
-        return Completed(data=result, name=CACHED if result[1] else None)
-
     task = Task(
-        run,
-        name=step.name,
-        task_run_name=f"{step.name}, {trial.name}" if trial else step.name,
+        attempt,
+        name=step,
+        task_run_name=name,
         timeout_seconds=3600 * hours,
         retries=RETRIES,
         retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),
@@ -79,14 +63,35 @@ def run_as_task(
         persist_result=False,  # also if the user's settings ask for it
     )
     try:
-        result = task().result()
+        return task().result()
     except TaskRunTimeoutError:
-        raise StepTimeoutError(
-            f"{step.name} did not end within {hours:g} h (limits.{step.name})."
-        ) from None
-    if isinstance(result, PrunedError):
-        raise result
-    return result
+        raise StepTimeoutError(f"{step} did not end within {hours:g} h (limits.{step}).") from None
+
+
+@contextmanager
+def ends_process(hours: float) -> Iterator[None]:
+    """Ends this process, with exit code 1, if the block has not ended soon after its limit.
+
+    Prefect raises an error in a step when its time is up, which code that waits in a C library or
+    for another thread may not receive; and a run that hangs would block all later runs of its
+    deployment. The stacks of all threads go to standard error. If Prefect interrupts the block, the
+    process still has to end in that time: one of its threads may hang.
+
+    Args:
+        hours: The limit.
+    """
+    seconds = 3600 * hours + GRACE_SECONDS
+    # By a thread of its own that is not one of Python's, which a library may block.
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)
+    is_interrupted = False
+    try:
+        yield
+    except CancelledError:  # Prefect's way to interrupt
+        is_interrupted = True
+        raise
+    finally:
+        if not is_interrupted:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def is_transient(error: BaseException) -> bool:
