@@ -12,7 +12,8 @@ from flows.train import train
 from retrain.errors import UsageError
 from retrain.flow import flow
 from retrain.registry import decisions
-from retrain.step import DataVersion, current_run
+from retrain.runs.run import current_run
+from retrain.step import DataVersion
 from tasks.data.champion import Registered
 from tasks.pull.step import data_version, pull
 from tasks.suspects.embeddings import embed_with_champion

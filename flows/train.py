@@ -12,7 +12,8 @@ from retrain.flow import OF_MODELS, flow
 from retrain.outputs import plan
 from retrain.registry import versions
 from retrain.runs import console, records
-from retrain.step import DataVersion, current_run
+from retrain.runs.run import current_run
+from retrain.step import DataVersion
 from retrain.store import Artifact
 from tasks.data.champion import Start
 from tasks.embed.step import embed

@@ -23,15 +23,16 @@ from flows.reports.tuning import (
 )
 from flows.train import IMPORTS, prepare, train
 from retrain import tracking
+from retrain.errors import EndsHereError
 from retrain.flow import flow
 from retrain.locks import locked
 from retrain.messages import message_of
 from retrain.params import vary
 from retrain.runs import console
-from retrain.runs.run import EndsHereError, Mode, Run
+from retrain.runs.run import Mode, Run, current_run
 from retrain.search import FAILED, JOURNAL, LOCK, PRUNED, Ending, Search, values_of
 from retrain.servers import ray_cluster
-from retrain.step import DataVersion, Input, TrialContext, current_run
+from retrain.step import DataVersion, Input, TrialContext
 from retrain.store import Artifact
 from retrain.workload import flatten
 from tasks.compute.ray_data import has_cluster

@@ -34,6 +34,21 @@ class PrunedError(ValueError):
         return f"pruned after {len(self.history)} evaluations"
 
 
+class EndsHereError(Exception):
+    """The rest of the flow is not followed: a look has found a step that has to run.
+
+    Or the last step that was asked for has ended.
+
+    Attributes:
+        step: The name of the step.
+        reason: Why it has to run.
+    """
+
+    def __init__(self, step: str, reason: str | None = None) -> None:
+        super().__init__(step)
+        self.step, self.reason = step, reason
+
+
 class StepTimeoutError(Exception):
     """A step did not end within its limit."""
 

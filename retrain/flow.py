@@ -194,7 +194,7 @@ class StepsFlow(Flow[..., Document]):
     def preview(self, look: Run, *, insist: bool, refresh: bool) -> Document:
         """Describes what a run with these options would do; `insist` is `run` of `run`."""
         names = [step.name for step in self.steps_for(look.workload)]
-        steps = _preview(look, names, refresh=refresh)
+        steps = preview(look, names, refresh=refresh)
         unchanged = None if insist or refresh else self.unchanged(look)
         outcome = "Every output is in the store; no step would run."
         if first_step := next((step for step in steps if step["would"] == "run"), None):
@@ -303,7 +303,7 @@ def _agrees(look: Run, document: Document) -> bool:
     return True
 
 
-def _preview(look: Run, steps: list[str], *, refresh: bool) -> list[dict[str, str | None]]:
+def preview(look: Run, steps: list[str], *, refresh: bool) -> list[dict[str, str | None]]:
     """What a run would do with each step, as far as that is known before it.
 
     Args:

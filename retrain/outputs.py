@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +14,7 @@ from retrain.atomic import replacing
 from retrain.code import code_digests
 from retrain.digests import sha256_of
 from retrain.runs import console
-from retrain.step import REPORT, Input, Step, digest_of
+from retrain.step import REPORT, Facts, Input, Step, digest_of
 from retrain.workload import Workload
 
 MANIFEST = "manifest.json"  # of an output in the store; see `retrain/store.py`
@@ -196,7 +197,32 @@ def parse_manifest(content: bytes, key: str) -> dict[str, Any] | None:
     return manifest if is_consistent else None
 
 
-def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+def write_manifest(
+    folder: Path, plan: Plan, facts: Facts, provenance: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Writes the manifest of an output, which is the last of its files; returns it.
+
+    Args:
+        folder: The output.
+        plan: The plan of the step.
+        facts: What the step has returned.
+        provenance: Where the output comes from, as `Artifact` has it, without the time.
+    """
+    files = list_files(folder)
+    facts = json.loads(json.dumps(facts))  # as later runs see them
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    manifest = {
+        "digest": digest_of_output(facts, files),
+        "facts": facts,
+        "provenance": {**provenance, "time": now},
+        "plan": asdict(plan),
+        "files": files,
+    }
+    save_manifest(folder / MANIFEST, manifest)
+    return manifest
+
+
+def save_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
     """Writes a manifest as `write_json` writes JSON, but each file on a line: half the time."""
     text = json.dumps({**manifest, "files": []}, indent=1, sort_keys=True)
     before, after = text.split(_NO_FILES)
@@ -221,3 +247,28 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
             }
             for path, size in sizes.items()
         ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a step in a run.
+
+    Attributes:
+        step: The name of the step.
+        cached: Whether the output was in the store.
+        why: Why the step ran, or which run made its output.
+        seconds: How long the run waited for it.
+        key: The key of its plan.
+        definition: The definition of its plan, which does not depend on the inputs.
+        digest: The digest of its output.
+        path: The folder of its output; None for a step that leaves no files.
+    """
+
+    step: str
+    cached: bool
+    why: str
+    seconds: float
+    key: str
+    definition: str
+    digest: str
+    path: str | None

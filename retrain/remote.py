@@ -21,7 +21,7 @@ from rich.markup import escape
 from retrain.digests import sha256_of
 from retrain.errors import RemoteError, UsageError
 from retrain.faults import shorten
-from retrain.outputs import MANIFEST, parse_manifest, write_manifest
+from retrain.outputs import MANIFEST, parse_manifest, save_manifest
 from retrain.runs import console
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class Remote:
                     ):
                         break
                 else:
-                    write_manifest(folder / MANIFEST, manifest)
+                    save_manifest(folder / MANIFEST, manifest)
                     return True
             files.rm_file(f"{place}/{MANIFEST}")
         return False

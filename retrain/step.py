@@ -5,19 +5,15 @@ reads, the outputs of earlier steps and a workspace, writes its files into the w
 and returns a few facts. It knows nothing of Prefect, DVC or the cache.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from retrain.digests import digest_of as digest_of
 from retrain.project import Project
 from retrain.workload import Workload
-
-if TYPE_CHECKING:
-    from retrain.runs.run import Run
 
 Facts = dict[str, Any]
 
@@ -129,22 +125,8 @@ class Chosen:
     libraries: tuple[str, ...] = ()
 
 
-_run: ContextVar["Run"] = ContextVar("run")
-
-
-@contextmanager
-def following(run: "Run") -> Iterator[None]:
-    """Has a run take the calls of steps while the block follows a flow."""
-    token = _run.set(run)
-    try:
-        yield
-    finally:
-        _run.reset(token)
-
-
-def current_run() -> "Run":
-    """The run whose flow is being followed."""
-    return _run.get()
+# The run whose flow is being followed (`retrain.runs.run.Run`): it takes the calls of steps.
+followed: ContextVar[Callable[..., Any]] = ContextVar("followed")
 
 
 @dataclass(eq=False)
@@ -192,7 +174,7 @@ class Step:
 
         Outside a flow it calls the function itself.
         """
-        run = _run.get(None)
+        run = followed.get(None)
         if run is None:
             return self.function(*inputs, **options)
         return run(self, *inputs, **options)

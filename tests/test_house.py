@@ -114,7 +114,7 @@ def test_the_flows_are_imported_without_heavy_libraries():
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) & (HEAVY | {"prefect"}) == set()
+    assert set(done.stdout.split()) & HEAVY == set()
 
 
 def test_a_module_and_its_functions_are_short():

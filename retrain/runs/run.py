@@ -1,11 +1,9 @@
 """The runner of a flow's steps: it makes their outputs, or only looks for them in the store."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -18,31 +16,12 @@ from rich.markup import escape
 
 from retrain import hardware
 from retrain.atomic import write_json
-from retrain.errors import DamagedArtifactError, PrunedError, UsageError
-from retrain.outputs import (
-    MANIFEST,
-    Artifact,
-    Plan,
-    difference,
-    digest_of_output,
-    list_files,
-    plan,
-    read_plan,
-    write_manifest,
-)
+from retrain.errors import DamagedArtifactError, EndsHereError, PrunedError, UsageError
+from retrain.outputs import Artifact, Outcome, Plan, difference, plan, read_plan, write_manifest
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.task import CACHED, PRUNED, ends_process, run_task
-from retrain.step import (
-    DataVersion,
-    Facts,
-    Input,
-    Step,
-    TrialContext,
-    Workspace,
-    digest_of,
-    following,
-)
+from retrain.step import DataVersion, Input, Step, TrialContext, Workspace, digest_of, followed
 from retrain.store import Store
 from retrain.verify import refuse_damaged
 from retrain.workload import Workload
@@ -61,44 +40,21 @@ class Mode(Enum):
     PLAIN = "plain"  # the same without Prefect: a stage of DVC, a trial beside others
 
 
-class EndsHereError(Exception):
-    """The rest of the flow is not followed: a look has found a step that has to run.
-
-    Or the last step that was asked for has ended.
-
-    Attributes:
-        step: The name of the step.
-        reason: Why it has to run.
-    """
-
-    def __init__(self, step: str, reason: str | None = None) -> None:
-        super().__init__(step)
-        self.step, self.reason = step, reason
+@contextmanager
+def following(run: "Run") -> Iterator[None]:
+    """Has a run take the calls of steps while the block follows a flow."""
+    token = followed.set(run)
+    try:
+        yield
+    finally:
+        followed.reset(token)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a step in a run.
-
-    Attributes:
-        step: The name of the step.
-        cached: Whether the output was in the store.
-        why: Why the step ran, or which run made its output.
-        seconds: How long the run waited for it.
-        key: The key of its plan.
-        definition: The definition of its plan, which does not depend on the inputs.
-        digest: The digest of its output.
-        path: The folder of its output; None for a step that leaves no files.
-    """
-
-    step: str
-    cached: bool
-    why: str
-    seconds: float
-    key: str
-    definition: str
-    digest: str
-    path: str | None
+def current_run() -> "Run":
+    """The run whose flow is being followed."""
+    run = followed.get()
+    assert isinstance(run, Run)
+    return run
 
 
 @dataclass
@@ -252,9 +208,10 @@ class Run:
                 self._check(step, planned, inputs)
                 try:
                     with self._workspace(step, planned, workload, anew, trial) as workspace:
-                        began = monotonic()
+                        origin, began = self._origin, monotonic()
                         facts = step.function(*step.sections(workload), *inputs, workspace)
-                        manifest = self._describe(planned, facts, workspace, began)
+                        took = {"seconds": round(monotonic() - began, 3)}
+                        manifest = write_manifest(workspace.folder, planned, facts, origin | took)
                 except PrunedError as pruned:
                     return self._ended(pruned, PRUNED)
             folder = self.store.folder(*name) if step.cached else Path()
@@ -287,9 +244,9 @@ class Run:
             UsageError: The run is strict, and there is anything to tell.
         """
         new = [sentence for sentence in sentences if sentence not in self.warnings]
-        if self.mode is Mode.LOOK or not new:
+        if self.mode is Mode.LOOK:
             return
-        if self.strict:
+        if self.strict and new:
             lines = [*new, "A strict run (--strict) takes this as an error."]
             raise UsageError(f"workload {self.workload.name}: " + "\n".join(lines))
         self.warnings += new
@@ -402,34 +359,16 @@ class Run:
             return None
         return artifact.folder
 
-    def _describe(
-        self, planned: Plan, facts: Facts, workspace: Workspace, began: float
-    ) -> dict[str, Any]:
-        """Writes the manifest of an output, which is the last of its files; returns it."""
-        files = list_files(workspace.folder)
-        facts = json.loads(json.dumps(facts))  # as later runs see them
-        manifest = {
-            "digest": digest_of_output(facts, files),
-            "facts": facts,
-            "provenance": {
-                "run": self.id,
-                "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                "seconds": round(monotonic() - began, 3),
-                "commit": self._commit[0],
-                "uncommitted": self._commit[1],
-                "workload": self.workload.name,
-                "machine": hardware.machine(),
-            },
-            "plan": asdict(planned),
-            "files": files,
-        }
-        write_manifest(workspace.folder / MANIFEST, manifest)
-        return manifest
-
     @cached_property
-    def _commit(self) -> tuple[str | None, dict[str, Any] | None]:
-        """The commit that the run began with, and what differed from it then."""
-        return self.project.commit(), self.project.uncommitted()
+    def _origin(self) -> dict[str, Any]:
+        """What the provenance of all outputs of this run has in common: the state at its start."""
+        return {
+            "run": self.id,
+            "commit": self.project.commit(),
+            "uncommitted": self.project.uncommitted(),
+            "workload": self.workload.name,
+            "machine": hardware.machine(),
+        }
 
     def _ended(self, result: Any, state: str | None = None) -> Any:
         """What an attempt returns; for Prefect its task's final state, which has a name."""

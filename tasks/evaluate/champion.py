@@ -22,7 +22,8 @@ from retrain.registry import decisions, versions
 from retrain.registry.ledger import LONGEST_REASON, Decision
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.step import Facts, Step, Workspace, current_run, step
+from retrain.runs.run import current_run
+from retrain.step import Facts, Step, Workspace, step
 from retrain.store import Artifact, Store
 from retrain.verify import refuse_damaged
 from retrain.workload import Gate

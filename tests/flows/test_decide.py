@@ -6,15 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flows.train import decide
-from retrain.execute import get_or_run, run_uncached
-from retrain.outputs import plan
 from retrain.params import Origin
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.runs.state import RunState, StateRunner
-from retrain.step import DataVersion, following
-from retrain.store import Artifact, RunContext, Store
-from retrain.verify import Verifier
+from retrain.runs.run import Mode, Run, following
+from retrain.step import DataVersion
+from retrain.store import Artifact
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.promote import check
 from tests import templates
@@ -30,20 +27,15 @@ WORKLOAD._origin = Origin(Path(), "toy", "toy", {})  # as `load_workload` has it
 
 
 @dataclass
-class Runner(StateRunner):
+class Runner(Run):
     """Runs steps without Prefect, and waits for the other run after the first decision."""
 
-    barrier: threading.Barrier
+    barrier: threading.Barrier | None = None
     steps: list[str] = field(default_factory=list)
 
     def __call__(self, step, *inputs):
-        planned = plan(step, WORKLOAD, inputs)
-        check = Verifier(self.state.store).check
-        common = step, planned, WORKLOAD, inputs, self.state.context, check
         self.steps.append(step.name)
-        if step.cached:
-            return get_or_run(self.state.store, *common)[0]
-        made = run_uncached(*common)
+        made = super().__call__(step, *inputs)
         if step.name == "gate" and self.steps.count("gate") == 1:
             self.barrier.wait(timeout=120)
         return made
@@ -55,10 +47,7 @@ def promote(root: Path, seed: int, trained: Artifact, barrier: threading.Barrier
     write_report(trained, project)
     scores = write_scores(root / f"scores-{seed}", trained, ROWS)
     data = write_data(root / f"data-{seed}", ROWS)
-    state = RunState(
-        "train", WORKLOAD, DATA, Store(root / "store"), RunContext(f"run-{seed}", project)
-    )
-    runner = Runner(state, barrier)
+    runner = Runner("train", WORKLOAD, DATA, project, f"run-{seed}", Mode.PLAIN, barrier=barrier)
     with following(runner):
         decide(DATA, *data, replace(trained, provenance={"commit": None}), scores)
     return runner.steps

@@ -11,7 +11,6 @@ from flows.train import train
 from retrain.project import Project
 from retrain.runs import one_step
 from retrain.runs.one_step import RECORD, run_one
-from retrain.runs.state import RunState
 from retrain.store import Store
 from tests.flows.conftest import ROOT
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
@@ -33,16 +32,18 @@ class Toy:
 
         return replace(step, function=noting)
 
-    def fn(self, version):
+    name = "toy"
+
+    def follows(self, version):
         made = version
         for step in self.steps:
             made = step(made)
 
-    def state(self, context, workload):
-        return RunState("toy", workload, DATA, Store(context.project.store), context)
+    def find_version(self, data, project, revision):
+        return DATA
 
-    def document(self, state):
-        return {"steps": [outcome.step for outcome in state.outcomes], "seconds": 1.0}
+    def document(self, run):
+        return {"steps": [*run.outcomes], "seconds": 1.0}
 
     def show(self, document):
         self.shown = document
@@ -109,6 +110,6 @@ def test_a_step_that_a_workload_does_not_need_leaves_an_empty_record(project):
 
 def test_the_steps_are_in_the_order_of_the_stages():
     stages = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
-    assert [step.name for step in train.steps if step.has_stage] == list(stages)
+    assert [step.name for step in train.steps if step.name in stages] == list(stages)
     names = [step.name for step in train.steps]
     assert names.index("evaluate") < names.index("compare_champion") < names.index("gate")

@@ -13,10 +13,10 @@ from retrain.errors import UsageError
 from retrain.params import load_workload, parse_override
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.runs.state import RunState
+from retrain.runs.run import Run
 from retrain.search import COMPLETE, FAILED, JOURNAL, PRUNED, Ending
 from retrain.step import DataVersion
-from retrain.store import Artifact, RunContext, Store
+from retrain.store import Artifact, Store
 from tests.flows.conftest import ROOT, until
 
 SHIFT = "train.augment.shift: {low: 0, high: 1}"
@@ -171,14 +171,13 @@ def test_trials_run_side_by_side(clone, first):
 
 def test_the_best_trial_is_complete_and_a_search_whose_trials_all_failed_fails(tmp_path):
     workload = load_workload(ROOT / "params.yaml", "vit")
-    context = RunContext("run", Project(tmp_path))
-    state = RunState("tune", workload, DataVersion("d", True), Store(tmp_path / "store"), context)
+    run = Run("tune", workload, DataVersion("d", True), Project(tmp_path), "run")
     images = Artifact("preprocess", "key", "digest", Path(), {"storage": "pixels"})
-    state.artifacts |= {"preprocess": images, "pull": replace(images, step="pull")}
-    folder = tuning.folder_of(state)
+    run.artifacts |= {"preprocess": images, "pull": replace(images, step="pull")}
+    folder = tuning.folder_of(run)
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch()
-    trials = tuning.search_of(state)
+    trials = tuning.search_of(run)
     trials.begin(workload.flat())
 
     def end(status, loss=None, reason=None):
@@ -193,4 +192,4 @@ def test_the_best_trial_is_complete_and_a_search_whose_trials_all_failed_fails(t
     for status, loss in ((COMPLETE, 0.3), (COMPLETE, 0.2), (PRUNED, 0.1)):
         end(status, loss)
     assert [row["trial"] for row in tuning.ranked(workload, trials)] == [2, 1, 3, 0]
-    assert tune.tune.tells.document(state)["best"]["trial"] == 2
+    assert tune.tune.tells.document(run)["best"]["trial"] == 2

@@ -3,7 +3,8 @@
 import pytest
 
 from retrain.project import Project
-from retrain.store import RunContext, Store
+from retrain.store import Store
+from tests.running import RunContext
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from prefect import flow, runtime
 
-from retrain import limits
-from retrain.caching import run_as_task
 from retrain.project import Project
+from retrain.runs import task
+from retrain.runs.run import Run
 from retrain.servers import ray_cluster
-from retrain.step import Step
-from retrain.store import RunContext
+from retrain.step import DataVersion, Step
 from retrain.workload import Workload
 
 LIMIT_SECONDS = 30.0  # the workers have to be started
@@ -41,13 +40,15 @@ def toy():
     run = str(runtime.flow_run.id)
     Path("run").write_text(run, encoding="utf-8")
     workload = Workload.model_validate(WORKLOAD | {"limits": {"first": LIMIT_SECONDS / 3600}})
-    step = Step("first", waits_for_workers, reads=(), inputs=())
-    run_as_task(step, step.function, workload, RunContext(run, Project(Path.cwd())))
+    version = DataVersion("abc", tracked=True)
+    Run("toy", workload, version, Project(Path.cwd()), run)(
+        Step("first", lambda version, workspace: waits_for_workers(), ("data",)), version
+    )
 
 
 def main() -> None:
     """Runs the flow in the working directory."""
-    limits.GRACE_SECONDS = 3.0
+    task.GRACE_SECONDS = 3.0
     ray_cluster.connect()
     import_module("tasks.train.launch")
     toy()

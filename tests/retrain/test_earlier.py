@@ -1,15 +1,14 @@
 """What a step is given of its earlier output: real stores and flipped bytes."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 
 from retrain.atomic import write_json
-from retrain.execute import get_or_run
 from retrain.outputs import plan
 from retrain.step import DataVersion, Step
-from retrain.verify import Verifier
 from retrain.workload import Train
+from tests import running
 from tests.retrain.test_gc import age
 from tests.retrain.test_store import WORKLOAD, with_lr
 from tests.retrain.test_verify import flip
@@ -18,21 +17,19 @@ given = []
 
 
 def write_two(definition: Train, version: DataVersion, workspace) -> dict:
-    given.append(workspace.earlier)
+    given.append(workspace.earlier())
     (workspace.folder / "same.txt").write_text(f"{definition.lr}")
     (workspace.folder / version.digest).write_text(version.digest)
     return {}
 
 
-STEP = Step("toy", write_two, reads=("train.lr",), inputs=("data",), by_difference=True)
+STEP = Step("toy", write_two, reads=("train.lr",), inputs=("data",))
 
 
 def week(store, context, number, workload=WORKLOAD, step=STEP, **options):
     inputs = [DataVersion(f"week-{number}", tracked=True)]
     now = plan(step, workload, inputs)
-    with store.lock("toy", now.key):
-        call = (store, step, now, workload, inputs, context, Verifier(store).check)
-        made, _ = get_or_run(*call, **options)
+    made, _ = running.make(store, step, workload, inputs, context, **options)
     memory = store.last_plan(workload.name, "toy")
     memory.parent.mkdir(parents=True, exist_ok=True)
     write_json(memory, asdict(now))
@@ -44,10 +41,7 @@ def test_a_step_is_given_its_earlier_output(store, context):
     assert given[-2:] == [None, first.folder]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"workload": with_lr(0.5)}, {"step": replace(STEP, by_difference=False)}, {"refresh": True}],
-)
+@pytest.mark.parametrize("options", [{"workload": with_lr(0.5)}, {"refresh": True}])
 def test_with_another_parameter_or_anew_a_step_is_given_nothing(store, context, options):
     week(store, context, 1)
     week(store, context, 2, **options)

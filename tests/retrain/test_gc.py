@@ -13,9 +13,10 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import lineage
 from retrain.registry.lineage import Images, Lineage, Made
-from retrain.store import RunContext, Store
+from retrain.store import Store
 from tests import templates
 from tests.retrain.test_store import make_toy, with_lr
+from tests.running import RunContext
 
 # A run that is killed while it trains: it holds what it has used.
 KILLED = """

@@ -15,7 +15,7 @@ BLOCK = """
 import time
 from asyncio import CancelledError
 from contextlib import suppress
-from retrain import limits
+from retrain.runs import task
 
 def hangs():
     time.sleep(600)
@@ -23,8 +23,8 @@ def hangs():
 def is_interrupted():
     raise CancelledError
 
-limits.GRACE_SECONDS = 1.0
-with suppress(CancelledError), limits.ends_process(1e-6):
+task.GRACE_SECONDS = 1.0
+with suppress(CancelledError), task.ends_process(1e-6):
     {block}
 {then}
 """

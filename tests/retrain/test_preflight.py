@@ -13,9 +13,8 @@ from flows.validate import validate
 from retrain import preflight
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.runs.state import RunState
+from retrain.runs.run import Run
 from retrain.step import DataVersion
-from retrain.store import RunContext, Store
 from retrain.workload import Data, Gate, Model, Scale, Train, Workload
 from tasks.train import checks as train_checks
 
@@ -41,13 +40,7 @@ def test_a_workload_without_fault_passes(tmp_path):
 
 def test_a_flow_of_fewer_steps_takes_a_workload_with_time_limits_of_others():
     limited = workload(limits={"evaluate": 3})
-    for flow in (tune, validate):
-        preflight.check(
-            flow.steps,
-            limited,
-            Project(ROOT),
-            other_steps=[step.name for step in flow.known_steps()],
-        )
+    validate.check(limited, Project(ROOT))
     with pytest.raises(UsageError, match="no such step"):
         preflight.check(tune.steps, limited, Project(ROOT))
 
@@ -115,7 +108,7 @@ def test_what_takes_seconds_to_find_is_said_when_a_run_is_about_to_start(tmp_pat
     model = Model(family="auto", config={"model_type": "vit", "patch_size": 300})
     preflight.check(train.steps, workload(model=model), Project(tmp_path))
     with pytest.raises(UsageError) as error:
-        preflight.check_slowly(train.steps, workload(model=model), Project(tmp_path))
+        told(tmp_path, steps=train.steps[4:5], workload=workload(model=model))
     assert "images of 224 x 224 pixels" in str(error.value)
 
 
@@ -132,11 +125,9 @@ def commit(folder, *names):
     git(folder, "commit", "-qm", "some files")
 
 
-def told(root, warning=None):
+def told(root, warning=None, steps=(), workload=None):
     version = DataVersion("digest", tracked=True, warning=warning)
-    context = RunContext("run", Project(root))
-    run = RunState("train", workload(), version, Store(root / "store"), context)
-    return preflight.warnings((), run)
+    return preflight.notices(steps, workload, Project(root), version)
 
 
 def test_files_that_differ_from_the_commit_are_named_up_to_three(tmp_path):
@@ -175,12 +166,13 @@ def test_a_clone_behind_its_upstream_is_told_of_as_far_as_it_has_fetched(tmp_pat
 
 def test_what_the_data_and_the_steps_tell_comes_too(tmp_path):
     assert told(tmp_path, "data/ differs.") == ["data/ differs."]
+    strict = Run("train", workload(), DataVersion("d", True), Project(tmp_path), "1", strict=True)
+    strict.warn()
     with pytest.raises(UsageError) as error:
-        preflight.refuse_warnings(workload(), ["One.", "Two."])
+        strict.warn("One.", "Two.")
     assert str(error.value).splitlines() == [
         "workload toy: One.", "Two.", "A strict run (--strict) takes this as an error.",
     ]  # fmt: skip
-    preflight.refuse_warnings(workload(), [])
 
 
 def test_an_mlflow_server_that_is_down_is_found_before_a_run(tmp_path, monkeypatch):

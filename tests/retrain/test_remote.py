@@ -8,13 +8,13 @@ import pytest
 
 from retrain import remote as remotes
 from retrain.errors import RemoteError, UsageError
-from retrain.execute import get_or_run
-from retrain.outputs import MANIFEST, digest_of_output, plan
+from retrain.outputs import MANIFEST, digest_of_output
 from retrain.remote import Remote
 from retrain.step import Workspace
 from retrain.store import Store
-from retrain.verify import Verifier, verify
+from retrain.verify import verify
 from retrain.workload import Train
+from tests import running
 from tests.retrain.test_store import DATA, STEP, WORKLOAD
 
 TRAINED = ("a/model.bin", "b/shard.bin", "report/log.txt")
@@ -47,9 +47,7 @@ def remote(request, tmp_path):
 
 
 def make(store, context, step=FILES):
-    planned = plan(step, WORKLOAD, [DATA])
-    with store.making(step.name, planned.key):
-        return get_or_run(store, step, planned, WORKLOAD, [DATA], context, Verifier(store).check)
+    return running.make(store, step, WORKLOAD, [DATA], context)
 
 
 def files_of(artifact):

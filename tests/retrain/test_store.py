@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from retrain.execute import get_or_run
 from retrain.outputs import MANIFEST, plan
 from retrain.project import Project
 from retrain.step import DataVersion, Step, Workspace
-from retrain.store import RunContext, Store
-from retrain.verify import Verifier
+from retrain.store import Store
 from retrain.workload import Data, Model, Train, Workload
+from tests import running
+from tests.running import RunContext
 
 DATA = DataVersion("abc", tracked=True)
 WORKLOAD = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
@@ -35,11 +35,8 @@ def with_lr(lr: float) -> Workload:
 
 
 def make_toy(store, context, workload=WORKLOAD, step=STEP, refresh=False):
-    now = plan(STEP, workload, [DATA])
-    check = Verifier(store).check
-    with store.lock(step.name, now.key):
-        made, _ = get_or_run(store, step, now, workload, [DATA], context, check, refresh=refresh)
-    return made
+    run = running.run_in(store, context, workload, refresh=refresh)
+    return run.make(step, plan(STEP, workload, [DATA]), workload, [DATA])[0]
 
 
 def edit_manifest(folder, **fields):
@@ -107,7 +104,7 @@ def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it
         from dataclasses import replace
         from pathlib import Path
         from tests.retrain import test_store as toys
-        from retrain.store import RunContext, Store
+        from retrain.store import Store
         from retrain.project import Project
 
         def killed(definition, data, workspace):
@@ -116,7 +113,7 @@ def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it
             os.kill(os.getpid(), signal.SIGKILL)
 
         store = Store(Path({str(tmp_path)!r}) / "store")
-        context = RunContext("1", Project(Path(".")))
+        context = toys.RunContext("1", Project(Path(".")))
         toys.make_toy(store, context, step=replace(toys.STEP, function=killed))
         """
     )

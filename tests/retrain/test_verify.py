@@ -7,9 +7,11 @@ import pytest
 
 from retrain import verify as module
 from retrain.errors import DamagedArtifactError
-from retrain.outputs import MANIFEST
-from retrain.verify import Verifier, discard_if_damaged, retry_damaged, verify
-from tests.retrain.test_store import make_toy, with_lr
+from retrain.outputs import MANIFEST, plan
+from retrain.step import Step
+from retrain.verify import discard_if_damaged, refuse_damaged, verify
+from tests import running
+from tests.retrain.test_store import DATA, STEP, WORKLOAD, make_toy, with_lr
 
 
 def flip(path, position=-1):
@@ -57,36 +59,38 @@ def test_an_artifact_that_is_being_made_again_is_not_reported(store, made):
     assert [path for _, _, path in store.leftovers()] == [store.partial("toy", made.key)]
 
 
-@pytest.mark.parametrize("is_trusted", [False, True])
-def test_an_artifact_is_read_at_most_once_in_a_run(store, made, monkeypatch, is_trusted):
+@pytest.mark.parametrize("is_made", [False, True])
+def test_an_artifact_is_read_at_most_once_in_a_run(store, context, made, monkeypatch, is_made):
     read, real = [], module.sha256_of
     monkeypatch.setattr(
         module, "sha256_of", lambda path, show: read.append(Path(path).name) or real(path, show)
     )
-    verifier = Verifier(store)
-    if is_trusted:  # the run has made it
-        verifier.trust(made)
+    reads = Step("reads", lambda *_: {}, inputs=("toy",), cached=False)
+    run = running.run_in(store, context, WORKLOAD, refresh=is_made)
+    if is_made:
+        made = run.make(STEP, plan(STEP, WORKLOAD, [DATA]), WORKLOAD, [DATA])[0]
+        read.clear()
     for _ in range(2):
-        verifier.check([made])
-    assert sorted(read) == ([] if is_trusted else ["lr.txt", "time.txt"])
+        run(reads, made)
+    assert sorted(read) == ([] if is_made else ["lr.txt", "time.txt"])
     flip(made.folder / "lr.txt")
     with pytest.raises(DamagedArtifactError, match=r"lr\.txt has changed"):
-        Verifier(store).check([made])
+        running.run_in(store, context, WORKLOAD)(reads, made)
 
 
 def test_an_artifact_that_is_replaced_by_another_output_meanwhile_is_noticed(store, made):
     with pytest.raises(DamagedArtifactError, match="made again with another output"):
-        Verifier(store).check([replace(made, digest="ab" * 32)])
+        refuse_damaged(store, replace(made, digest="ab" * 32))
     assert store.find("toy", made.key) == made
 
 
-def test_an_artifact_that_is_damaged_again_ends_the_run():
-    calls, notes = [], []
+def test_an_artifact_that_is_damaged_again_ends_the_run(store, context):
+    calls = []
 
-    def call():
-        calls.append(1)
+    def body(version):
+        calls.append(version)
         raise DamagedArtifactError("toy", "ab", f"its {MANIFEST} has changed")
 
     with pytest.raises(DamagedArtifactError, match="made again"):
-        retry_damaged(call, notes.append)
-    assert (len(calls), len(notes)) == (2, 1)
+        running.run_in(store, context, WORKLOAD).follow(body)
+    assert len(calls) == 2

@@ -8,12 +8,10 @@ import pytest
 from PIL import Image
 
 from retrain.errors import DamagedArtifactError
-from retrain.execute import get_or_run
 from retrain.outputs import plan
 from retrain.project import Project
 from retrain.step import Input
-from retrain.store import Artifact, RunContext, Store
-from retrain.verify import Verifier
+from retrain.store import Artifact, Store
 from retrain.workload import Checks, Data, Images, Scale, Train, Workload
 from tasks.data.champion import Start
 from tasks.embed.step import embed
@@ -21,7 +19,8 @@ from tasks.preprocess.step import preprocess
 from tasks.pull.step import data_version, pull
 from tasks.train.step import train
 from tasks.validate.step import validate
-from tests import templates
+from tests import running, templates
+from tests.running import RunContext
 from tests.tasks.embed.conftest import head_on, write_backbone
 from tests.tasks.toy_data import encoded, png, write_parquet
 from tests.tasks.train.helpers import SMALL
@@ -76,8 +75,8 @@ class Chain:
         now = plan(chosen, workload, inputs)
         if function:
             chosen = replace(chosen, function=function)
-        context, check = RunContext("run", Project(self.root)), Verifier(self.store).check
-        return get_or_run(self.store, chosen, now, workload, inputs, context, check)[0]
+        run = running.run_in(self.store, RunContext("run", Project(self.root)), workload)
+        return run.make(chosen, now, workload, inputs)[0]
 
 
 def bmp(number: int) -> bytes:

@@ -5,8 +5,6 @@ from prefect import flow, runtime
 
 from retrain.project import Project
 from retrain.runs.run import Run
-from retrain.runs.state import RunState
-from retrain.store import RunContext, Store
 from retrain.workload import Train
 from tests.flows.conftest import until
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
@@ -18,17 +16,15 @@ def run_toy(prefect_session, tmp_path):
 
     @flow
     def toy(train, data, refresh, steps):
-        context = RunContext(str(runtime.flow_run.id), Project(tmp_path))
         workload = WORKLOAD.model_copy(update={"train": train})
-        state = RunState("toy", workload, data, Store(tmp_path / "store"), context)
-        run = Run(state, refresh)
+        run = Run("toy", workload, data, Project(tmp_path), str(runtime.flow_run.id))
+        run.refresh = refresh
 
-        def body():
-            made = data
+        def body(made):
             for step in steps:
                 made = step(made)
 
-        with state.store.runs.holding(context.run):
+        with run.store.runs.holding(run.id):
             run.follow(body)
         return run
 
@@ -45,7 +41,7 @@ def task_states(prefect_session):
     from prefect.client.schemas.filters import FlowRunFilter
 
     def find(run, count):
-        this_run = FlowRunFilter.model_validate({"id": {"any_": [run.state.context.run]}})
+        this_run = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
         with get_client(sync_client=True) as client:
 
             def ended():

@@ -5,43 +5,35 @@ from pathlib import Path
 
 import pytest
 
-from retrain.execute import get_or_run
-from retrain.outputs import plan
+from retrain.flow import preview
 from retrain.project import Project
-from retrain.runs.state import DryRun, RunState, StepHasToRunError
-from retrain.store import RunContext, Store
-from retrain.verify import Verifier
-from retrain.workload import Train, Workload
+from retrain.runs.run import Mode, Run
+from retrain.workload import Train
 from tests.retrain.runs import toy
 from tests.retrain.runs.toy import DATA, FIRST, SECOND, WORKLOAD
 
-ASKS = replace(toy.ASKS, dry_function=lambda *_: {"same": True})
-ACTS = replace(ASKS, dry_function=lambda *_: None)
+ASKS = replace(toy.ASKS, look=lambda *_: {"same": True})
+ACTS = replace(ASKS, look=lambda *_: None)
 NAMES = ["first", "only with a champion", "second", "asks"]
-
-
-def state(root: Path, workload: Workload = WORKLOAD) -> RunState:
-    return RunState("toy", workload, DATA, Store(root), RunContext("run-1", Project(root)))
 
 
 @pytest.fixture
 def made(tmp_path):
     """A store with the output of the first step, as a run leaves it."""
-    run, now = state(tmp_path), plan(FIRST, WORKLOAD, [DATA])
-    get_or_run(run.store, FIRST, now, WORKLOAD, [DATA], run.context, Verifier(run.store).check)
-    run.remember(now)
+    Run("toy", WORKLOAD, DATA, Project(tmp_path), "run-1", Mode.PLAIN)(FIRST, DATA)
     return tmp_path
 
 
 def look(root: Path, steps=(FIRST, SECOND, ASKS), workload=WORKLOAD, refresh=False):
     """What would be done with each step, and why."""
-    dry_run, made = DryRun(state(root, workload)), DATA
-    try:
+    look = Run("toy", workload, DATA, Project(root), "", Mode.LOOK)
+
+    def body(made):
         for step in steps:
-            made = dry_run(step, made)
-    except StepHasToRunError as error:
-        dry_run.has_to_run, dry_run.reason = error.step, error.reason
-    shown = dry_run.preview(NAMES, refresh=refresh)
+            made = look(step, made)
+
+    look.follow(body)
+    shown = preview(look, NAMES, refresh=refresh)
     return {each["step"]: (each["would"], each["why"]) for each in shown}
 
 

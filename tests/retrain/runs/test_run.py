@@ -13,15 +13,14 @@ from time import sleep
 import pytest
 from prefect import flow, runtime
 
-from retrain.caching import is_transient
 from retrain.errors import PrunedError, RejectedDataError
 from retrain.outputs import plan
 from retrain.project import Project
 from retrain.runs import console
-from retrain.runs.run import Run
-from retrain.runs.state import ASKED, REFRESHED, RunState
+from retrain.runs.run import ASKED, REFRESHED, Run
+from retrain.runs.task import is_transient
 from retrain.step import TrialContext
-from retrain.store import RunContext, Store
+from retrain.store import Store
 from retrain.workload import Train
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD, outcomes, reasons
 
@@ -42,10 +41,10 @@ def test_a_step_runs_again_for_what_it_depends_on(run_toy, changed, why):
     assert reasons(before) == ["first run", "first run", ASKED]
     after = run_toy(**changed)
     assert reasons(after) == [*why, ASKED]
-    assert after.state.artifacts["asks"].facts == {"asked": True}
+    assert after.artifacts["asks"].facts == {"asked": True}
     assert reasons(run_toy(**changed | {"refresh": False}))[:2] == [None, None]
     if not changed:
-        assert before.state.context.run[:8] in after.state.outcomes[0].why
+        assert before.id[:8] in nth(after, 0).why
 
 
 def test_each_step_is_a_line_of_the_log_and_a_task_of_prefect(run_toy, caplog, task_states):
@@ -62,7 +61,7 @@ def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(
     run_toy, tmp_path, caplog, monkeypatch
 ):
     monkeypatch.setattr(console, "QUIET_SECONDS", 0.1)
-    store, slow = Store(tmp_path / "store"), replace(FIRST, hours=1 / 3600)
+    store, slow = Store(Project(tmp_path).store), replace(FIRST, hours=1 / 3600)
     now, held = plan(slow, WORKLOAD.model_copy(update={"train": Train(epochs=10)}), [DATA]), Event()
 
     def other_run():
@@ -80,6 +79,10 @@ def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(
     [line] = [line for line in caplog.messages if "waits" in line]
     start = f"first waits for another run, which has the same to make: process {os.getpid()} on "
     assert line.startswith(start)
+
+
+def nth(run, number):
+    return [*run.outcomes.values()][number]
 
 
 def lose(folder):
@@ -110,24 +113,24 @@ def edit_facts(folder):
 )
 def test_a_damaged_artifact_is_made_again_and_nothing_after_it_runs(run_toy, harm, why):
     before = run_toy()
-    harm(Path(before.state.outcomes[0].path))
+    harm(Path(nth(before, 0).path))
     after = run_toy()
     assert reasons(after)[:2] == [why, None]
-    made = after.state.artifacts["first"]
-    assert made == replace(before.state.artifacts["first"], provenance=made.provenance)
+    made = after.artifacts["first"]
+    assert made == replace(before.artifacts["first"], provenance=made.provenance)
     assert (made.folder / "out.txt").read_text(encoding="utf-8") == "1"
 
 
 def test_a_flipped_byte_in_an_input_of_a_step_that_runs_is_found_and_repaired(run_toy, caplog):
     before = run_toy()
-    flip(Path(before.state.outcomes[0].path))
-    before.state.store.discard("second", before.state.outcomes[1].key)
+    flip(Path(nth(before, 0).path))
+    before.store.discard("second", nth(before, 1).key)
     with caplog.at_level(logging.INFO, logger="retrain"):
         after = run_toy()
-    key = before.state.outcomes[0].key[:8]
+    key = nth(before, 0).key[:8]
     assert f"first {key} is damaged (out.txt has changed)" in caplog.text
     assert reasons(after)[:2] == ["out.txt has changed", "its artifact is gone"]
-    assert Path(after.state.outcomes[1].path, "out.txt").read_text(encoding="utf-8") == "11"
+    assert Path(nth(after, 1).path, "out.txt").read_text(encoding="utf-8") == "11"
 
 
 def test_damage_explains_a_step_that_fails(run_toy):
@@ -137,7 +140,7 @@ def test_damage_explains_a_step_that_fails(run_toy):
         return {}
 
     before = run_toy(steps=[FIRST])
-    flip(Path(before.state.outcomes[0].path))
+    flip(Path(nth(before, 0).path))
     after = run_toy(steps=[FIRST, replace(SECOND, function=reads_number)])
     assert reasons(after) == ["out.txt has changed", "first run"]
 
@@ -151,7 +154,7 @@ def test_a_step_that_is_never_kept_does_not_begin_with_a_damaged_input(run_toy):
 
     steps = [FIRST, SECOND, replace(ASKS, function=notes)]
     before = run_toy(steps=steps)
-    flip(Path(before.state.outcomes[1].path))
+    flip(Path(nth(before, 1).path))
     assert [cached for _, cached, _ in outcomes(run_toy(steps=steps))] == [True, False, False]
     assert asked == ["11", "11"]
 
@@ -167,7 +170,7 @@ def test_prefect_keeps_nothing_and_a_pickle_in_the_store_is_not_opened(
         "metadata": {"serializer": {"type": "pickle"}, "storage_key": "result.json"},
         "result": base64.b64encode(bomb).decode(),
     }
-    for outcome in before.state.outcomes[:2]:
+    for outcome in [nth(before, 0), nth(before, 1)]:
         folder = Path(outcome.path)
         assert {path.name for path in folder.iterdir()} == {"out.txt", "manifest.json"}
         (folder / "result.json").write_text(json.dumps(record))
@@ -178,7 +181,7 @@ def test_prefect_keeps_nothing_and_a_pickle_in_the_store_is_not_opened(
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch):
-    monkeypatch.setattr("retrain.caching.BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr("retrain.runs.task.BACKOFF_SECONDS", 0.01)
 
 
 def failing(error, times):
@@ -248,24 +251,29 @@ def test_a_trial_runs_beside_the_steps_and_a_pruned_one_is_no_failure(
 
     @flow
     def search():
-        context = RunContext(str(runtime.flow_run.id), Project(tmp_path))
-        run = Run(RunState("search", WORKLOAD, DATA, Store(tmp_path / "store"), context), True)
-        with run.state.store.runs.holding(context.run):
+        run = Run("search", WORKLOAD, DATA, Project(tmp_path), str(runtime.flow_run.id))
+        run.refresh = True
+
+        def trial(name, workload, bounds):
+            context = TrialContext(name, "parent", bounds)
+            return run.make(step, plan(step, workload, [DATA]), workload, [DATA], context)
+
+        with run.store.runs.holding(run.id):
             other = WORKLOAD.model_copy(update={"train": Train(epochs=7)})
-            made, cached = run.run_trial(step, other, TrialContext("trial 1", "parent", {}), DATA)
+            made, cached = trial("trial 1", other, {})
             assert ((made.folder / "out.txt").read_text(), cached) == ("7", False)
             with pytest.raises(PrunedError) as error:
-                run.run_trial(step, WORKLOAD, TrialContext("trial 2", "parent", {1: 0.5}), DATA)
+                trial("trial 2", WORKLOAD, {1: 0.5})
             assert error.value.history == [{"epoch": 1}]
-            assert run.state.outcomes == []
+            assert run.outcomes == {}
             assert run(step, DATA, workload=other) == made
         return run
 
     run = search()
     assert [(name, cached) for name, cached, _ in outcomes(run)] == [("first", True)]
-    assert len(list(run.state.store.entries())) == 1
-    assert len(list((tmp_path / "store").glob("scratch/*/*/checkpoint"))) == 1
-    assert not run.state.last_plan("first").exists()  # a trial explains no later run
+    assert len(list(run.store.entries())) == 1
+    assert len(list(run.store.root.glob("scratch/*/*/checkpoint"))) == 1
+    assert not run.store.last_plan("toy", "first").exists()  # a trial explains no later run
     assert task_states(run, 3) == {
         "first, trial 1": "Completed", "first, trial 2": "Pruned", "first": "Cached",
     }  # fmt: skip

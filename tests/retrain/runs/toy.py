@@ -28,9 +28,9 @@ ASKS = Step("asks", asks, reads=(), inputs=("second",), cached=False)
 
 def outcomes(run):
     """The steps of a run: the name, whether it was cached, and why it ran."""
-    return [(outcome.step, outcome.cached, outcome.why) for outcome in run.state.outcomes]
+    return [(outcome.step, outcome.cached, outcome.why) for outcome in run.outcomes.values()]
 
 
 def reasons(run):
     """Why each step ran; None for one that was cached."""
-    return [None if outcome.cached else outcome.why for outcome in run.state.outcomes]
+    return [None if outcome.cached else outcome.why for outcome in run.outcomes.values()]

@@ -29,8 +29,7 @@ def fails():
     done.append("failed")
     raise ImportError("not here")
 
-start_ephemeral_server(Project(Path.cwd()), [fails, lambda: done.append("next")])
-url = os.environ["PREFECT_API_URL"]
+url = start_ephemeral_server(Project(Path.cwd()), [fails, lambda: done.append("next")])
 with urllib.request.urlopen(f"{url}/health") as answer:
     print(url, answer.status, *done)
 """

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from models.pretrained import find_version
-from retrain.outputs import MANIFEST, list_files, write_manifest
+from retrain.outputs import MANIFEST, list_files, save_manifest
 from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
@@ -56,7 +56,7 @@ def write_images(folder: Path, rows: int = 96) -> Path:
             "row": list(count),
         }
         pd.DataFrame(table).to_parquet(folder / name / "rows.parquet")
-    write_manifest(folder / MANIFEST, {"files": list_files(folder)})
+    save_manifest(folder / MANIFEST, {"files": list_files(folder)})
     return folder
 
 

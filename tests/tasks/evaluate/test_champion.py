@@ -4,7 +4,7 @@ import json
 import logging
 import shutil
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +13,15 @@ import pytest
 
 from retrain import tracking
 from retrain.atomic import write_json
-from retrain.errors import DamagedArtifactError
-from retrain.execute import get_or_run
-from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files, plan
+from retrain.errors import DamagedArtifactError, EndsHereError
+from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project
 from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
-from retrain.runs.state import DryRun, RunState, StepHasToRunError
-from retrain.step import DataVersion, following
-from retrain.store import Artifact, RunContext, Store
-from retrain.verify import Verifier
+from retrain.runs.run import Mode, Run, following
+from retrain.step import DataVersion
+from retrain.store import Artifact, Store
 from retrain.workload import Data, Evaluate, Gate, Model, Workload
 from tasks.compute import asked
 from tasks.data import image_table, package
@@ -47,22 +45,8 @@ ROWS = 45
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
 
 
-@dataclass(frozen=True)
-class Runner:
-    """Runs steps with a store, as DVC's runner does."""
-
-    context: RunContext
-    workload: Workload = WORKLOAD
-
-    def __call__(self, step, *inputs):
-        now = plan(step, self.workload, inputs)
-        store = Store(self.context.project.store)
-        check = Verifier(store).check
-        return get_or_run(store, step, now, self.workload, inputs, self.context, check)[0]
-
-    @property
-    def project(self):
-        return self.context.project
+def runner_in(project, mode=Mode.PLAIN):
+    return Run("toy", WORKLOAD, DataVersion("d", tracked=True), project, "run", mode)
 
 
 def followed(runner, function, *arguments):
@@ -157,7 +141,7 @@ def older(project, trained, written, data, scores):
         decoder.replace(last_line, last_line.replace("return ", "return 255 - "))
     )
     version = appoint(project, folder, trained)
-    runner = Runner(RunContext("run", project))
+    runner = runner_in(project)
     champion, reference = followed(runner, score_opponents, *data, scores)
     assert reference is None
     return runner, version, champion
@@ -180,17 +164,15 @@ def test_a_champion_whose_family_is_gone_answers_with_its_own_code(older, traine
 
 
 def test_it_is_asked_once_and_found_in_the_store_after_that(older, project, data, scores):
-    runner, _, champion = older
-    version = DataVersion("d", tracked=True)
-    store = Store(project.store)
-    look = DryRun(RunState("toy", WORKLOAD, version, store, runner.context))
+    _, _, champion = older
+    look = runner_in(project, Mode.LOOK)
     found, _ = followed(look, score_opponents, *data, scores)
     assert found.evaluation.digest == champion.evaluation.digest
     more = (replace(data[0], digest="more"), replace(data[1], digest="more"))  # for training
     found, _ = followed(look, score_opponents, *more, scores)
     assert found.evaluation.digest == champion.evaluation.digest
     others = replace(data[1], facts=data[1].facts | {"test_rows": "others"})
-    with pytest.raises(StepHasToRunError):
+    with pytest.raises(EndsHereError):
         followed(look, score_opponents, data[0], others, scores)
 
 
@@ -216,7 +198,7 @@ def stored(store: Store, artifact: Artifact) -> Artifact:
 @pytest.mark.parametrize("step", ["pull", "validate"])
 def test_damaged_test_images_are_found_and_go(older, scores, tmp_path, step):
     runner, _, _ = older
-    store = Store(runner.context.project.store)
+    store = runner.store
     made = {each.step: stored(store, each) for each in write_data(tmp_path, ROWS + 1)}
     folder = made[step].folder
     file = folder / ("data/test.parquet" if step == "pull" else image_table.FILE_NAME)
@@ -233,7 +215,7 @@ def test_damaged_test_images_are_found_and_go(older, scores, tmp_path, step):
 def test_the_same_package_has_the_challengers_metrics_and_the_best_so_far_is_scored_too(
     project, older, trained, written, data, scores, tmp_path
 ):
-    nothing = Runner(RunContext("run", Project(tmp_path)))
+    nothing = runner_in(Project(tmp_path))
     assert followed(nothing, score_opponents, *data, scores) == (None, None)
     runner, best, _ = older
     client = tracking.client(project)
@@ -264,7 +246,7 @@ def test_a_reference_that_does_not_answer_is_set_aside(
     client = tracking.client(project)
     client.set_registered_model_alias("toy", versions.REFERENCE, str(best.version))
     champion = appoint(project, written, trained)
-    runner = Runner(RunContext("run", project))
+    runner = runner_in(project)
     with caplog.at_level(logging.INFO):
         followed(runner, score_ahead, *data, "training")
     if sys.platform != "darwin":
@@ -278,9 +260,7 @@ def test_a_reference_that_does_not_answer_is_set_aside(
     )  # fmt: skip
     assert "too old" in entry.reason
     assert versions.champion(project, "toy").version == champion.version
-    look = DryRun(
-        RunState("toy", WORKLOAD, DataVersion("d", True), Store(project.store), runner.context)
-    )
+    look = runner_in(project, Mode.LOOK)
     found, reference = followed(look, score_opponents, *data, scores)
     assert (found.registered.version.version, reference) == (champion.version, None)
     assert decisions.read(project, "toy").entries[-1] == entry
@@ -294,7 +274,7 @@ def test_a_champion_that_does_not_answer_is_an_error_before_the_training(
     (folder / "code" / "models" / "more.py").touch()  # another package than the one above
     appoint(project, folder, trained)
     with pytest.raises(ValueError, match="too old") as caught:
-        followed(Runner(RunContext("run", project)), score_ahead, *data, "training")
+        followed(runner_in(project), score_ahead, *data, "training")
     said = str(caught.value)
     assert "That is the champion" in said
     assert "retrain rollback toy" in said

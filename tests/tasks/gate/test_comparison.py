@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrain.step import REPORT, following
+from retrain.runs.run import following
+from retrain.step import REPORT
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions

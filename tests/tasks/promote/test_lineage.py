@@ -9,17 +9,16 @@ import pytest
 
 from retrain import hardware
 from retrain.cli.main import main
-from retrain.execute import get_or_run
-from retrain.outputs import plan
 from retrain.project import Project
 from retrain.registry import lineage, versions
 from retrain.registry.lineage import Made
 from retrain.step import Input, Step
-from retrain.store import Artifact, RunContext, Store
-from retrain.verify import Verifier
+from retrain.store import Artifact, Store
 from retrain.workload import Data, Model, Workload
 from tasks.data import image_table
 from tasks.promote.lineage import _steps
+from tests import running
+from tests.running import RunContext
 from tests.tasks.promote.conftest import DATA, REQUIREMENTS, ROWS
 
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
@@ -54,9 +53,8 @@ def step_named(name: str) -> Step:
 
 def make(project: Project, name: str, given: Sequence[Input]) -> Artifact:
     step, store = step_named(name), Store(project.store)
-    context, check = RunContext(f"run of {name}", project), Verifier(store).check
-    planned = plan(step, WORKLOAD, given)
-    return get_or_run(store, step, planned, WORKLOAD, given, context, check)[0]
+    context = RunContext(f"run of {name}", project)
+    return running.make(store, step, WORKLOAD, given, context)[0]
 
 
 def make_chain(project: Project) -> dict[str, Artifact]:

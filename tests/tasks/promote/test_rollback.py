@@ -187,7 +187,7 @@ def test_a_deployment_goes_back_and_is_named_in_the_ledger(
     from prefect.flow_engine import run_flow
 
     given = {"workload": "toy", "reason": REASON}
-    flow = rollback.rollback.as_prefect_flow()
+    flow = rollback.rollback
     with get_client(sync_client=True) as client:
         made = client.create_deployment(client.create_flow(flow), name="toy")
         run = client.create_flow_run_from_deployment(made, parameters=given)

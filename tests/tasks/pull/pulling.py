@@ -16,14 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retrain.atomic import write_json
-from retrain.execute import get_or_run
 from retrain.outputs import plan
 from retrain.project import Project
 from retrain.step import DataVersion, Workspace
-from retrain.store import Artifact, RunContext, Store
-from retrain.verify import Verifier
+from retrain.store import Artifact, Store
 from retrain.workload import Data, Model, Workload
 from tasks.pull.step import data_version, pull
+from tests.running import RunContext, make as make_output
 from tests.tasks.toy_data import png
 
 
@@ -75,10 +74,8 @@ def made(store: Store, project: Project, data: Data, revision: str | None = None
     """What a run of a project makes of a version of the data."""
     workload = Workload(name="toy", data=data, model=Model(family="vit"))
     version = data_version(data, project, revision)
-    planned, check = plan(pull, workload, [version]), Verifier(store).check
-    with store.lock("pull", planned.key):
-        run = RunContext("run", project)
-        artifact, _ = get_or_run(store, pull, planned, workload, [version], run, check)
+    planned = plan(pull, workload, [version])
+    artifact, _ = make_output(store, pull, workload, [version], RunContext("run", project))
     memory = store.last_plan("toy", "pull")
     memory.parent.mkdir(parents=True, exist_ok=True)
     write_json(memory, asdict(planned))

@@ -11,9 +11,9 @@ from threading import Event
 
 import pytest
 
-from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.runs.task import is_transient
 from retrain.workload import Data, Model, Workload
 from tasks.pull import dvc_source
 from tasks.pull.dvc_source import DvcSource

@@ -8,9 +8,9 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.runs.task import is_transient
 from retrain.workload import Data
 from tasks.pull.file_sources import UrlSource
 from tasks.pull.step import data_version

@@ -11,7 +11,7 @@ from safetensors.torch import load
 
 import models
 from retrain import tracking
-from retrain.caching import is_transient
+from retrain.runs.task import is_transient
 from retrain.workload import Best, Model, Scale, Train
 from tasks.train.reports import BEST, NEWEST
 from tests.tasks.train.helpers import SMALL, run, validated
