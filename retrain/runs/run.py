@@ -12,15 +12,22 @@ from time import monotonic
 from typing import Any
 
 from prefect.states import Completed
+from prefect.task_engine import TaskRunTimeoutError
 from rich.markup import escape
 
 from retrain import hardware
 from retrain.atomic import write_json
-from retrain.errors import DamagedArtifactError, EndsHereError, PrunedError, UsageError
+from retrain.errors import (
+    DamagedArtifactError,
+    EndsHereError,
+    PrunedError,
+    StepTimeoutError,
+    UsageError,
+)
 from retrain.outputs import Artifact, Outcome, Plan, difference, plan, read_plan, write_manifest
 from retrain.project import Project
 from retrain.runs import console
-from retrain.runs.task import CACHED, PRUNED, ends_process, run_task
+from retrain.runs.task import CACHED, PRUNED, ends_process, task_of
 from retrain.step import DataVersion, Input, Step, TrialContext, Workspace, digest_of, followed
 from retrain.store import Store
 from retrain.verify import refuse_damaged
@@ -225,11 +232,15 @@ class Run:
                 self.store.clear(*name)
                 if anew:
                     self.store.forget(*name)
-            if self.mode is Mode.TASKS:
-                shown = f"{step.name}, {trial.name}" if trial else step.name
-                result = run_task(step.name, attempt, hours, shown)
-            else:
-                result = attempt()
+            shown = f"{step.name}, {trial.name}" if trial else step.name
+            try:
+                if self.mode is Mode.TASKS:
+                    result = task_of(step.name, attempt, hours, shown)().result()
+                else:
+                    result = attempt()
+            except TaskRunTimeoutError:
+                limit = f"{hours:g} h (limits.{step.name})"
+                raise StepTimeoutError(f"{step.name} did not end within {limit}.") from None
         if isinstance(result, PrunedError):
             raise result
         artifact, cached = result

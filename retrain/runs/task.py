@@ -18,7 +18,7 @@ from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
 from rich.markup import escape
 
-from retrain.errors import DamagedArtifactError, StepTimeoutError, is_verdict
+from retrain.errors import DamagedArtifactError, is_verdict
 from retrain.messages import lacks_space, message_of
 from retrain.patches import let_forks_end
 from retrain.runs import console
@@ -37,20 +37,18 @@ GRACE_SECONDS = 60.0  # for a step to clean up after it was interrupted
 _TRANSIENT_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchemy", "urllib3")
 
 
-def run_task(step: str, attempt: Callable[[], State[Any]], hours: float, name: str) -> Any:
-    """Runs the attempts to make the output of a step in a Prefect task; returns the result.
+def task_of(
+    step: str, attempt: Callable[[], State[Any]], hours: float, name: str
+) -> Task[[], State[Any]]:
+    """Makes the Prefect task of a step.
 
     Args:
         step: The name of the step, and of the task.
         attempt: Returns the final state of the task, with the result.
         hours: The time limit of each attempt.
         name: The name of the task's run.
-
-    Raises:
-        StepTimeoutError: An attempt did not end within the limit.
-        ValueError: From the step.
     """
-    task = Task(
+    return Task(
         attempt,
         name=step,
         task_run_name=name,
@@ -62,10 +60,6 @@ def run_task(step: str, attempt: Callable[[], State[Any]], hours: float, name: s
         cache_policy=NO_CACHE,
         persist_result=False,  # also if the user's settings ask for it
     )
-    try:
-        return task().result()
-    except TaskRunTimeoutError:
-        raise StepTimeoutError(f"{step} did not end within {hours:g} h (limits.{step}).") from None
 
 
 @contextmanager
