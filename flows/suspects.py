@@ -11,7 +11,7 @@ from flows.reports.suspects import SuspectsReport
 from flows.train import train
 from retrain.errors import UsageError
 from retrain.flow import flow
-from retrain.registry import decisions
+from retrain.registry import versions
 from retrain.step import DataVersion, current_run
 from tasks.data.champion import Registered
 from tasks.pull.step import data_version, pull
@@ -36,7 +36,7 @@ def suspects(version: DataVersion) -> None:
     """
     run = current_run()
     name = run.workload.name
-    champion = decisions.champion(run.project, name)
+    champion = versions.champion(run.project, name)
     if champion is None:
         raise UsageError(
             f"{name} has no champion yet, by whose embeddings images are compared: retrain train "

@@ -205,7 +205,6 @@ def _tracked(
         params,
         images,
         continued=before,
-        again=workspace.anew,
         parent=workspace.trial.parent if workspace.trial else None,
     )
     write_json(memory, asdict(run))
