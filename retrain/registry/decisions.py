@@ -43,7 +43,8 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
     """
     client, name = tracking.client(project), version.name
     run, written = reading.find_or_create(client, project, name), 0
-    while not (model := settle(project, name, written)).latest(decision):
+    model = settle(project, name)
+    while not (written or model.latest(decision)):
         if model.champion != decision.previous:
             raise ChampionChangedError(
                 f"{name} version {version.version} is not {decision.action}: that was decided when "
@@ -61,6 +62,7 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             client.log_text(run, text, place_of(ledger.digest_of_document(decision.document)))
         if write(client, run, model.next, value):
             written = model.next
+        model = settle(project, name, written)
     applied = versions.get(project, name, version.version)
     assert applied is not None
     return applied
