@@ -16,7 +16,8 @@ from flows import predict
 from flows.pages import publish
 from retrain.flow import flow
 from retrain.project import Project, find_project
-from retrain.registry.versions import CHAMPION, ModelVersion
+from retrain.registry.ledger import CHAMPION
+from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.records import Document, FlowRun
 from tasks.data.champion import Registered

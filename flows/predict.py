@@ -24,7 +24,8 @@ from retrain.flow import flow
 from retrain.logins import has_login, refused
 from retrain.project import Project, find_project
 from retrain.registry import versions
-from retrain.registry.versions import CHAMPION, ModelVersion
+from retrain.registry.ledger import CHAMPION
+from retrain.registry.versions import ModelVersion
 from retrain.runs import console, records
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Store

@@ -21,7 +21,8 @@ from retrain.flow import flow
 from retrain.params import load_section
 from retrain.project import Project, find_project
 from retrain.registry import versions
-from retrain.registry.versions import CHAMPION, ModelVersion
+from retrain.registry.ledger import CHAMPION
+from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.notify import emit
 from retrain.runs.records import Document, check_name

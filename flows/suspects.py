@@ -11,7 +11,7 @@ from flows.reports.suspects import SuspectsReport
 from flows.train import train
 from retrain.errors import UsageError
 from retrain.flow import flow
-from retrain.registry import decisions
+from retrain.registry import versions
 from retrain.runs.run import current_run
 from retrain.step import DataVersion
 from tasks.data.champion import Registered
@@ -37,7 +37,7 @@ def suspects(version: DataVersion) -> None:
     """
     run = current_run()
     name = run.workload.name
-    champion = decisions.champion(run.project, name)
+    champion = versions.champion(run.project, name)
     if champion is None:
         raise UsageError(
             f"{name} has no champion yet, by whose embeddings images are compared: retrain train "

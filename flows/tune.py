@@ -46,6 +46,8 @@ from tasks.validate.step import validate
 if TYPE_CHECKING:
     from optuna import Trial
 
+RUN = "mlflow_run"  # of the search, an attribute of its study
+
 
 @flow(
     steps=(pull, validate, preprocess, embed, train_network),
@@ -93,7 +95,11 @@ def _search(run: Run, images: Artifact, data: Artifact) -> Search:
         search = search_of(run)
         search.begin(workload.flat())
         params = flatten({"tune": workload.tune.model_dump(include={"space", "seed"})})
-        parent = tracking.start_run(project, workload.name, key_of(run), params, images.digest)
+        parent = tracking.start_run(
+            *(project, workload.name, key_of(run), params, images.digest),
+            continued=search.study.user_attrs.get(RUN),
+        )
+        search.study.set_user_attr(RUN, parent.run_id)
         try:
             # Other machines have to see the store, as a trial's training is in it.
             in_turn = workload.tune.parallel == 1 or (ray_cluster.is_remote() and not has_cluster())

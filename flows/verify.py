@@ -14,8 +14,9 @@ from typing import Any
 from retrain import verify as stored
 from retrain.gc import size_of
 from retrain.project import Project
-from retrain.registry import decisions, lineage, packages, snapshot, versions
-from retrain.registry.versions import CHAMPION, REFERENCE, ModelVersion
+from retrain.registry import decisions, lineage, packages, reading, versions
+from retrain.registry.ledger import REFERENCE
+from retrain.registry.versions import ModelVersion
 from retrain.store import Store
 from retrain.verify import Damage
 from tasks.promote.check import check_files, example_for
@@ -80,13 +81,14 @@ def verify(project: Project, repair: bool, progress: Callable[[int, int], None])
     ]
     for artifact in damaged if repair else ():
         stored.discard_if_damaged(store, artifact.step, artifact.key)
-    registered = versions.every(project)
+    models = reading.names(project)
+    registered = [each for name in models for each in versions.every_of(project, name)]
     return Verified(
         len(list(store.entries())),
         damaged,
         repair,
         [fault for version in registered for fault in _of_package(project, version)],
-        [fault for name in snapshot.names(project) for fault in _of_ledger(project, name)],
+        [fault for name in models for fault in _of_ledger(project, name)],
         [fault for version in registered for fault in _of_lineage(project, version)],
         leftovers,
     )
@@ -108,15 +110,12 @@ def _of_ledger(project: Project, name: str) -> Iterator[Fault]:
     except ValueError as error:
         yield Fault(name, str(error))
         return
-    for alias, entry in ((CHAMPION, ledger.appointment), (REFERENCE, ledger.best)):
-        number = ledger.aliases.get(alias)
-        if entry and number != entry.version and not ledger.unfinished:
-            has = f"version {number} has" if number else "no version has"
-            what = (
-                f"{has} the alias {alias}, but the ledger says version {entry.version}: somebody "
-                "has moved it"
-            )
-            yield Fault(name, what)
+    if ledger.fault:
+        yield Fault(name, ledger.fault)
+    best, number = ledger.best, ledger.aliases.get(REFERENCE)
+    if best and number != best.version:
+        has = f"Version {number} has" if number else "No version has"
+        yield Fault(name, f"{has} the alias {REFERENCE}, but the ledger says {best.version}")
 
 
 def _of_lineage(project: Project, version: ModelVersion) -> Iterator[Fault]:

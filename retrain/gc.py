@@ -14,7 +14,7 @@ from typing import Any
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.registry import lineage, snapshot, versions
+from retrain.registry import lineage, reading, versions
 from retrain.registry.versions import ModelVersion
 from retrain.runs.records import LATEST
 from retrain.store import Store
@@ -210,7 +210,7 @@ def _opponents(project: Project, keep: int) -> list[ModelVersion]:
     names |= {path.parent.name for group in _documents(project) for path, _ in group[:keep]}
     found = [
         find(project, name)
-        for name in sorted(names & set(snapshot.names(project)))
+        for name in sorted(names & set(reading.names(project)))
         for find in (versions.champion, versions.reference)
     ]
     return [version for version in found if version]

@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -23,8 +22,6 @@ Precision = Literal["fp32", "bf16"]
 # goes into calls of many small kernels: bfloat16 only adds conversions, and threads wait for each
 # other.
 LARGE = 1e9
-
-CGROUPS = Path("/sys/fs/cgroup")
 
 BF16_INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16"})
 # On what else of a CPU it depends how numbers are rounded: PyTorch has kernels for each.
@@ -49,10 +46,20 @@ class Node:
 
 def this_node() -> Node:
     """This machine, with its GPUs that are hidden from this process."""
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    return _here()
+
+
+def _here() -> Node:
+    """This machine, with the GPUs that this process may use."""
+    return Node(_cores(), gpu_capabilities(), not BF16_INSTRUCTIONS.isdisjoint(_cpu().split()))
+
+
+def _cores() -> int:
+    """The number of cores that this process may use, by the limits of a container too."""
     from joblib import cpu_count
 
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    return Node(int(cpu_count()), gpu_capabilities(), cpu_has_bf16())
+    return int(cpu_count())
 
 
 def precision(flops: float, workers: int = 0, nodes: tuple[Node, ...] = ()) -> Precision:
@@ -88,22 +95,14 @@ def threads(
     Returns:
         The number; None for a training on GPUs, where it changes nothing.
     """
-    sharing = max(1, workers)
-    if len(_gpus(nodes)) >= sharing:
+    sharing, machines = max(1, workers), nodes or (_here(),)
+    if sum(len(each.gpus) for each in machines) >= sharing:
         return None
     if isinstance(configured, int):
         return configured
     if flops / sharing < LARGE:
         return 1
-    from joblib import cpu_count  # knows the limits of a container
-
-    cores = min((node.cores for node in nodes), default=None) or int(cpu_count())
-    return max(1, cores // ceil(sharing / max(1, len(nodes))))
-
-
-def _gpus(nodes: tuple[Node, ...]) -> tuple[float, ...]:
-    """The compute capability of each GPU of some machines; of this one, if there are none."""
-    return tuple(gpu for node in nodes for gpu in node.gpus) if nodes else gpu_capabilities()
+    return max(1, min(each.cores for each in machines) // ceil(sharing / len(machines)))
 
 
 def find_compiler(on_gpu: bool) -> str | None:
@@ -130,30 +129,24 @@ def has_bf16(workers: int = 0, nodes: tuple[Node, ...] = ()) -> bool:
         workers: The number of a training's workers; 0 is the process itself.
         nodes: The machines; none is this one.
     """
-    gpus = _gpus(nodes)
+    machines = nodes or (_here(),)
+    gpus = [gpu for each in machines for gpu in each.gpus]
     if len(gpus) >= max(1, workers):
         return min(gpus) >= BF16_CAPABILITY
-    return all(node.has_bf16 for node in nodes) if nodes else cpu_has_bf16()
-
-
-def cpu_has_bf16() -> bool:
-    """Whether this machine's CPU calculates in bfloat16."""
-    return not BF16_INSTRUCTIONS.isdisjoint(_cpu().split())
+    return all(each.has_bf16 for each in machines)
 
 
 @cache
 def machine() -> dict[str, Any]:
     """What this machine is, for the record of what is made on it."""
-    from joblib import cpu_count
-
     models = [line for line in _cpu().splitlines() if line.startswith("model name")]
     return {
         "host": platform.node(),
         "system": platform.platform(),
         "processor": models[0].partition(":")[2].strip() if models else platform.machine(),
         "instructions": sorted(INSTRUCTIONS.intersection(_cpu().split())),
-        "cores": int(cpu_count()),
-        "memory_gb": round(memory() / 1e9, 1),
+        "cores": _cores(),
+        "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1),
         "accelerators": sorted(gpu.name for gpu in gpus()),
         "python": platform.python_version(),
     }
@@ -165,28 +158,6 @@ def _cpu() -> str:
         return Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""
-
-
-def memory() -> float:
-    """Bytes of memory that processes may use: the machine's, or the limit of the container."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return float(min([machine, *_container_limits()]))
-
-
-def _container_limits() -> Iterator[int]:
-    """The limits of memory of this process's control groups (cgroup v2)."""
-    try:
-        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8")
-    except FileNotFoundError:  # no Linux
-        return
-    name = next((line[3:] for line in groups.splitlines() if line.startswith("0::")), "/")
-    # In a container its own group may be shown as the root.
-    folder = CGROUPS / name.lstrip("/")
-    for group in (folder, *folder.parents):
-        with suppress(OSError, ValueError):  # `max` is no limit
-            yield int((group / "memory.max").read_text(encoding="utf-8"))
-        if group == CGROUPS:
-            break
 
 
 def gpu_capabilities() -> tuple[float, ...]:
@@ -235,9 +206,11 @@ def gpus() -> tuple[Gpu, ...]:
         return tuple(gpu for _, gpu in listed)
     chosen: list[Gpu] = []
     for entry in visible.split(","):
-        by_number = entry.isdigit()
-        named = [gpu for uuid, gpu in listed if uuid.startswith(entry) and not by_number]
-        numbered = [gpu for _, gpu in listed[int(entry) :]] if by_number else []
+        named = [
+            gpu
+            for number, (uuid, gpu) in enumerate(listed)
+            if entry == str(number) or uuid.startswith(entry)
+        ]
         # The part of a GPU has a name of its own.
-        chosen += (named or numbered or [gpu for _, gpu in listed[-1:] if not by_number])[:1]
+        chosen += named[:1] or [gpu for _, gpu in listed[-1:] if entry.startswith("MIG-")]
     return tuple(chosen)

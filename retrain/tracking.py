@@ -2,7 +2,9 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -11,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
+from rich.markup import escape
+
 from retrain import databases
 from retrain.logins import without_login
 from retrain.project import Project
+from retrain.runs import console
 from retrain.servers import reachable
 
 if TYPE_CHECKING:
@@ -25,6 +30,10 @@ logger = logging.getLogger(__name__)
 KEY = "retrain.key"
 PARENT = "mlflow.parentRunId"  # the tag of a trial with the run of its search
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as the description of a run
+OF_TRAININGS = (
+    "The trainings of the workload {0}, a run for each. In the project: `retrain status {0}`, "
+    "`retrain report {0}`."
+)
 NO_METRICS = ("checkpoint", "seconds")  # in the entry of an epoch
 NOT_BEST = {"lr", "images_per_second", *NO_METRICS}  # what does not make an epoch the best
 
@@ -72,69 +81,48 @@ def start_run(
     images: str,
     *,
     continued: str | None = None,
-    again: bool = False,
     parent: str | None = None,
 ) -> TrackedRun:
-    """Starts a training's run, or continues the one that it already has, in any state.
+    """Starts a training's run, or continues the one of an earlier try, in any state.
 
     Args:
         project: The clone that uses this MLflow.
         workload: The name of the experiment.
-        key: The training's key, by which its run is found again.
+        key: The training's key.
         params: The parameters that the training depends on, by dotted name.
         images: The digest of the images that it is trained on.
-        continued: The id of the run to continue, if it is known.
-        again: Nothing of earlier tries counts: unless it is `continued`, the training gets a run of
-            its own.
+        continued: The id of the run to continue; None for the first try.
         parent: The run of the search that the training is a trial of; its own is shown below that.
 
     Raises:
         ConnectionError: MLflow cannot be reached.
     """
+    from mlflow.entities import Dataset, DatasetInput, Param
     from mlflow.exceptions import MlflowException
 
     mlflow = client(project)
     try:
-        experiment_id = experiment(mlflow, project, workload)
-        run_id = continued if continued and is_active(project, continued) else None
-        if run_id is None and not again:
-            run_id = _find(mlflow, experiment_id, key)
-        if run_id:
+        experiment_id = experiment(mlflow, project, workload, OF_TRAININGS.format(workload))
+        if continued and is_active(project, continued):
+            run_id = continued
             mlflow.update_run(run_id, "RUNNING")
         else:
             tags = {KEY: key, "mlflow.source.git.commit": project.commit() or "unknown"}
+            tags |= {PARENT: parent} if parent else {}
             created = mlflow.create_run(experiment_id, tags=tags, run_name=f"{workload}-{key[:8]}")
             run_id = created.info.run_id
-        if parent:
-            mlflow.set_tag(run_id, PARENT, parent)
-        _describe(mlflow, run_id, workload, params, images)
+        logged = mlflow.get_run(run_id).data.params
+        new = [Param(name, str(value)) for name, value in params.items() if name not in logged]
+        mlflow.log_batch(run_id, params=new)
+        # MLflow refuses a digest that is longer than its column, and keeps one of two datasets.
+        dataset = Dataset(workload, images[:36], "retrain", f'{{"digest": "{images}"}}')
+        set_at_once(mlflow.log_inputs, run_id, [DatasetInput(dataset)])
         return TrackedRun(run_id, experiment_id)
     except MlflowException as error:
         raise ConnectionError(
             f"MLflow at {without_login(project.tracking_uri)} cannot be used: "
             f"{str(error).splitlines()[0]}"
         ) from error
-
-
-def _find(mlflow: "MlflowClient", experiment_id: str, key: str) -> str | None:
-    """The run of a training: one that was finished if there are several, else the last."""
-    runs = mlflow.search_runs([experiment_id], f"tags.`{KEY}` = '{key}'")
-    runs = [run for run in runs if run.info.status == "FINISHED"] or runs
-    return str(runs[0].info.run_id) if runs else None
-
-
-def _describe(
-    mlflow: "MlflowClient", run_id: str, workload: str, params: Mapping[str, Any], images: str
-) -> None:
-    """Logs the parameters that a run does not have yet, and what it is trained on."""
-    from mlflow.entities import Dataset, DatasetInput, Param
-
-    logged = mlflow.get_run(run_id).data.params
-    new = [Param(name, str(value)) for name, value in params.items() if name not in logged]
-    mlflow.log_batch(run_id, params=new)
-    # MLflow refuses a digest that is longer than its column, and keeps one of two datasets.
-    dataset = Dataset(workload, images[:36], "retrain", f'{{"digest": "{images}"}}')
-    set_at_once(mlflow.log_inputs, run_id, [DatasetInput(dataset)])
 
 
 def set_at_once(function: Callable[..., object], *arguments: Any) -> None:
@@ -167,24 +155,19 @@ def end_lost_runs(project: Project, is_lost: Callable[[str], bool]) -> None:
             end_run(project, run.info.run_id, "KILLED")
 
 
-def epochs_logged(project: Project, run_id: str) -> int:
-    """How many epochs of a run are already logged."""
-    history = client(project).get_metric_history(run_id, "epoch")
-    return max((metric.step for metric in history), default=0)
-
-
 def log_epochs(project: Project, run_id: str, epochs: Sequence[Mapping[str, Any]]) -> None:
     """Logs the metrics of epochs that are not logged yet; MLflow's step is the epoch's number."""
     from mlflow.entities import Metric
 
-    timestamp, logged = round(time() * 1000), epochs_logged(project, run_id)
-    new = [epoch for epoch in epochs if epoch["epoch"] > logged]
+    mlflow, timestamp = client(project), round(time() * 1000)
+    logged = {metric.step for metric in mlflow.get_metric_history(run_id, "epoch")}
     metrics = [
         Metric(name, epoch[name], timestamp, epoch["epoch"])
-        for epoch in new
+        for epoch in epochs
+        if epoch["epoch"] not in logged
         for name in sorted(epoch.keys() - NO_METRICS)
     ]
-    client(project).log_batch(run_id, metrics=metrics)
+    mlflow.log_batch(run_id, metrics=metrics)
 
 
 def log_best(project: Project, run_id: str, epoch: Mapping[str, Any]) -> None:
@@ -208,20 +191,15 @@ def end_run(project: Project, run_id: str, status: str) -> None:
 
 
 def log_metrics(project: Project, run_id: str, metrics: Mapping[str, float]) -> bool:
-    """Logs metrics of the whole run, except those that have the same value there already.
+    """Logs metrics of the whole run.
 
     Returns:
         False, with a warning, if the run was deleted.
     """
     if not is_active(project, run_id):
         return False
-    from mlflow.entities import Metric
-
-    timestamp, logged = round(time() * 1000), client(project).get_run(run_id).data.metrics
-    new = {name: value for name, value in metrics.items() if logged.get(name) != value}
-    client(project).log_batch(
-        run_id, metrics=[Metric(name, value, timestamp, 0) for name, value in new.items()]
-    )
+    for name, value in metrics.items():
+        client(project).log_metric(run_id, name, value)
     return True
 
 
@@ -259,6 +237,14 @@ def read_artifact(project: Project, run_id: str, path: str) -> bytes | None:
         return Path(mlflow.download_artifacts(run_id, path, folder)).read_bytes()
 
 
+def tell(line: str) -> None:
+    """Tells a person what was mended: in a run on its screen, else on standard error."""
+    if console.log_file():
+        console.say(escape(line))
+    else:
+        print(line, file=sys.stderr)
+
+
 def page(server: str, place: str) -> str:
     """The address of a page of an MLflow server, with what is there for trained models."""
     return f"{server}/#/{place}?workflowType=machine_learning"
@@ -270,8 +256,8 @@ def local_path(uri: str) -> Path | None:
     return Path(url2pathname(place.path)) if place.scheme in ("", "file") else None
 
 
-def experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:
-    """The id of a workload's experiment, which is created or restored if necessary."""
+def experiment(mlflow: "MlflowClient", project: Project, name: str, about: str) -> str:
+    """The id of an experiment, which is created with a description or restored if necessary."""
     from mlflow.exceptions import MlflowException
 
     existing = mlflow.get_experiment_by_name(name)
@@ -279,17 +265,9 @@ def experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:
         # A local store would put artifacts below the working directory; a server has its own place.
         local = project.tracking_uri.startswith("sqlite:")
         location = (project.root / "mlruns" / name).as_uri() if local else None
-        try:
-            about = (
-                f"The trainings of the workload {name}, a run for each; the run `ledger` has the "
-                f"decisions about its models. In the project: `retrain status {name}`, "
-                f"`retrain report {name}`."
-            )
-            return str(mlflow.create_experiment(name, location, {NOTE: about}))
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run was faster
-                raise
-            existing = mlflow.get_experiment_by_name(name)
+        with suppress(MlflowException):  # another run was faster
+            mlflow.create_experiment(name, location, {NOTE: about})
+        existing = mlflow.get_experiment_by_name(name)
     if existing.lifecycle_stage == "deleted":
         mlflow.restore_experiment(existing.experiment_id)
     return str(existing.experiment_id)

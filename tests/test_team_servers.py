@@ -136,10 +136,10 @@ def test_of_machines_that_decide_at_once_one_has_the_champion_and_no_entry_is_lo
     assert [entry.previous for entry in promoted] == [None, *(e.version for e in promoted[:-1])]
     for project in machines:
         assert versions.champion(project, "toy").version == promoted[-1].version
-        assert not decisions.read(project, "toy").unfinished
+        assert decisions.read(project, "toy").is_settled
     client = tracking.client(machines[0])
     verdicts = {
         int(version.version): version.tags["retrain.verdict"]
         for version in client.search_model_versions("name = 'toy'")
     }
-    assert verdicts == {entry.version: entry.verdict for entry in entries}
+    assert verdicts == {entry.version: entry.mark for entry in entries}

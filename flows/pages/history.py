@@ -1,6 +1,7 @@
 """The page of a workload's history: its champions over time, every decision, and failed runs."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -29,14 +30,16 @@ def content(project: Project, name: str) -> dict[str, Any]:
         many wait; all failed trainings that are kept; the newest of both as `rows`; and the runs
         that have a page.
     """
-    ledger = decisions.read(project, name)
+    ledger, champion = decisions.read(project, name), None
+    with suppress(ValueError):  # it was deleted, as `status` says
+        champion = versions.champion(project, name)
     entries = [_described(project, name, entry) for entry in ledger.entries]
     failures = records.failed_runs(project, name, "train")
     rows = sorted([*entries, *failures], key=lambda row: str(row["time"]), reverse=True)[:MAX_ROWS]
     measured = [entry for entry in entries if entry["metrics"]]
     return {
         "workload": name,
-        "champion": versions.champion(project, name),
+        "champion": champion,
         "entries": entries,
         "measured": measured,
         "dates": dates([entry["at"] for entry in measured]),

@@ -25,14 +25,15 @@ def state_of(project: Project, name: str) -> dict[str, Any]:
         project: The clone.
         name: The name of the workload.
     """
-    champion = versions.champion(project, name)
-    ledger = decisions.read(project, name)
+    ledger, champion = decisions.read(project, name), None
+    with suppress(ValueError):  # which `fault` says
+        champion = versions.champion(project, name)
     last_run = records.last_run(project, name)
     return {
         "workload": name,
         "champion": champion and champion.public(),
         "since": ledger.appointment and ledger.appointment.time,
-        "fault": decisions.fault(ledger),
+        "fault": ledger.fault,
         "waiting": ledger.waiting and _waiting(name, ledger.waiting, champion),
         "last_run": last_run,
         "data": _data_version(project, last_run),

@@ -1,6 +1,5 @@
 """The commands `lineage` and `reproduce`: how a version of a model came about."""
 
-import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,6 @@ from retrain.messages import wrapped
 if TYPE_CHECKING:
     from retrain.registry.ledger import Entry
     from retrain.registry.lineage import Lineage
-    from retrain.registry.reproduce import Reproduction
     from retrain.registry.versions import ModelVersion
 
 KEY_SHOWN, RUN_SHOWN = 12, 8  # characters of a key, and of a run, in a table
@@ -90,26 +88,27 @@ def reproduce(version: Version, /, *, project: Clone) -> Answer:
 
     model = predict.find_named(project, version)
     result = reproduce(project, model, lambda line: print(line, file=sys.stderr, flush=True))
-    document = dataclasses.asdict(result) | {"outcome": result.outcome}
 
     def show() -> None:
-        if not result.identical:
+        if not result["identical"]:
             _show_differences(result)
-        print(result.outcome)
-        print(f"weights {result.weights}")
-        if not result.identical:
-            print(f"     -> {result.reproduced}")
+        print(result["outcome"])
+        print(f"weights {result['weights']}")
+        if not result["identical"]:
+            print(f"     -> {result['reproduced']}")
 
-    return Answer(document, show, failed=not result.identical)
+    return Answer(result, show, failed=not result["identical"])
 
 
-def _show_differences(result: "Reproduction") -> None:
+def _show_differences(result: Mapping[str, Any]) -> None:
     """Shows in which steps and metrics a model that was trained again is another one."""
     from retrain.runs import console
 
-    steps = [(step, "the same" if is_same else "another") for step, is_same in result.steps.items()]
+    steps = [
+        (step, "the same" if is_same else "another") for step, is_same in result["steps"].items()
+    ]
     console.print_table(("step", "output"), steps)
-    metrics = [(name, *map(console.number, values)) for name, values in result.metrics.items()]
+    metrics = [(name, *map(console.number, values)) for name, values in result["metrics"].items()]
     console.print_table(("metric", "registered", "reproduced"), metrics)
 
 

@@ -1,81 +1,31 @@
 """Enters decisions in the ledger of a model, and carries them out.
 
 Correctness rests on the ledger: an entry is written under the next number, which only one of
-several machines can take. The alias `champion` follows it. What a kill leaves undone between the
-entry and the alias is done by the next run that looks.
+several machines can take. The alias `champion` follows the last entry that appoints. What a kill
+leaves undone between the two, or somebody has moved by hand, is set right by the next decision.
 """
 
 import json
 from contextlib import suppress
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import ledger, model_card, snapshot, versions
-from retrain.registry.ledger import Decision, Entry, Ledger, compact
-from retrain.registry.versions import CHAMPION, REFERENCE, ModelVersion
+from retrain.registry import ledger, model_card, reading, versions
+from retrain.registry.ledger import CHAMPION, REFERENCE, Decision, Entry, Ledger
+from retrain.registry.reading import read as read
+from retrain.registry.versions import ModelVersion
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-def read(project: Project, name: str) -> Ledger:
-    """The ledger of a model; without entries before the first decision.
-
-    Raises:
-        ValueError: An entry was changed, so that it cannot be read.
-    """
-    return ledger.read(snapshot.read(project, name))
-
-
-def champion(project: Project, name: str) -> ModelVersion | None:
-    """The version in production; None before the first decision that made one.
-
-    Raises:
-        ValueError: Nothing may be decided about the model; the message is that of `fault`.
-    """
-    if problem := fault(read(project, name)):
-        raise ValueError(problem)
-    return versions.champion(project, name)
-
-
-def fault(model_ledger: Ledger) -> str | None:
-    """The message if no version is champion although the ledger names one; else None.
-
-    Nothing may be decided about the model then, until a person has looked.
-    """
-    appointment = model_ledger.appointment
-    if (
-        CHAMPION in model_ledger.aliases
-        or appointment is None
-        or appointment in model_ledger.unfinished
-    ):
-        return None
-    name = model_ledger.name
-    return (
-        f"{name} has no champion, but its ledger says version {appointment.version}: its alias was "
-        "removed, or the version was deleted. Give the alias back, or go back to another version: "
-        f"retrain rollback {name} --to VERSION --reason WHY"
-    )
-
-
 def is_applied(project: Project, name: str, decision: Decision) -> bool:
     """Whether a decision is in the ledger and was carried out; nothing is changed."""
-    return is_entered(project, name, decision) and not read(project, name).unfinished
-
-
-def is_entered(project: Project, name: str, decision: Decision) -> bool:
-    """Whether a decision is in the ledger; a kill may have left it to be carried out.
-
-    A decision after which somebody has moved the alias by hand does not count: it is made anew.
-    """
-    model_ledger = read(project, name)
-    entry = model_ledger.latest(decision)
-    if entry is None:
-        return False
-    is_champion = model_ledger.aliases.get(CHAMPION) == entry.version
-    return not entry.appoints or entry in model_ledger.unfinished or is_champion
+    model = read(project, name)
+    return model.is_settled and model.latest(decision) is not None
 
 
 def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelVersion:
@@ -92,50 +42,30 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             ledger was deleted, or cannot be read.
     """
     client, name = tracking.client(project), version.name
-    run = snapshot.find_or_create(client, project, name)
-    while not is_entered(project, name, decision):
-        model_ledger = read(project, name)
-        champion = model_ledger.aliases.get(CHAMPION)
-        # By a rollback a person decides whatever the alias says.
-        if decision.action != "rolled back" and (problem := fault(model_ledger)):
-            raise ValueError(problem)
-        # Entries of a run that was killed, or that is carrying them out now.
-        if model_ledger.unfinished:
-            _carry_out(project, client, model_ledger)
-            continue
-        if champion != decision.previous:
+    run, written = reading.find_or_create(client, project, name), 0
+    model = settle(project, name)
+    while not (written or model.latest(decision)):
+        if model.champion != decision.previous:
             raise ChampionChangedError(
                 f"{name} version {version.version} is not {decision.action}: that was decided when "
-                f"champion was version {decision.previous}, but champion is version {champion} by "
-                "now. Run again."
+                f"champion was version {decision.previous}, but champion is version "
+                f"{model.champion} by now. Run again."
             )
-        if decision.reviews and decision.reviews != (
-            model_ledger.waiting and model_ledger.waiting.number
-        ):
+        if decision.reviews and decision.reviews != (model.waiting and model.waiting.number):
             raise ValueError(
                 f"{name} version {version.version} waits for approval no more. See: "
                 f"retrain history {name}"
             )
         value = ledger.text_of(decision, name)
         if decision.document is not None:
-            digest = ledger.digest_of_document(decision.document)
-            client.log_text(run, compact(decision.document), f"decisions/{digest}.json")
-        if write(client, run, model_ledger.next, value):
-            break
-    settle(project, name)
+            text = ledger.compact(decision.document)
+            client.log_text(run, text, place_of(ledger.digest_of_document(decision.document)))
+        if write(client, run, model.next, value):
+            written = model.next
+        model = settle(project, name, written)
     applied = versions.get(project, name, version.version)
     assert applied is not None
     return applied
-
-
-def settle(project: Project, name: str) -> None:
-    """Carries out what is in a model's ledger and was not carried out, because of a kill.
-
-    Raises:
-        ValueError: The ledger cannot be read.
-    """
-    while (model_ledger := read(project, name)).unfinished:
-        _carry_out(project, tracking.client(project), model_ledger)
 
 
 def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
@@ -158,21 +88,79 @@ def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
     """
     from mlflow.exceptions import MlflowException
 
+    key = f"{number:06d}"
     try:
-        client.log_param(run, ledger.key_of(number), value)
+        client.log_param(run, key, value)
     except MlflowException:
         ledger_run = client.get_run(run)
         if ledger_run.info.lifecycle_stage == "deleted":
             raise ValueError(
                 f"the ledger was deleted; bring it back with: mlflow runs restore --run-id {run}"
             ) from None
-        if ledger.key_of(number) not in ledger_run.data.params:
+        if key not in ledger_run.data.params:
             raise
-        return bool(ledger_run.data.params[ledger.key_of(number)] == value)
+        return bool(ledger_run.data.params[key] == value)
     return True
 
 
-def document_of(project: Project, model_ledger: Ledger, entry: Entry) -> dict[str, Any]:
+def settle(project: Project, name: str, written: int = 0) -> Ledger:
+    """Carries out what is in a model's ledger and was not carried out; the alias comes last.
+
+    Another process may be at it, too, so the ledger is read again until nothing is left.
+
+    Args:
+        project: The clone that the registry belongs to.
+        name: The name of the model.
+        written: The number of the entry that this process has just written; an alias that does not
+            follow another one is told.
+
+    Returns:
+        The ledger as it is then.
+
+    Raises:
+        ValueError: The ledger cannot be read.
+    """
+    while not (model := read(project, name)).is_settled:
+        client, appointment = tracking.client(project), model.appointment
+        if model.untold:
+            _describe(project, client, model, model.untold)
+            continue
+        assert appointment and model.fault
+        if written != appointment.number:
+            tracking.tell(f"{model.fault.partition(':')[0]}: it is set right.")
+        number = str(appointment.version)
+        for alias in (REFERENCE, CHAMPION) if appointment.reference else (CHAMPION,):
+            tracking.set_at_once(client.set_registered_model_alias, name, alias, number)
+    return model
+
+
+def _describe(project: Project, client: "MlflowClient", model: Ledger, entry: Entry) -> None:
+    """Says what was decided on MLflow's pages of the version and of the run of its training."""
+    version = versions.get(project, model.name, entry.version)
+    assert version is not None
+    facts, card = considered(project, model, entry), model_card.read(project, version)
+    number, sentence = str(version.version), model_card.sentence(entry)
+    text = model_card.description(version, sentence, facts, card)
+    client.update_model_version(model.name, number, text)
+    if tracking.is_active(project, version.run_id):
+        tags = {
+            tracking.NOTE: f"{version.title}. {sentence}",
+            versions.VERDICT: entry.verdict,
+            "retrain.version": f"{model.name} {number}",
+            "retrain.data": version.data or "unknown",
+        }
+        for key, value in tags.items():
+            tracking.set_at_once(client.set_tag, version.run_id, key, value)
+    mark = (model.name, number, versions.VERDICT, entry.mark)
+    tracking.set_at_once(client.set_model_version_tag, *mark)
+
+
+def place_of(document: str | None) -> str:
+    """The place of the document of an entry among the artifacts of the ledger's run."""
+    return f"decisions/{document}.json"
+
+
+def document_of(project: Project, model: Ledger, entry: Entry) -> dict[str, Any]:
     """All that was considered for an entry; empty if nothing was.
 
     Raises:
@@ -180,49 +168,18 @@ def document_of(project: Project, model_ledger: Ledger, entry: Entry) -> dict[st
     """
     if not entry.document:
         return {}
-    assert model_ledger.run
-    place = f"decisions/{entry.document}.json"
-    content = tracking.read_artifact(project, model_ledger.run, place)
-    if content is None or ledger.sha256_of(content) != entry.document:
+    assert model.run
+    place = place_of(entry.document)
+    content = tracking.read_artifact(project, model.run, place)
+    if content is None or sha256(content).hexdigest() != entry.document:
         problem = "is gone" if content is None else "was changed"
         raise ValueError(f"the document of entry {entry.number}, {place}, {problem}")
     values: dict[str, Any] = json.loads(content)
     return values
 
 
-def considered(project: Project, model_ledger: Ledger, entry: Entry) -> dict[str, Any]:
+def considered(project: Project, model: Ledger, entry: Entry) -> dict[str, Any]:
     """All that was considered for an entry; empty also if its document is gone or was changed."""
     with suppress(ValueError):
-        return document_of(project, model_ledger, entry)
+        return document_of(project, model, entry)
     return {}
-
-
-def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -> None:
-    """Does what the unfinished entries say; the alias comes last.
-
-    Another process may be at it, too, and have a later champion by now. So one that finds them
-    carried out leaves the alias alone, and each reads the ledger again until nothing is left.
-    """
-    name = model_ledger.name
-    for entry in model_ledger.unfinished:
-        if version := versions.get(project, name, entry.version):
-            card = model_card.read(project, version)
-            facts = considered(project, model_ledger, entry)
-            text = model_card.description(version, entry, facts, card)
-            number = str(entry.version)
-            client.update_model_version(name, number, text)
-            if tracking.is_active(project, version.run_id):
-                tracking.set_at_once(client.set_tag, version.run_id, tracking.NOTE, text)
-            tracking.set_at_once(
-                client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict
-            )
-    done = client.get_registered_model(name).tags.get(ledger.DONE, "0")
-    if int(done) != model_ledger.done:
-        return
-    appointed = [entry for entry in model_ledger.unfinished if entry.appoints]
-    if appointed:
-        number = str(appointed[-1].version)
-        for alias in (REFERENCE, CHAMPION) if appointed[-1].reference else (CHAMPION,):
-            tracking.set_at_once(client.set_registered_model_alias, name, alias, number)
-    number = str(model_ledger.entries[-1].number)
-    tracking.set_at_once(client.set_registered_model_tag, name, ledger.DONE, number)

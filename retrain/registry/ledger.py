@@ -2,8 +2,9 @@
 
 MLflow keeps no history of its aliases. The entries of the ledger are the parameters of an MLflow
 run, which a tag of the registered model names: `000012` and compact JSON. Each entry has the
-SHA-256 of the document of its decision, an artifact of the run. Whoever administers MLflow can
-rewrite all of it: the ledger tells what happened, and proves nothing.
+SHA-256 of the document of its decision, an artifact of the run. The entries say which version is
+champion, and the alias follows them. Whoever administers MLflow can rewrite all of it: the ledger
+tells what happened, and proves nothing.
 """
 
 import getpass
@@ -16,9 +17,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
 
-from retrain.registry.snapshot import LEDGER_RUN, Model
-
-DONE = "retrain.ledger_done"  # a tag of the registered model: the number of the last entry
+CHAMPION = "champion"  # the alias of the version in production
+REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
 LONGEST_REASON = 500  # characters, each of which may take six in JSON
 LONGEST_ENTRY = 6000  # characters; the longest parameter that MLflow takes
 
@@ -30,11 +30,11 @@ class Outcome:
     """What a decision and its entry in the ledger both say.
 
     Attributes:
-        action: `promoted` gives the version the alias `champion`; `rejected` was a verdict against
-            it; `compared` is of a run that was not to change what is served; `waiting` is of a
-            version that passed and that a person has to approve; `rolled back` gives the alias back
-            to the version, which had it before; `set aside` was a reference that did not answer,
-            with which nothing is compared any more.
+        action: `promoted` makes the version champion; `rejected` was a verdict against it;
+            `compared` is of a run that was not to change what is served; `waiting` is of a version
+            that passed and that a person has to approve; `rolled back` makes the version champion
+            again; `set aside` was a reference that did not answer, with which nothing is compared
+            any more.
         version: The number of the version.
         previous: The champion before the decision.
         verdict: The verdict of the gate; of a rollback, `rolled back`.
@@ -98,6 +98,11 @@ class Entry(Outcome):
         """Whether it made the version champion."""
         return self.action in ("promoted", "rolled back")
 
+    @property
+    def mark(self) -> str:
+        """The tag of the version once this is carried out: `better (promoted, decision 12)`."""
+        return f"{self.verdict} ({self.action}, decision {self.number})"
+
     def is_of(self, decision: Decision) -> bool:
         """Whether it is the same decision for the same reasons, whatever run made it."""
         names = ("action", "version", "previous", "verdict", "reason", "data")
@@ -107,22 +112,39 @@ class Entry(Outcome):
 
 
 @dataclass(frozen=True)
+class Row:
+    """A version, as MLflow has it.
+
+    Attributes:
+        run_id: The run of its training.
+        source: The URI of its package.
+        created: When it was registered, in milliseconds since 1970.
+        tags: Its tags.
+    """
+
+    run_id: str
+    source: str
+    created: int
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Ledger:
-    """The ledger of a model, as it was read.
+    """A registered model, as it was read: the decisions about it, and its versions.
 
     Attributes:
         name: The name of the model.
         entries: Oldest first.
-        done: The number of the last entry that was carried out; 0 before that.
-        run: The id of its run; None if it has none yet.
-        aliases: The number of a version, by alias, at the same moment.
+        run: The id of the run with the entries; None if it has none yet.
+        aliases: The number of a version, by alias, as MLflow has them.
+        versions: The versions, by number.
     """
 
     name: str
     entries: tuple[Entry, ...] = ()
-    done: int = 0
     run: str | None = None
     aliases: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[int, Row] = field(default_factory=dict)
 
     @property
     def next(self) -> int:
@@ -130,14 +152,19 @@ class Ledger:
         return self.entries[-1].number + 1 if self.entries else 1
 
     @property
-    def unfinished(self) -> tuple[Entry, ...]:
-        """The entries that were not carried out."""
-        return tuple(entry for entry in self.entries if entry.number > self.done)
-
-    @property
     def appointment(self) -> Entry | None:
         """The entry that made the last champion; None before the first."""
         return next((entry for entry in reversed(self.entries) if entry.appoints), None)
+
+    @property
+    def champion(self) -> int | None:
+        """The version that is champion, wherever the alias is; None before the first."""
+        return self.appointment.version if self.appointment else None
+
+    @property
+    def selectors(self) -> dict[str, int]:
+        """The number of a version, by alias; that of the champion is the ledger's."""
+        return {**self.aliases, CHAMPION: self.champion} if self.champion else {**self.aliases}
 
     @property
     def best(self) -> Entry | None:
@@ -146,6 +173,44 @@ class Ledger:
             if entry.appoints and entry.reference and entry.version not in self.withdrawn:
                 return entry
         return None
+
+    @property
+    def untold(self) -> Entry | None:
+        """The last entry, if MLflow's page of its version does not tell it yet."""
+        last = self.entries[-1] if self.entries else None
+        row = self.versions.get(last.version) if last else None
+        return last if last and row and row.tags.get("retrain.verdict") != last.mark else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the last decision was carried out, and the alias is where the ledger says."""
+        is_away = self.champion in self.versions and self.aliases.get(CHAMPION) != self.champion
+        return not (is_away or self.untold)
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with the champion, for a person; None if nothing is."""
+        alias, champion = self.aliases.get(CHAMPION), self.champion
+        if champion is None:
+            if not alias:
+                return None
+            return (
+                f"{self.name} has no champion in its ledger, but somebody has given the alias "
+                f"{CHAMPION} to version {alias}. Remove it in MLflow before anything is decided"
+            )
+        if champion not in self.versions:
+            return (
+                f"{self.name} has no champion, but its ledger says version {champion}: that was "
+                f"deleted. Go back to another version: retrain rollback {self.name} --to VERSION "
+                "--reason WHY"
+            )
+        if alias == champion:
+            return None
+        has = f"Version {alias} has" if alias else "No version has"
+        return (
+            f"{has} the alias {CHAMPION} of {self.name}, but its ledger says version {champion}: "
+            f"somebody has moved it. The next decision sets it right: retrain train {self.name}"
+        )
 
     def latest(self, decision: Decision) -> Entry | None:
         """A decision's entry, if it is the last on its version and no champion came after it.
@@ -173,7 +238,7 @@ class Ledger:
                 waiting = None
         return waiting
 
-    @cached_property
+    @property
     def line(self) -> tuple[int, ...]:
         """The champion and those before it, the last at the end.
 
@@ -181,7 +246,7 @@ class Ledger:
         """
         return self._replayed[0]
 
-    @cached_property
+    @property
     def withdrawn(self) -> Mapping[int | str, Entry]:
         """The versions that a person took out of production or rejected, each with that entry.
 
@@ -203,7 +268,7 @@ class Ledger:
             if entry.action == "rolled back" and entry.version in line:
                 length = line.index(entry.version) + 1
                 line, against = line[:length], line[length:]
-            elif entry.appoints and line[-1:] != [entry.version]:  # else it got its alias back
+            elif entry.appoints and line[-1:] != [entry.version]:  # else it is champion already
                 line.append(entry.version)
             for version in against:
                 withdrawn[version] = withdrawn[training[version]] = entry
@@ -213,28 +278,22 @@ class Ledger:
         return tuple(line), withdrawn
 
 
-def read(model: Model) -> Ledger:
-    """Reads the ledger of a registered model; without entries before the first decision.
+def parse(name: str, written: Mapping[str, str]) -> tuple[Entry, ...]:
+    """The entries of a model's ledger, from the parameters of its run.
 
     Raises:
         ValueError: The text of an entry cannot be read as one any more.
     """
     entries = []
-    for key in sorted(model.ledger):
+    for key in sorted(written):
         try:
-            entries.append(Entry(number=int(key), **json.loads(model.ledger[key])))
+            entries.append(Entry(number=int(key), **json.loads(written[key])))
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"The ledger of {model.name}: entry {key} was changed, so that it cannot be read. "
+                f"The ledger of {name}: entry {key} was changed, so that it cannot be read. "
                 "Nothing is decided until that is mended."
             ) from error
-    return Ledger(
-        name=model.name,
-        entries=tuple(entries),
-        done=int(model.tags.get(DONE, "0")),
-        run=model.tags.get(LEDGER_RUN),
-        aliases=model.aliases,
-    )
+    return tuple(entries)
 
 
 def text_of(decision: Decision, name: str) -> str:
@@ -257,19 +316,9 @@ def text_of(decision: Decision, name: str) -> str:
     return text
 
 
-def key_of(number: int) -> str:
-    """The name of an entry as a parameter of the ledger's run."""
-    return f"{number:06d}"
-
-
 def digest_of_document(document: Mapping[str, Any] | None) -> str | None:
     """SHA-256 (hex) of a document as it is written: its canonical JSON."""
-    return None if document is None else sha256_of(compact(document))
-
-
-def sha256_of(content: str | bytes) -> str:
-    """SHA-256 (hex) of bytes, or of a text in UTF-8."""
-    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
+    return None if document is None else hashlib.sha256(compact(document).encode()).hexdigest()
 
 
 def who() -> str:

@@ -1,24 +1,23 @@
 """The lineage of a version: what it was made of, how, where, and by which code.
 
-The record is written once, when the version is registered, as an artifact of the MLflow run of the
-training. The version has the record's SHA-256 as a tag, which is also the record's name, so it
-cannot be edited unseen. It decides nothing and is no input of a step: it may hold times and paths.
+It is a part of the version's record, which is written once, when the version is registered, as an
+artifact of the MLflow run of the training. The version has the record's SHA-256 as a tag, which is
+also the record's name, so it cannot be edited unseen. The lineage decides nothing and is no input
+of a step: it may hold times and paths.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retrain import tracking
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.registry import versions
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
 
-FOLDER = "lineage"  # of the run's artifacts
 COLUMNS = ("path", "split", "label", "sha256")  # of a list of images
 BATCH = 1 << 16  # images, of which the digests are hashed at once
 
@@ -119,32 +118,17 @@ class Lineage:
         return {name: value for plan in plans for name, value in plan["libraries"].items()}
 
 
-def write(project: Project, lineage: Lineage) -> str:
-    """Keeps a record with the MLflow run of the training; returns its SHA-256 (hex)."""
-    text = json.dumps(asdict(lineage), indent=1, sort_keys=True, allow_nan=False) + "\n"
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    if tracking.is_active(project, lineage.mlflow_run):
-        tracking.client(project).log_text(lineage.mlflow_run, text, f"{FOLDER}/{digest}.json")
-    return digest
-
-
 def read(project: Project, version: ModelVersion) -> Lineage:
-    """The record of a version.
+    """The lineage of a version.
 
     Raises:
         ValueError: The record is gone, or was changed.
     """
-    path = f"{FOLDER}/{version.lineage}.json"
-    content = tracking.read_artifact(project, version.run_id, path)
-    if content is None or hashlib.sha256(content).hexdigest() != version.lineage:
-        raise ValueError(
-            f"version {version.version}: the record of its lineage, {path} of MLflow run "
-            f"{version.run_id}, {'is gone' if content is None else 'was changed'}"
-        )
-    fields = json.loads(content)
-    images = Images(**fields.pop("images"))
-    steps = tuple(Made(**output) for output in fields.pop("steps"))
-    return Lineage(images=images, steps=steps, **fields)
+    values = versions.read_record(project, version)
+    values.pop("version", None)  # what is in the registry, too
+    images = Images(**values.pop("images"))
+    steps = tuple(Made(**output) for output in values.pop("steps"))
+    return Lineage(images=images, steps=steps, **values)
 
 
 def digests_of_images(file: Path) -> dict[str, dict[str, Any]]:

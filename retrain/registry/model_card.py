@@ -43,22 +43,30 @@ VERDICTS = {  # of the gate, as clauses
 }
 
 
+def sentence(entry: Entry) -> str:
+    """A decision in a sentence (Markdown), for MLflow's pages of the version and its run."""
+    why = entry.reason or VERDICTS.get(entry.verdict, entry.verdict)
+    return f"**{entry.action.capitalize()}** on {entry.time[:10]}: {why}."
+
+
 def description(
-    version: ModelVersion, entry: Entry, considered: Mapping[str, Any], card: str | None
+    version: ModelVersion, decided: str, considered: Mapping[str, Any], card: str | None
 ) -> str:
-    """The description on MLflow's pages of a version and its run (Markdown), as long as it may be.
+    """The description on MLflow's page of a version (Markdown), as long as it may be.
 
     Args:
         version: The version of the model.
-        entry: The last decision about it.
+        decided: The last decision about it, in a sentence.
         considered: What was considered for it: the facts of the gate; empty if that is gone.
         card: The card of the version; None if it has none.
     """
-    why = entry.reason or VERDICTS.get(entry.verdict, entry.verdict)
-    lines = [f"**{entry.action.capitalize()}** on {entry.time[:10]}: {why}.", ""]
+    lines = [decided, ""]
     for rule in considered.get("rules", ()):
         lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {MARKS[rule['passed']]}")
-    text = "\n".join([*lines, "", card or ""])
+    # The card's own section about that would say it a second time.
+    before, _, rest = (card or "").partition("## Decision of the gate")
+    lines += ["", *considered.get("says", ()), "", before + rest[rest.find("\n## ") + 1 :]]
+    text = "\n".join(lines)
     if len(text) <= LONGEST_DESCRIPTION:
         return text
     rest = f"\n\n(The rest is in the run's artifacts: `{place(version.package_digest)}`)"

@@ -25,11 +25,10 @@ from retrain.locks import locked
 from retrain.outputs import MANIFEST
 from retrain.params import MOVED
 from retrain.project import PARAMS, Project
-from retrain.registry import lineage, packages, versions
+from retrain.registry import decisions, lineage, packages, versions
+from retrain.registry.ledger import Decision
 from retrain.registry.lineage import Lineage
-from retrain.registry.versions import CHAMPION, Candidate, ModelVersion
-
-Manifests = Mapping[str, Mapping[str, Any]]  # by the name of the step
+from retrain.registry.versions import Candidate, ModelVersion
 
 PIN = "data.dvc"
 RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or not
@@ -52,52 +51,22 @@ class Copy(Project):
         return f"sqlite:///{self.root / 'mlflow.db'}"
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """What came of training a version again.
-
-    Attributes:
-        model: The name of the model.
-        version: The number of the version.
-        commit: The git commit that was checked out.
-        identical: Whether the weights are the same.
-        weights: SHA-256 (hex) of the weights of the version.
-        reproduced: SHA-256 (hex) of the new weights.
-        steps: Whether each step gave the same output, in the order of the steps.
-        metrics: The value of each metric for the version, and the new one.
-        differs: What else is not as it was: code that was not committed, libraries, the machine.
-        seconds: How long it took.
-    """
-
-    model: str
-    version: int
-    commit: str
-    identical: bool
-    weights: str
-    reproduced: str
-    steps: Mapping[str, bool]
-    metrics: Mapping[str, tuple[float | None, float | None]]
-    differs: tuple[str, ...]
-    seconds: float
-
-    @property
-    def outcome(self) -> str:
-        """The result in one sentence."""
-        name = f"{self.model} version {self.version}"
-        if self.identical:
-            return f"{name} is reproduced: the weights are identical."
-        different = next(step for step, is_identical in self.steps.items() if not is_identical)
-        why = "; ".join(self.differs) or "nothing that is recorded differs"
-        return f"{name} is not reproduced: {different} gave another output; {why}."
-
-
-def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None]) -> Reproduction:
+def reproduce(
+    project: Project, version: ModelVersion, say: Callable[[str], None]
+) -> dict[str, Any]:
     """Trains a version again, and compares the weights.
 
     Args:
         project: The clone with the registry and the repository.
         version: The version of the model.
         say: Takes a line for a person before the first step.
+
+    Returns:
+        `model` and `version`; `commit`, which was checked out; `identical`, whether the weights
+        are the same; `weights` and those `reproduced` (SHA-256, hex); `steps`, whether each gave
+        the same output, in order; `metrics`, the recorded value and the new one of each; `differs`,
+        what else is not as it was: code that was not committed, libraries, the machine; `seconds`;
+        and `outcome`, the result in one sentence.
 
     Raises:
         UsageError: The version cannot be reproduced, because something was not recorded.
@@ -116,29 +85,36 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
     say(f"Trains {version.title} again, in a copy of commit {record.commit[:12]}.")
     with _checked_out(project, record.commit) as copy:
         _prepare(project, copy, record)
-        manifests = _make(project, copy, record)
-    trained, metrics = manifests["train"]["facts"], _metrics(record, manifests)
+        made = _make(project, copy, record)
+    trained, metrics = made["train"]["facts"], made[record.steps[-1].step]["facts"]["metrics"]
     if (before := record.training.get("numerics")) != trained.get("numerics"):
         differs.append(f"numerics {before} -> {trained.get('numerics')}")
-    return Reproduction(
-        model=version.name,
-        version=version.version,
-        commit=record.commit,
-        identical=trained["weights"] == record.weights,
-        weights=record.weights,
-        reproduced=trained["weights"],
-        steps={made.step: manifests[made.step]["digest"] == made.digest for made in record.steps},
-        metrics=metrics,
-        differs=tuple(differs),
-        seconds=round(time.monotonic() - began, 3),
-    )
+    steps = {each.step: made[each.step]["digest"] == each.digest for each in record.steps}
+    return {
+        "model": version.name,
+        "version": version.version,
+        "commit": record.commit,
+        "identical": trained["weights"] == record.weights,
+        "weights": record.weights,
+        "reproduced": trained["weights"],
+        "steps": steps,
+        "metrics": {
+            name: (record.metrics.get(name), metrics.get(name))
+            for name in sorted({*record.metrics, *metrics})
+        },
+        "differs": differs,
+        "seconds": round(time.monotonic() - began, 3),
+        "outcome": outcome(version.title, trained["weights"] == record.weights, steps, differs),
+    }
 
 
-def _metrics(record: Lineage, manifests: Manifests) -> dict[str, tuple[float | None, float | None]]:
-    """The recorded value of each metric, and the new one."""
-    metrics = manifests[record.steps[-1].step]["facts"].get("metrics", {})
-    names = sorted({*record.metrics, *metrics})
-    return {name: (record.metrics.get(name), metrics.get(name)) for name in names}
+def outcome(title: str, identical: bool, steps: Mapping[str, bool], differs: list[str]) -> str:
+    """The result in one sentence."""
+    if identical:
+        return f"{title} is reproduced: the weights are identical."
+    different = next(step for step, is_identical in steps.items() if not is_identical)
+    why = "; ".join(differs) or "nothing that is recorded differs"
+    return f"{title} is not reproduced: {different} gave another output; {why}."
 
 
 @contextmanager
@@ -227,16 +203,15 @@ def _place(project: Project, copy: Copy, value: str) -> str:
 
 def _share_cache(project: Project, copy: Copy) -> None:
     """Lets DVC use the clone's cache and remotes in a copy of its code."""
-    from dvc.config import Config, merge
+    from dvc.config import Config
     from dvc.repo import Repo
 
-    settings: dict[str, Any] = {}
-    with Repo(str(project.root)) as repository:
-        for level in ("repo", "local"):
-            merge(settings, repository.config.load_one(level))
-        settings.setdefault("cache", {})["dir"] = repository.cache.local_cache_dir
-    with Config(str(copy.root / ".dvc")).edit("local") as config:
-        merge(config, settings)
+    with (
+        Repo(str(project.root)) as repository,
+        Config(str(copy.root / ".dvc")).edit("local") as config,
+    ):
+        config |= {name: repository.config[name] for name in ("core", "remote")}
+        config["cache"] = {"dir": repository.cache.local_cache_dir}
 
 
 def _register_start(project: Project, copy: Copy, name: str, weights: str) -> None:
@@ -251,14 +226,13 @@ def _register_start(project: Project, copy: Copy, name: str, weights: str) -> No
     run = tracking.start_run(copy, name, "start", {}, "unknown")
     attributes = {field.name: getattr(version, field.name) for field in fields(Candidate)}
     # Without how it was trained: else a training that finds itself would start where it did.
-    without_lineage = {"run_id": run.run_id, "start": None, "train_key": None, "lineage": None}
-    start = versions.register(
-        copy, Candidate(**attributes | without_lineage), packages.download(project, version)
-    )
-    tracking.client(copy).set_registered_model_alias(name, CHAMPION, str(start.version))
+    attributes |= {"run_id": run.run_id, "start": None, "train_key": None}
+    package = packages.download(project, version)
+    start = versions.register(copy, Candidate(**attributes), package)
+    decisions.apply(copy, start, Decision("promoted", start.version, None, "first"))
 
 
-def _make(project: Project, copy: Copy, record: Lineage) -> Manifests:
+def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, dict[str, Any]]:
     """Runs the steps in a copy of the code, up to the last that is recorded.
 
     Returns:
@@ -268,47 +242,34 @@ def _make(project: Project, copy: Copy, record: Lineage) -> Manifests:
         ValueError: The data is not what it was; or a step failed.
     """
     project.logs.mkdir(parents=True, exist_ok=True)
-    copy.state.mkdir()
+    copy.state.mkdir(exist_ok=True)
     copy.logs.symlink_to(project.logs)  # which stay when the copy goes
-    first, last = record.steps[0].step, record.steps[-1].step
-    _run(copy, first, record.model)
-    version = _manifests(copy)[first]["plan"]["inputs"]["data"]
-    if version != record.data["version"]:
-        raise ValueError(
-            f"The data at {record.data['path']} is not what it was: version "
-            f"{record.data['version']} then, and {version} now."
-        )
-    _run(copy, last, record.model)
-    return _manifests(copy)
-
-
-def _run(copy: Copy, step: str, name: str) -> None:
-    """Follows the flow up to a step with the code of a copy, its store and its MLflow.
-
-    Raises:
-        ValueError: The step has failed.
-    """
     own = ("MLFLOW_", "PREFECT_", "RETRAIN_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(own)}
     environment |= {
         "DVC_SITE_CACHE_DIR": str(copy.state / "dvc"),
         "PYTHONPATH": os.pathsep.join([str(copy.root), environment.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "retrain.cli", "step", step, name],
-        cwd=copy.root,
-        env=environment,
-        stdout=2,  # standard output is for the result
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise ValueError(f"{name} cannot be trained again: {lines[-1]}")
-
-
-def _manifests(copy: Copy) -> Manifests:
-    """The manifests in a copy's own store; each step has made one output."""
-    files = copy.store.glob(f"*/*/{MANIFEST}")
-    return {file.parts[-3]: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    made: dict[str, dict[str, Any]] = {}
+    for step in (record.steps[0].step, record.steps[-1].step):
+        done = subprocess.run(
+            [sys.executable, "-m", "retrain.cli", "step", step, record.model],
+            cwd=copy.root,
+            env=environment,
+            stdout=2,  # standard output is for the result
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise ValueError(f"{record.model} cannot be trained again: {lines[-1]}")
+        for file in copy.store.glob(f"*/*/{MANIFEST}"):  # each step has made one output
+            made[file.parts[-3]] = json.loads(file.read_text(encoding="utf-8"))
+        version = made[record.steps[0].step]["plan"]["inputs"]["data"]
+        if version != record.data["version"]:  # before hours of training
+            raise ValueError(
+                f"The data at {record.data['path']} is not what it was: version "
+                f"{record.data['version']} then, and {version} now."
+            )
+    return made

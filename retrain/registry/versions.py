@@ -1,9 +1,11 @@
 """The versions of a model in the registry: registers and finds them.
 
-A workload is one registered model of MLflow, under its name. The alias `champion` names the version
-in production; `decisions` moves it, and the ledger records how it got there.
+A workload is one registered model of MLflow, under its name. The ledger says which version is in
+production, and the alias `champion` names it. A version has few tags; all else about it is its
+record, an artifact of the run of its training: these attributes, and the lineage.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,15 +18,15 @@ from retrain import tracking
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.registry import snapshot
-from retrain.registry.ledger import LONGEST_REASON, compact
+from retrain.registry import reading
+from retrain.registry.ledger import CHAMPION, LONGEST_REASON, REFERENCE, Ledger, compact
 
-CHAMPION = "champion"
-REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
-TRAINING = "retrain.train_digest"  # a tag of each version that this project has registered
-PACKAGES = "packages"  # the folder of the run's artifacts
-# The attributes that are JSON in their tags.
-JSON = {"images", "metrics", "latency", "min_confidence"}
+PACKAGES, RECORDS = "packages", "lineage"  # folders of the run's artifacts
+# The tags of a version.
+PACKAGE, RECORD, BROKEN = "retrain.package_digest", "retrain.lineage", "retrain.broken"
+LATENCY, VERDICT = "retrain.latency", "retrain.verdict"
+# The attributes that were JSON in tags of their own, before there was a record.
+JSON = {"images", "metrics", "min_confidence"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,7 @@ class Candidate:
         min_confidence: The least confidence of an answer that it accepts; None if it does not say.
         train_digest: Digest of the output of `train`: weights, labels, image size.
         train_key: The key of the training in the store; None in the copy of a clone that trains a
-            version again, like `lineage`.
+            version again.
         start: SHA-256 (hex) of the weights that the training started from; None for new ones.
         family: The module in `models/` with its network.
         images: `size`, `channels`, `resize` and `resampling` of its input images, and `mean` and
@@ -49,7 +51,6 @@ class Candidate:
         data: The version of the data that it was trained on; None if unknown.
         commit: The git commit that trained it; None if unknown.
         run_id: The MLflow run of its training.
-        lineage: SHA-256 (hex) of the record of how it came about (`retrain.registry.lineage`).
     """
 
     name: str
@@ -66,7 +67,6 @@ class Candidate:
     data: str | None = None
     commit: str | None = None
     run_id: str
-    lineage: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,7 @@ class ModelVersion(Candidate):
         created: When it was registered (ISO 8601, UTC).
         broken: Why it was set aside as the reference; None if it was not.
         latency: How fast it was in the last check before a promotion; None before the first.
+        lineage: SHA-256 (hex) of its record, which has how it came about.
     """
 
     version: int
@@ -119,6 +120,7 @@ class ModelVersion(Candidate):
     created: str
     broken: str | None = None
     latency: Latency | None = None
+    lineage: str = ""
 
     @property
     def title(self) -> str:
@@ -146,22 +148,24 @@ def lock(project: Project) -> Iterator[None]:
 
 
 def champion(project: Project, name: str) -> ModelVersion | None:
-    """The version in production; None when there is none.
+    """The version in production, by the ledger; None when there is none.
 
     Raises:
-        ValueError: The version was not registered by this project.
+        ValueError: It was deleted; or a person has given the alias to a version before there were
+            decisions. Nothing may be decided about the model then.
     """
-    return _of_alias(project, name, CHAMPION)
+    ledger = reading.read(project, name)
+    number = ledger.selectors.get(CHAMPION)
+    if number and (number not in ledger.versions or ledger.champion is None):
+        raise ValueError(ledger.fault)
+    return _read(project, ledger, number) if number else None
 
 
 def reference(project: Project, name: str) -> ModelVersion | None:
-    """The best version so far; None when there is none. It raises the errors of `champion`."""
-    return _of_alias(project, name, REFERENCE)
-
-
-def _of_alias(project: Project, name: str, alias: str) -> ModelVersion | None:
-    model = snapshot.read(project, name)
-    return _read(model.versions[model.aliases[alias]], model) if alias in model.aliases else None
+    """The best version so far, by its alias; None when there is none."""
+    ledger = reading.read(project, name)
+    number = ledger.aliases.get(REFERENCE)
+    return _read(project, ledger, number) if number else None
 
 
 def parse_reference(text: str) -> tuple[str, str]:
@@ -185,13 +189,14 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
     Raises:
         UsageError: There is none; the message says which there are.
     """
-    model = snapshot.read(project, name)
-    number = model.aliases.get(selector, int(selector) if selector.isdecimal() else 0)
-    if number in model.versions:
-        return _read(model.versions[number], model)
-    if not model.versions:
+    ledger = reading.read(project, name)
+    named = ledger.selectors
+    number = named.get(selector, int(selector) if selector.isdecimal() else 0)
+    if number in ledger.versions:
+        return _read(project, ledger, number)
+    if not ledger.versions:
         raise UsageError(f"{name} has no registered model yet: retrain train {name}")
-    selectors = [str(version) for version in sorted(model.versions)] + sorted(model.aliases)
+    selectors = [str(version) for version in sorted(ledger.versions)] + sorted(named)
     lacks = "champion" if selector == CHAMPION else f"version {selector!r}"
     why = f" See: retrain status {name}" if selector == CHAMPION else ""
     raise UsageError(f"{name} has no {lacks}. There are: {', '.join(selectors)}.{why}")
@@ -199,21 +204,17 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
     """The version with a package; None when the package is not registered."""
-    return _find(project, name, "package_digest", package_digest)
+    ledger = reading.read(project, name)
+    for number, row in sorted(ledger.versions.items(), reverse=True):
+        if row.tags.get(PACKAGE) == package_digest:
+            return _read(project, ledger, number)
+    return None
 
 
 def find_by_weights(project: Project, name: str, weights: str) -> ModelVersion | None:
     """A version with certain weights (SHA-256, hex), and its package; None when there is none."""
-    return _find(project, name, "weights", weights)
-
-
-def _find(project: Project, name: str, tag: str, value: str) -> ModelVersion | None:
-    """The version with a tag; the one that was changed last, if there are several."""
-    model = snapshot.read(project, name)
-    for version in model.versions.values():
-        if version.tags.get(f"retrain.{tag}") == value:
-            return _read(version, model)
-    return None
+    found = every_of(project, name)
+    return next((version for version in found if version.weights == weights), None)
 
 
 def get(project: Project, name: str, number: int) -> ModelVersion | None:
@@ -222,26 +223,23 @@ def get(project: Project, name: str, number: int) -> ModelVersion | None:
     Raises:
         ValueError: The version was not registered by this project.
     """
-    model = snapshot.read(project, name)
-    return _read(model.versions[number], model) if number in model.versions else None
-
-
-def every(project: Project) -> list[ModelVersion]:
-    """All versions of all models that this project has registered."""
-    return [version for name in snapshot.names(project) for version in every_of(project, name)]
+    ledger = reading.read(project, name)
+    return _read(project, ledger, number) if number in ledger.versions else None
 
 
 def every_of(project: Project, name: str) -> list[ModelVersion]:
     """All versions of a model that this project has registered, the newest first."""
-    model = snapshot.read(project, name)
-    return [
-        _read(version, model)
-        for _, version in sorted(model.versions.items(), reverse=True)
-        if TRAINING in version.tags
-    ]
+    ledger = reading.read(project, name)
+    own = [number for number, row in ledger.versions.items() if PACKAGE in row.tags]
+    return [_read(project, ledger, number) for number in sorted(own, reverse=True)]
 
 
-def register(project: Project, candidate: Candidate, package: Path) -> ModelVersion:
+def register(
+    project: Project,
+    candidate: Candidate,
+    package: Path,
+    lineage: Mapping[str, Any] | None = None,
+) -> ModelVersion:
     """Uploads a model and registers it as a version, without an alias.
 
     If a call was killed, the same call uploads it once more, to the same place.
@@ -251,24 +249,24 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
         candidate: The model's description.
         package: A folder as `mlflow.pyfunc.save_model` writes it, with the model in
             `packages.MODEL`.
+        lineage: How it came about, for its record.
     """
-    client = tracking.client(project)
+    client, name, run = tracking.client(project), candidate.name, candidate.run_id
     place = f"{PACKAGES}/{candidate.package_digest}"
-    client.log_artifacts(candidate.run_id, str(package), place)
-    snapshot.find_or_create(client, project, candidate.name)
-    tags = {
-        f"retrain.{name}": value if isinstance(value, str) else compact(value)
-        for name, value in asdict(candidate).items()
-        if name not in ("name", "run_id") and value is not None
-    }
+    client.log_artifacts(run, str(package), place)
+    values = {"version": asdict(candidate), **(lineage or {})}
+    text = json.dumps(values, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    record = hashlib.sha256(text.encode()).hexdigest()
+    client.log_text(run, text, f"{RECORDS}/{record}.json")
+    reading.find_or_create(client, project, name)
     created = client.create_model_version(
-        candidate.name,
+        name,
         # Not `runs:/<id>`: MLflow's store would resolve that at the process's global address.
-        source=f"{client.get_run(candidate.run_id).info.artifact_uri}/{place}",
-        run_id=candidate.run_id,
-        tags=tags,
+        source=f"{client.get_run(run).info.artifact_uri}/{place}",
+        run_id=run,
+        tags={PACKAGE: candidate.package_digest, RECORD: record},
     )
-    registered = get(project, candidate.name, int(created.version))
+    registered = get(project, name, int(created.version))
     assert registered is not None
     return registered
 
@@ -276,39 +274,67 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
 def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
     """Marks a version that does not answer; as the reference it is compared with nothing."""
     client, number = tracking.client(project), str(version.version)
-    client.set_model_version_tag(version.name, number, "retrain.broken", why[:LONGEST_REASON])
+    client.set_model_version_tag(version.name, number, BROKEN, why[:LONGEST_REASON])
 
 
 def note_latency(project: Project, version: ModelVersion, latency: Latency) -> ModelVersion:
     """Notes how fast a version was in the check before a promotion."""
     client, number = tracking.client(project), str(version.version)
-    value = compact(asdict(latency))
-    client.set_model_version_tag(version.name, number, "retrain.latency", value)
+    client.set_model_version_tag(version.name, number, LATENCY, compact(asdict(latency)))
     return replace(version, latency=latency)
 
 
-def _read(version: snapshot.Version, model: snapshot.Model) -> ModelVersion:
-    if TRAINING not in version.tags:
+def read_record(project: Project, version: ModelVersion) -> dict[str, Any]:
+    """The record of a version.
+
+    Raises:
+        ValueError: The record is gone, or was changed.
+    """
+    row = reading.read(project, version.name).versions[version.version]
+    return _record(project, version.version, row.run_id, row.source, version.lineage)
+
+
+def _record(project: Project, number: int, run_id: str, source: str, record: str) -> dict[str, Any]:
+    path = f"{RECORDS}/{record}.json"
+    package = tracking.local_path(source)
+    if package:  # MLflow is not asked, which takes long to import
+        file = package.parents[1] / path
+        content = file.read_bytes() if file.is_file() else None
+    else:
+        content = tracking.read_artifact(project, run_id, path)
+    if content is None or hashlib.sha256(content).hexdigest() != record:
         raise ValueError(
-            f"Version {version.version} of the registered model {version.name} was not registered "
-            f"by Retrain. Give the alias {CHAMPION!r} to one that was."
+            f"version {number}: the record of its lineage, {path} of MLflow run {run_id}, "
+            f"{'is gone' if content is None else 'was changed'}"
         )
-    tags = {
-        attribute.name: version.tags[f"retrain.{attribute.name}"]
-        for attribute in fields(ModelVersion)
-        if f"retrain.{attribute.name}" in version.tags
+    values: dict[str, Any] = json.loads(content)
+    return values
+
+
+def _read(project: Project, ledger: Ledger, number: int) -> ModelVersion:
+    row = ledger.versions[number]
+    if PACKAGE not in row.tags:
+        raise ValueError(
+            f"Version {number} of the registered model {ledger.name} was not registered by "
+            f"Retrain. Remove its aliases in MLflow."
+        )
+    attributes = {field.name for field in fields(Candidate)}
+    values: dict[str, Any] = {
+        name: json.loads(value) if name in JSON else value
+        for name, value in ((tag.partition(".")[2], row.tags[tag]) for tag in row.tags)
+        if name in attributes
     }
-    values: dict[str, Any] = tags | {name: json.loads(tags[name]) for name in JSON & tags.keys()}
-    if "latency" in values:
-        values["latency"] = Latency(**values["latency"])
-    created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
-    details = {
-        "name": version.name,
-        "version": version.version,
-        "run_id": version.run_id,
-        "aliases": tuple(
-            sorted(name for name, number in model.aliases.items() if number == version.version)
-        ),
-        "created": created.isoformat(timespec="seconds"),
-    }
-    return ModelVersion(**values | details)
+    record = row.tags[RECORD]
+    if "weights" not in values:  # else it was registered before there was a record
+        values = _record(project, number, row.run_id, row.source, record)["version"]
+    latency, aliases = row.tags.get(LATENCY), ledger.selectors.items()
+    return ModelVersion(
+        **values | {"name": ledger.name, "run_id": row.run_id},
+        version=number,
+        aliases=tuple(sorted(alias for alias, of in aliases if of == number)),
+        verdict=row.tags[VERDICT].partition(" (")[0] if VERDICT in row.tags else None,
+        created=datetime.fromtimestamp(row.created / 1000, UTC).isoformat(timespec="seconds"),
+        broken=row.tags.get(BROKEN),
+        latency=Latency(**json.loads(latency)) if latency else None,
+        lineage=record,
+    )

@@ -50,7 +50,7 @@ def compare_classes(validated: Artifact) -> Registered | None:
         RejectedDataError: The data lacks a class of the champion that `gate.may_drop` has not.
     """
     run = current_run()
-    champion = decisions.champion(run.project, run.workload.name)
+    champion = versions.champion(run.project, run.workload.name)
     if champion is None:
         return None
     registered, classes = Registered(run.project, champion), validated.facts["classes"]

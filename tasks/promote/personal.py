@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.registry.ledger import Action, Decision, Entry, Ledger
-from retrain.registry.versions import CHAMPION, REFERENCE, Latency, ModelVersion
+from retrain.registry.ledger import REFERENCE, Action, Decision, Entry, Ledger
+from retrain.registry.versions import Latency, ModelVersion
 from retrain.runs import records
 from retrain.runs.records import Document
 from tasks.data.rules import failures
@@ -53,18 +53,18 @@ def decide(
     if not reason:
         raise UsageError("A decision needs a reason, for those who read the ledger later.")
     with versions.lock(project):
-        unfinished = decisions.read(project, name).unfinished
-        decisions.settle(project, name)
-        for entry in unfinished:
-            if (entry.action, entry.reason) == (action, reason):  # by a call that was killed
-                return _told(name, entry)
-        return _decide(project, decisions.read(project, name), action, reason, version)
+        found = decisions.read(project, name)
+        last = found.entries[-1] if found.entries and not found.is_settled else None
+        ledger = decisions.settle(project, name)
+        if last and (last.action, last.reason) == (action, reason):  # by a call that was killed
+            return _told(name, last)
+        return _decide(project, ledger, action, reason, version)
 
 
 def _decide(
     project: Project, ledger: Ledger, action: Action, reason: str, number: int | None
 ) -> Document:
-    name, champion = ledger.name, ledger.aliases.get(CHAMPION)
+    name, champion = ledger.name, ledger.champion
     waiting = None if action == "rolled back" else _waiting(ledger, number)
     number = waiting.version if waiting else _target(ledger, champion, number)
     version = versions.get(project, name, number)
@@ -147,9 +147,8 @@ def _check(
     """
     bound = None
     if waiting:
-        champion = ledger.aliases.get(CHAMPION)
-        if champion != waiting.previous:
-            raise ChampionChangedError(standing(version.name, waiting, champion))
+        if ledger.champion != waiting.previous:
+            raise ChampionChangedError(standing(version.name, waiting, ledger.champion))
         rules = decisions.document_of(project, ledger, waiting).get("rules", ())
         bound = next((rule["bound"] for rule in rules if rule.get("of") == BOUND), None)
     with TemporaryDirectory(dir=project.state) as scratch:

@@ -15,7 +15,7 @@ import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, lineage, model_card, packages, versions
+from retrain.registry import decisions, model_card, packages, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, Latency, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
@@ -69,7 +69,7 @@ def promoted(
     if registered is None or _compared_with(decision) != (champion and champion.version):
         return None
     if champion and decision.facts["verdict"] == "champion already":
-        return None if decisions.read(project, name).unfinished else _facts(champion)
+        return _facts(champion) if decisions.read(project, name).is_settled else None
     entry = _decide(rules, version, decision, intent, registered, project)
     return _facts(registered, entry) if decisions.is_applied(project, name, entry) else None
 
@@ -111,7 +111,7 @@ def promote(
     with versions.lock(project):
         is_champion = decision.facts["verdict"] == "champion already"
         if is_champion:
-            decisions.settle(project, name)  # what a kill left undone
+            decisions.settle(project, name)  # what a kill left undone, or somebody has moved
         champion, before = versions.champion(project, name), _compared_with(decision)
         if before != (champion and champion.version):
             raise ChampionChangedError(
@@ -128,7 +128,7 @@ def promote(
             place = model_card.place(registered.package_digest)
             tracking.client(project).log_text(registered.run_id, text, place)
         entry = _decide(rules, version, decision, intent, registered, project)
-        if not decisions.is_entered(project, name, entry):
+        if decisions.read(project, name).latest(entry) is None:
             if entry.action in ("promoted", "waiting"):
                 bound = rules.max_latency_ms
                 measured = check_version(project, registered, workspace.folder, bound)
@@ -250,9 +250,8 @@ def _register(
             data=version.digest,
             commit=trained.provenance.get("commit"),
             run_id=run_id,
-            lineage=lineage.write(project, history),
         )
-        return versions.register(project, candidate, package_folder)
+        return versions.register(project, candidate, package_folder, asdict(history))
 
 
 def _run_of(trained: Artifact, workspace: Workspace) -> str:

@@ -2,7 +2,7 @@
 
 from retrain.outputs import plan
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import versions
 from retrain.store import Artifact
 from retrain.workload import Workload
 from tasks.data.champion import Registered, Start
@@ -23,7 +23,7 @@ def find_start(workload: Workload, project: Project, images: Artifact, pulled: A
     """
     if workload.train.init == "new":
         return Start(None)
-    champion = decisions.champion(project, workload.name)
+    champion = versions.champion(project, workload.name)
     if champion is None:
         return Start(None)
     before = None

@@ -115,7 +115,7 @@ def train(
         console.say(line)
     if model.family == "custom":
         try_network(job)
-    with _tracked(workspace, _parameters(job), images.digest) as run:
+    with _tracked(workspace, _parameters(job, workspace.configuration), images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
         try:
             with console.progress("train") as update, followed(job.scratch, update, log):
@@ -166,10 +166,11 @@ def _write_report(
     tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
 
 
-def _parameters(job: TrainingJob) -> dict[str, Any]:
+def _parameters(job: TrainingJob, workload: Workload | None) -> dict[str, Any]:
     """The parameters that are recorded in MLflow."""
     followed = job.hyperparameters.model_dump(include=used_by(job.hyperparameters))
-    named = flatten({"model": job.model.model_dump(), "train": followed})
+    images = workload.images.model_dump() if workload else {}
+    named = flatten({"images": images, "model": job.model.model_dump(), "train": followed})
     return named | {f"scale.{name}": getattr(job.scale, name) for name in SCALE}
 
 
@@ -224,7 +225,6 @@ def _tracked(
         params,
         images,
         continued=before,
-        again=workspace.anew,
         parent=workspace.trial.parent if workspace.trial else None,
     )
     write_json(memory, asdict(run))

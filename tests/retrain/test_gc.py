@@ -4,17 +4,20 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 
-from retrain import gc, tracking
+from retrain import gc
 from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import lineage
-from retrain.registry.lineage import Images, Lineage, Made
+from retrain.registry import decisions, versions
+from retrain.registry.lineage import Made
 from retrain.store import Store
 from tests import templates
+from tests.retrain.registry.helpers import candidate_of, decision, register
+from tests.retrain.registry.test_lineage import record
 from tests.retrain.test_store import make_toy, with_lr
 from tests.running import RunContext
 
@@ -225,28 +228,16 @@ def test_old_files_of_runs_go_but_for_those_of_the_last_runs(project):
 def test_what_the_champion_came_from_stays(project, store):
     templates.place_mlflow_database(project.root)
     made = [made_with(project, store, lr) for lr in (0.1, 0.2, 0.3)]
-    client = tracking.client(project)
-    client.create_registered_model("vit")
     for number, each in enumerate(made[:2], 1):
-        run_id = tracking.start_run(project, "vit", f"k{number}", {}, "digest").run_id
-        record = Lineage(
-            model="vit", package="p", weights="w", time="", commit=None, uncommitted=None,
-            data={}, entry="vit", overrides={}, parameters=None, requirements=None, validation={},
-            images=Images("toy", each.key, "images.parquet", {}), training={}, metrics={},
-            steps=(Made("toy", each.digest, each.key),), mlflow_run=run_id,
-        )  # fmt: skip
-        tags = {
-            "train_digest": f"t{number}", "family": "vit", "weights": "w", "images": "{}",
-            "package_digest": f"p{number}", "classes": "c",
-            "metrics": "{}", "lineage": lineage.write(project, record),
-        }  # fmt: skip
-        named = {f"retrain.{name}": value for name, value in tags.items()}
-        client.create_model_version("vit", source="somewhere", run_id=run_id, tags=named)
-    client.set_registered_model_alias("vit", "champion", "2")
+        first = register(project, "vit", f"m{number}", project.root)
+        of_each = record(first.run_id, steps=(Made("toy", each.digest, each.key),))
+        again = replace(candidate_of(first), package_digest=f"p{number}")
+        package = project.root / f"package-m{number}"
+        version = versions.register(project, again, package, asdict(of_each))
+        previous = None if number == 1 else 2
+        decisions.apply(project, version, decision(version.version, previous=previous))
     assert len(collected(project, "artifact")) == 2
     assert [each.folder.exists() for each in made] == [False, True, False]
-    client.set_registered_model_alias("vit", "champion", "1")
-    assert len(collected(project, "artifact")) == 1
 
 
 def test_a_file_that_another_output_has_too_is_counted_once_and_stays_there(project, store):

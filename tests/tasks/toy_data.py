@@ -87,4 +87,4 @@ def workspace(root: Path, step: str, earlier: Path | None = None) -> Workspace:
     """A place for a step to write to, in a project of its own."""
     folder, scratch = root / step, root / f"{step}-scratch"
     folder.mkdir()
-    return Workspace(folder, scratch, "key", "digits", Project(root), earlier=earlier)
+    return Workspace(folder, scratch, "key", "digits", Project(root), earlier=lambda: earlier)

@@ -132,7 +132,7 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
 def write_report(trained: Artifact, project: Project) -> str:
     """What `train` leaves for people, with a run in MLflow; returns the run's id."""
     params = {"train.lr": 0.1}
-    run = tracking.start_run(project, "toy", trained.key, params, "digest", again=True)
+    run = tracking.start_run(project, "toy", trained.key, params, "digest")
     tracking.end_run(project, run.run_id, "FINISHED")
     report = trained.folder / "report"
     report.mkdir()

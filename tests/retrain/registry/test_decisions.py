@@ -14,7 +14,6 @@ from retrain.errors import ChampionChangedError
 from retrain.project import Project
 from retrain.registry import decisions, ledger, model_card, versions
 from retrain.registry.ledger import Decision
-from retrain.registry.snapshot import Model
 from tests import templates
 from tests.retrain.registry.helpers import RULES, decision, history, register
 
@@ -87,30 +86,38 @@ def test_a_ledger_that_was_deleted_says_how_to_bring_it_back(project, name, pair
     assert alias(project, name) == 2
 
 
-def test_an_alias_that_a_person_has_moved_stays(project, name, pair):
+@pytest.mark.parametrize("moved_to", ["1", "3", None])
+def test_a_moved_alias_is_named_and_set_right(project, name, pair, tmp_path, capsys, moved_to):
+    register(project, name, "c", tmp_path)
     decisions.apply(project, pair[0], decision(1))
     decisions.apply(project, pair[1], decision(2, previous=1))
-    tracking.client(project).set_registered_model_alias(name, "champion", "1")
-    decisions.settle(project, name)
-    decisions.apply(project, pair[0], decision(1, "rejected", previous=1))
-    assert alias(project, name) == 1
-    decisions.apply(project, pair[1], decision(2, previous=1))
-    assert alias(project, name) == 2
-    assert len(history(project, name)) == 4
+    client = tracking.client(project)
+    if moved_to:
+        client.set_registered_model_alias(name, "champion", moved_to)
+    else:
+        client.delete_registered_model_alias(name, "champion")
+    has = f"Version {moved_to} has" if moved_to else "No version has"
+    said = f"{has} the alias champion of {name}, but its ledger says version 2"
+    assert decisions.read(project, name).fault.startswith(said)
+    assert alias(project, name) == 2  # whatever the alias says
+    assert capsys.readouterr().err == ""
+    decisions.apply(project, pair[0], decision(1, "rejected", previous=2))
+    assert client.get_registered_model(name).aliases["champion"] in (2, "2")
+    assert capsys.readouterr().err == f"{said}: it is set right.\n"
+    assert decisions.read(project, name).fault is None
+    assert len(history(project, name)) == 3
 
 
-def test_a_champion_whose_alias_was_removed_is_named_and_no_run_is_the_first(project, name, pair):
+def test_a_champion_that_was_deleted_is_named_and_no_run_is_the_first(project, name, pair):
     decisions.apply(project, pair[0], decision(1))
-    tracking.client(project).delete_registered_model_alias(name, "champion")
-    said = f"{name} has no champion, but its ledger says version 1"
-    first = replace(decision(2), verdict="first")
-    for decide in (
-        lambda: decisions.champion(project, name),
-        lambda: decisions.apply(project, pair[1], first),
-    ):
-        with pytest.raises(ValueError, match=f"{said}.* retrain rollback {name} --to VERSION"):
-            decide()
-    back = decision(1, "rolled back", reason="by mistake", document=None)
+    decisions.apply(project, pair[1], decision(2, previous=1))
+    tracking.client(project).delete_model_version(name, "2")
+    said = f"{name} has no champion, but its ledger says version 2: that was deleted"
+    with pytest.raises(ValueError, match=f"{said}.* retrain rollback {name} --to VERSION"):
+        versions.champion(project, name)
+    with pytest.raises(ChampionChangedError):
+        decisions.apply(project, pair[0], replace(decision(1), verdict="first"))
+    back = decision(1, "rolled back", previous=2, reason="deleted", document=None)
     decisions.apply(project, pair[0], back)
     assert alias(project, name) == 1
     assert decisions.read(project, name).line == (1,)
@@ -119,16 +126,23 @@ def test_a_champion_whose_alias_was_removed_is_named_and_no_run_is_the_first(pro
 def test_what_a_machine_left_undone_is_done_by_any(project, name, pair, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", project.tracking_uri)
     decisions.apply(project, pair[0], decision(1))
-    with monkeypatch.context() as patched:
-        patched.setattr(decisions, "settle", lambda *_: None)  # as if it were killed there
+
+    def killed(*arguments, write=decisions.write):
+        write(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(decisions, "write", killed)
         decisions.apply(project, pair[1], decision(2, previous=1))
-    assert alias(project, name) == 1
+    assert not decisions.read(project, name).is_settled
     there = Project(tmp_path / "there")
     there.root.mkdir()
     with pytest.raises(ChampionChangedError, match="champion is version 2 by now"):
         decisions.apply(there, pair[0], decision(1, previous=1))
     assert alias(project, name) == 2
-    assert not decisions.read(project, name).unfinished
+    assert decisions.read(project, name).is_settled
+    description = tracking.client(project).get_model_version(name, "2").description
+    assert description.startswith("**Promoted**")
 
 
 def test_an_entry_that_cannot_be_read_is_named_and_nothing_is_decided(project, name, pair):
@@ -136,7 +150,7 @@ def test_an_entry_that_cannot_be_read_is_named_and_nothing_is_decided(project, n
     run = decisions.read(project, name).run
     tracking.client(project).log_param(run, "note", "of a person")
     with pytest.raises(ValueError, match=f"ledger of {name}: entry note was changed, so that"):
-        decisions.champion(project, name)
+        versions.champion(project, name)
 
 
 def test_a_slow_machine_gives_the_alias_to_no_earlier_champion(
@@ -177,7 +191,7 @@ def ledger_of(steps: str, same: Collection[int] = ()) -> ledger.Ledger:
         fields["training"] = "the same" if fields["version"] in same else f"of {step[-1]}"
         values[f"{number:06d}"] = json.dumps(fields | {"time": ""})
         before = int(step[-1]) if action in ("promoted", "rolled back") else before
-    return ledger.read(Model("vit", ledger=values))
+    return ledger.Ledger("vit", ledger.parse("vit", values))
 
 
 @pytest.mark.parametrize(
@@ -313,7 +327,7 @@ def test_of_two_machines_that_decide_at_once_one_is_first(tmp_path, monkeypatch,
     [winner] = [number for number, said in told.items() if said == [True]]
     [loser] = set(told) - {winner}
     written = decisions.read(here, "toy")
-    assert not written.unfinished
+    assert written.is_settled
     if action == "promoted":  # the other has to compare again
         assert told[loser][0] is False
         assert f"champion is version {winner} by now" in told[loser][1]

@@ -12,7 +12,6 @@ from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.registry import decisions, packages, reproduce as module, versions
 from retrain.registry.lineage import Made
-from retrain.registry.reproduce import Reproduction
 from tests import templates
 from tests.retrain.registry.helpers import decision, register
 from tests.retrain.registry.test_lineage import record
@@ -29,12 +28,11 @@ RECORD = record("run", steps=(Made("pull", "d1"), made(TRAIN, "d2")))
 
 def test_the_first_step_with_another_output_is_named_with_all_that_differs():
     def outcome(differs, **steps):
-        done = ("vit", 3, "c0ffee", all(steps.values()), "w", "w2", steps, {}, differs, 1.0)
-        return Reproduction(*done).outcome
+        return module.outcome("vit version 3", all(steps.values()), steps, differs)
 
-    differs = ("cores 2 -> 4", "numpy 1.0 -> 2.0")
+    differs = ["cores 2 -> 4", "numpy 1.0 -> 2.0"]
     assert outcome(differs, pull=True, train=True).endswith("the weights are identical.")
-    assert outcome((), pull=True, train=False) == (
+    assert outcome([], pull=True, train=False) == (
         "vit version 3 is not reproduced: train gave another output; nothing that is recorded "
         "differs."
     )

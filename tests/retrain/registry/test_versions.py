@@ -1,8 +1,8 @@
-"""Versions, as MLflow has them, and as its answer is kept until its file changes."""
+"""Versions, as MLflow has them."""
 
 import hashlib
 import json
-import os
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -11,9 +11,9 @@ import pytest
 from retrain import tracking
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import decisions, snapshot, versions
+from retrain.registry import decisions, ledger, packages, reading, versions
 from tests import templates
-from tests.retrain.registry.helpers import WEIGHTS, decision, register
+from tests.retrain.registry.helpers import WEIGHTS, candidate_of, decision, register
 
 
 @pytest.fixture(scope="module")
@@ -54,36 +54,67 @@ def test_a_version_is_found_by_what_names_it(made):
 
 def test_before_the_first_run_there_is_nothing_and_no_file_is_made(tmp_path):
     assert versions.champion(Project(tmp_path), "vit") is None
-    assert versions.every(Project(tmp_path)) == []
+    assert versions.every_of(Project(tmp_path), "vit") == reading.names(Project(tmp_path)) == []
     assert not (tmp_path / "mlflow.db").exists()
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
-def test_each_change_of_the_database_is_seen(made, tmp_path, mode):
+def test_the_database_is_read_as_mlflow_reads_it(made, tmp_path, mode):
     templates.copy_project(made.root, tmp_path)
     copy = Project(tmp_path)
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         database.execute(f"PRAGMA journal_mode = {mode}")
-        for number in ("1", "2", "1"):
-            known = (tmp_path / "mlflow.db").stat()
-            with database:
-                statement = "UPDATE registered_model_aliases SET version = ? WHERE alias = ?"
-                database.execute(statement, [number, "champion"])
-            # The time and the size of the file may be the same after a change.
-            os.utime(tmp_path / "mlflow.db", ns=(known.st_atime_ns, known.st_mtime_ns))
-            assert versions.champion(copy, "vit").version == int(number)
+    asked = reading._ask(copy, "vit")
+    assert reading.read(copy, "vit") == asked
+    assert (sorted(asked.versions), len(asked.entries)) == ([1, 2], 3)
+    assert reading.read(copy, "nobody") == reading._ask(copy, "nobody")
 
 
-def test_an_answer_that_is_kept_is_not_asked_for_again(made, monkeypatch):
-    first = snapshot.read(made, "vit")
-    assert first == snapshot.ask(made, "vit")
-    assert (list(first.versions), len(first.ledger)) == ([1, 2], 3)
-    monkeypatch.delattr(snapshot, "ask")
-    assert snapshot.read(made, "vit") == first
-    [kept] = made.state.glob("registry/vit.json")
-    kept.write_text("{")
-    with pytest.raises(NameError):
-        snapshot.read(made, "vit")
+def test_a_version_has_few_tags_and_its_run_says_what_became_of_it(made):
+    client = tracking.client(made)
+    run = client.get_run(versions.champion(made, "vit").run_id)
+    assert run.data.tags["retrain.verdict"] == "better"
+    assert (run.data.tags["retrain.version"], run.data.tags["retrain.data"]) == ("vit 2", "data-1")
+    assert run.data.tags[tracking.NOTE].startswith("vit version 2. **Promoted** on ")
+    tags = client.get_model_version("vit", "2").tags
+    assert tags.pop("owner") == "o'hara"
+    assert tags["retrain.verdict"] == "better (promoted, decision 2)"
+    assert len(tags) + len({versions.LATENCY, versions.BROKEN}) == 5
+    [experiment] = [each for each in client.search_experiments() if each.name == reading.EXPERIMENT]
+    assert experiment.experiment_id != run.info.experiment_id  # not among the trainings
+
+
+def test_a_version_of_before_there_was_a_record_is_read_from_its_tags(project, name, tmp_path):
+    made = register(project, name, "a", tmp_path)
+    client, tags = tracking.client(project), candidate_of(made)
+    for key, value in vars(tags).items():
+        if key not in ("name", "run_id") and value is not None:
+            text = value if isinstance(value, str) else ledger.compact(value)
+            client.set_model_version_tag(name, "1", f"retrain.{key}", text)
+    client.set_model_version_tag(name, "1", "retrain.lineage", "of another form")
+    assert candidate_of(versions.get(project, name, 1)) == tags
+
+
+def test_a_clone_that_was_moved_finds_its_models_and_none_of_another(made, tmp_path, capsys):
+    elsewhere = tmp_path / "mlruns of another" / "mlruns" / "own"
+    place = Project(tmp_path / "it's new")
+    shutil.copytree(made.root, place.root)
+    with closing(sqlite3.connect(place.root / "mlflow.db")) as database, database:
+        statement = "UPDATE experiments SET name = 'own', artifact_location = ? WHERE name = ?"
+        database.execute(statement, [elsewhere.as_uri(), "other"])
+    champion = versions.champion(place, "vit")
+    assert packages.download(place, champion).is_relative_to(place.root)
+    assert "mlflow.db.before-move is as it was" in " ".join(capsys.readouterr().err.split())
+    with closing(sqlite3.connect(place.root / "mlflow.db.before-move")) as database:
+        [kept] = database.execute("SELECT source FROM model_versions WHERE version = 2").fetchone()
+    assert made.root.as_uri() in kept
+    client = tracking.client(place)
+    assert client.get_experiment_by_name("own").artifact_location == elsewhere.as_uri()
+    for each in (client.get_experiment_by_name("vit").artifact_location,
+                 client.get_run(champion.run_id).info.artifact_uri):  # fmt: skip
+        assert tracking.local_path(each).is_relative_to(place.root)
+    assert versions.champion(place, "vit") == champion
+    assert capsys.readouterr().err == ""
 
 
 def test_a_version_carries_what_is_known_of_the_model(project, name, tmp_path):
@@ -107,9 +138,12 @@ def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project,
     client.create_registered_model(name)
     client.create_model_version(name, "file:///elsewhere")
     client.set_registered_model_alias(name, "champion", "1")
-    with pytest.raises(ValueError, match=f"Version 1 of the registered model {name}"):
+    said = f"{name} has no champion in its ledger, but somebody has given the alias champion to"
+    with pytest.raises(ValueError, match=said):
         versions.champion(project, name)
-    assert name not in {version.name for version in versions.every(project)}
+    with pytest.raises(ValueError, match=f"Version 1 of the registered model {name} was not"):
+        versions.find(project, name, "1")
+    assert versions.every_of(project, name) == []
 
 
 def test_a_reference_names_a_version():

@@ -37,7 +37,10 @@ def promote(images, project, seed, before):
 
 def roll_back_once(images, project):
     """As a person who gives the command again only if it was not carried out."""
-    if versions.champion(project, "toy").version == 3 or decisions.read(project, "toy").unfinished:
+    if (
+        versions.champion(project, "toy").version == 3
+        or not decisions.read(project, "toy").is_settled
+    ):
         roll_back(project, REASON)
 
 
@@ -104,7 +107,7 @@ def state(project):
         "ledger": [
             (e.action, e.version, e.previous, e.reason, e.document) for e in written.entries
         ],
-        "unfinished": written.unfinished,
+        "settled": written.is_settled,
         "waiting": written.waiting,
         "withdrawn": list(written.withdrawn),
     }

@@ -12,7 +12,7 @@ from safetensors.torch import load
 import models
 from retrain.outputs import plan
 from retrain.project import Project
-from retrain.registry import decisions, packages, versions
+from retrain.registry import packages, versions
 from retrain.store import Artifact
 from retrain.workload import Best, Data, Lora, Model, Train, Workload
 from tasks.data.champion import Start
@@ -84,9 +84,7 @@ def test_another_network_is_refused(champion, images, tmp_path):
 
 def test_a_champion_is_not_trained_further_before_something_has_changed(tmp_path, monkeypatch):
     registered = {}  # by their weights; the last is the champion
-    monkeypatch.setattr(
-        decisions, "champion", lambda *of: next(reversed(registered.values()), None)
-    )
+    monkeypatch.setattr(versions, "champion", lambda *of: next(reversed(registered.values()), None))
     monkeypatch.setattr(
         versions, "find_by_weights", lambda project, name, weights: registered.get(weights)
     )
