@@ -69,7 +69,7 @@ def warnings(steps: Sequence[Step], run: "RunState") -> list[str]:
         A sentence for each.
     """
     project = run.context.project
-    sentences = [run.version.warning, _uncommitted(project), _behind(project)]
+    sentences = [run.version.warning, project.git_fault(), _uncommitted(project), _behind(project)]
     for step in steps:
         sentences += step.warnings(run.workload, project, run.version)
     return [sentence for sentence in sentences if sentence]

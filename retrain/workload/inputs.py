@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from retrain.logins import has_login, refused
+from retrain.faults import has_login, refused
 from retrain.workload.section import AS_TUPLE, Fraction, Section, Side, Text
 
 
