@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from retrain import databases
-from retrain.logins import without_login
+from retrain.faults import without_login
 from retrain.project import Project
-from retrain.servers import reachable
+from retrain.servers import databases, reachable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -41,7 +40,7 @@ def client(project: Project) -> "MlflowClient":
     """A client of the project's MLflow, without changes to MLflow's global state."""
     check(project)
     # With MLflow's defaults a step waits for minutes when the server does not answer.
-    os.environ.setdefault(reachable.MLFLOW_RETRIES, reachable.FEW)
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient

@@ -8,14 +8,14 @@ from contextlib import closing
 
 import pytest
 
-from retrain import databases
+from retrain.servers import databases
 
 # Creates a table of two, says so, and waits for a line before it creates the other.
 SLOW = textwrap.dedent(
     """
     import sqlite3, sys
     from pathlib import Path
-    from retrain import databases
+    from retrain.servers import databases
 
     def create(path):
         with sqlite3.connect(path) as database:
