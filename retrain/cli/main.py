@@ -21,14 +21,12 @@ from cyclopts import CycloptsError, Parameter
 
 from retrain import streams
 from retrain.cli import (
-    configuration,
     doctor,
     flows,
     init,
     labels,
     lineage,
     predict,
-    production,
     registry,
     report,
     servers,
@@ -41,9 +39,11 @@ from retrain.project import find_project
 
 # The modules with the commands, in the order of `retrain --help`.
 MODULES = (
-    *(init, flows, report, configuration, predict, labels, production),
+    *(init, flows, report, predict, labels),
     *(registry, lineage, store, doctor, servers),
 )
+
+app["step"].show = False  # for dvc.yaml
 
 TERMINATED = 128 + signal.SIGTERM
 

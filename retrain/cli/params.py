@@ -1,19 +1,15 @@
-"""What a workload may set and what it sets, from the declarations of the parameters.
+"""What a workload may set, from the declarations of the parameters.
 
 `make docs` makes of it `params.schema.json`, by which editors check `params.yaml`, and
 `docs/parameters.md`.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
-
-from ruamel.yaml import YAML
-from ruamel.yaml.nodes import MappingNode
 
 from models import families
 from retrain.params import as_yaml
-from retrain.project import Project
 from retrain.workload import Workload
 
 Schema = Mapping[str, Any]
@@ -55,58 +51,6 @@ class Parameter:
         if self.is_required:
             return "must be set"
         return "none" if self.default is None else f"`{as_yaml(self.default)}`"
-
-
-@dataclass(frozen=True)
-class Setting(Parameter):
-    """A parameter as a workload has it.
-
-    Attributes:
-        value: Its value, as a JSON value; `auto` as it is set, not as it is decided.
-        set_in: The file and the line that set it, as `params.yaml:12`; None for the default.
-    """
-
-    value: Any = None
-    set_in: str | None = None
-
-
-def settings_of(project: Project, workload: str) -> list[Setting]:
-    """The parameters of a workload, with their values and where these were set.
-
-    Those of a section that it leaves out, such as `train.lora`, and of other families are not
-    among them. What is `auto` is not decided, because that may ask a cluster or a hub.
-    """
-    values, places = _entry_of(project, workload)
-    every = [one for one in parameters() if one.family in (None, values["model.family"])]
-    left_out = {one.name for one in every if one.default is None and one.name not in places}
-    return [
-        Setting(**asdict(one), value=values.get(one.name, one.default), set_in=places.get(one.name))
-        for one in every
-        if one.name.rpartition(".")[0] not in left_out
-    ]
-
-
-def _entry_of(project: Project, workload: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values that a workload's entry sets, and where, such as `params.yaml:12`, by their names.
-
-    Sections and mappings are among them.
-    """
-    yaml = YAML(typ="safe", pure=True)
-    values: dict[str, Any] = {}
-    places: dict[str, str] = {}
-
-    def add(node: MappingNode, above: str) -> None:
-        for key, value in node.value:
-            name = f"{above}{key.value}"
-            if isinstance(value, MappingNode):  # `<<` takes over what another mapping has
-                add(value, above if key.value == "<<" else f"{name}.")
-            places[name] = f"{project.params.name}:{key.start_mark.line + 1}"
-            values[name] = yaml.constructor.construct_document(value)
-
-    root = yaml.compose(project.params.read_text(encoding="utf-8"))
-    entries = next(value for key, value in root.value if key.value == "workloads")
-    add(next(entry for key, entry in entries.value if key.value == workload), "")
-    return values, places
 
 
 REMOTE = (

@@ -103,7 +103,9 @@ def test_gc_lists_and_asks_before_it_removes(clone, first):
     old.write_text("old")
     os.utime(old, (time() - 90 * 86400,) * 2)
     refused = clone.retrain("gc", code=2).stderr
-    assert refused == "retrain: gc removes files: add --yes, or look first with --dry-run.\n"
+    assert refused == (
+        "retrain: Nobody can be asked here: add --yes, or look first with --dry-run.\n"
+    )
     for keys, remains in (("\n", True), ("y\n", False)):
         terminal = Terminal(clone, "gc")
         shown = terminal.read_until("Remove them?")
