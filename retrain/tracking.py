@@ -48,6 +48,7 @@ def client(project: Project) -> "MlflowClient":
     uri, file = project.tracking_uri, database_of(project)
     if file is None:
         return MlflowClient(uri, uri)
+    databases.refuse_newer(file, "mlflow")
     with databases.created(file, _migrate):
         return MlflowClient(uri, uri)
 

@@ -148,6 +148,16 @@ def _store(project: Project) -> str:
     return f"{remote.url} answers"
 
 
+def _databases(project: Project) -> str:
+    from retrain import tracking
+    from retrain.servers import databases
+
+    databases.refuse_newer(databases.of_prefect(project), "prefect")
+    if file := tracking.database_of(project):
+        databases.refuse_newer(file, "mlflow")
+    return "fit the installed Prefect and MLflow"
+
+
 def _servers(project: Project) -> str:
     from retrain import preflight
     from retrain.servers import reachable, services
@@ -169,5 +179,6 @@ CHECKS: dict[str, Callable[[Project], str]] = {
     "git": _git,
     "DVC remote": _remote,
     "store": _store,
+    "databases": _databases,
     "servers": _servers,
 }

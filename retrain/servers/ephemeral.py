@@ -17,6 +17,7 @@ from time import monotonic, sleep
 
 from retrain.project import Project
 from retrain.runs import console
+from retrain.servers import databases
 from retrain.servers.reachable import answers
 
 HOST = "127.0.0.1"
@@ -34,8 +35,10 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
             ready. Errors are ignored here: they are raised again where the result is needed.
 
     Raises:
+        UsageError: A newer version of Prefect has made the database.
         RuntimeError: The server ended at its start, or took too long; its output is in the log.
     """
+    databases.refuse_newer(databases.of_prefect(project), "prefect")
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]

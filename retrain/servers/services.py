@@ -23,6 +23,7 @@ from retrain.atomic import write_text
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
+from retrain.servers import databases
 from retrain.servers.program import MARK, POOL, end_processes
 from retrain.servers.reachable import answers
 
@@ -209,6 +210,7 @@ def _start(project: Project) -> None:
             f"{API} names {api}, which the runs of this clone use: take it out of the environment "
             "or of .env, and the servers can be started here."
         )
+    databases.refuse_newer(databases.of_prefect(project), "prefect")
     end_processes(f"{project.state}:")  # what a killed supervisor has left
     ports = {name: _free(port) for name, port in USUAL_PORTS.items()}
     file = project.state / CONFIGURATION_FILE
@@ -235,7 +237,7 @@ def _configuration(project: Project, ports: Mapping[str, int]) -> str:
     """The text of supervisor's configuration file."""
     values: dict[str, object] = {
         **{"root": project.root, "state": project.state, "tracking": project.tracking_uri},
-        **{"home": os.environ.get("PREFECT_HOME", project.state / "prefect"), "pool": POOL},
+        **{"home": databases.of_prefect(project).parent, "pool": POOL},
         **{"program": f'"{sys.executable}" -m retrain.servers.program', "host": HOST, "mark": MARK},
         **ports,
     }
