@@ -71,7 +71,7 @@ def _explain(
         return place, "missing."
     if fault["type"] == "extra_forbidden":
         section = place.rpartition(".")[0]
-        keys_there = [name for name in _names(kind, above) if name.rpartition(".")[0] == section]
+        keys_there = [name for name in names_of(kind, above) if name.rpartition(".")[0] == section]
         return place, f"no such key.{did_you_mean(place, keys_there)}"
     message = shorten(re.sub(r"^\w+ should", "should", fault["msg"]), 200)
     if fault["type"] == "string_pattern_mismatch":
@@ -94,13 +94,13 @@ def _keys_of(loc: Sequence[Any], tree: Any) -> Iterator[Any]:
         yield part
 
 
-def _names(kind: type[BaseModel], above: Sequence[str]) -> Iterator[str]:
+def names_of(kind: type[BaseModel], above: Sequence[str] = ()) -> Iterator[str]:
     """The dotted names of the parameters of a section, and of the sections in it."""
     for name, field in kind.model_fields.items():
         yield ".".join((*above, name))
         for type_ in (field.annotation, *get_args(field.annotation)):
             if isinstance(type_, type(BaseModel)):
-                yield from _names(type_, (*above, name))
+                yield from names_of(type_, (*above, name))
 
 
 def did_you_mean(name: Any, names: Iterable[str]) -> str:

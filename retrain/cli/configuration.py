@@ -6,8 +6,9 @@ if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
 
-def assignments(_: "CompletionContext") -> dict[str, str]:
-    """What `--set` begins with, `KEY=`, with the first sentence about each parameter."""
-    from retrain.cli.params import parameters
+def assignments(_: "CompletionContext") -> list[str]:
+    """What `--set` begins with, `KEY=`, for the parameters that all families have."""
+    from retrain.faults import names_of
+    from retrain.workload import Workload
 
-    return {f"{one.name}=": one.description.partition(".")[0] for one in parameters()}
+    return [f"{name}=" for name in names_of(Workload)]

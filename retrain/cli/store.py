@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from retrain.cli.command import KEEPING, Answer, Clone, ToJson, app, confirmed
-from retrain.errors import UsageError
 
 if TYPE_CHECKING:
     from flows.verify import Fault, Verified
@@ -89,7 +88,7 @@ def gc(
     if not (dry_run or yes):
         found = gc.collect(project, keep, days, dry_run=True)
         if not confirmed("\n".join([*_listed(found, "To remove"), "Remove them?"]), to_json):
-            raise UsageError("Nothing was removed.")
+            return Answer({}, lambda: print("Nothing was removed."))
     garbage = gc.collect(project, keep, days, dry_run=dry_run)
     size = sum(piece.bytes for piece in garbage)
     lines = _listed(garbage, "To remove" if dry_run else "Removed")
