@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Registers the deployments of this clone at the Prefect server of PREFECT_API_URL, and runs them.
 #
-# One worker for each server: when it starts, it ends the runs that an earlier one has left.
+# When it starts, it ends the runs that an earlier one has left, unless the server has other workers:
+# their names are those of their machines.
 set -euo pipefail
 prefect --no-prompt work-pool create local --type process --overwrite
 prefect --no-prompt deploy --all
 exec python -m retrain.servers.program worker prefect worker start \
-  --pool local --type process --name team
+  --pool local --type process --name "$(hostname)"

@@ -1,6 +1,6 @@
 """Takes labels that people have given over into the corrections beside a workload's data.
 
-retrain labels import vit reports/vit/suspects-1a2b3c4d.csv [--dry-run | --yes]
+retrain labels vit reports/vit/suspects-1a2b3c4d.csv [--dry-run | --yes]
 
 It is no Prefect flow: a person runs it, and puts the new version of the data under DVC.
 """

@@ -20,8 +20,8 @@ from rich.markup import escape
 from flows.pages import publish
 from retrain import atomic
 from retrain.errors import UsageError
+from retrain.faults import has_login, refused
 from retrain.flow import flow
-from retrain.logins import has_login, refused
 from retrain.project import Project, find_project
 from retrain.registry import versions
 from retrain.registry.ledger import CHAMPION

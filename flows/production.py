@@ -1,7 +1,6 @@
 """The flow `production`: compares what the model answered with labels that came later.
 
-retrain labels add vit labels.csv
-retrain production vit
+retrain drift vit --labels labels.csv
 
 If the accuracy is lower than in the model's test by more than `production.max_drop`, it emits the
 event `retrain.production`, on which an automation of Prefect can start `train/vit`.
@@ -108,7 +107,7 @@ def _instead(name: str, found: Mapping[str, Any]) -> str:
     """What to ask, if a version has too few labels and an earlier one has them."""
     if found["instead"] is None:
         return ""
-    return f" An earlier version has labels: retrain production {name} --version {found['instead']}"
+    return f" An earlier version has labels: retrain drift {name} --version {found['instead']}"
 
 
 def show(document: Document) -> None:

@@ -4,7 +4,7 @@ retrain suspects vit
 prefect deployment run suspects/vit --watch
 
 It finds what may be wrong in the data, and changes nothing: the report has the images, and
-`retrain labels import` takes corrections.
+`retrain labels` takes corrections.
 """
 
 from flows.reports.suspects import SuspectsReport

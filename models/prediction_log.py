@@ -1,4 +1,4 @@
-"""Logs what a served model answers, for `retrain production`.
+"""Logs what a served model answers, for `retrain drift`.
 
 It is off unless RETRAIN_LOG_PREDICTIONS names a folder. A request does not wait for the disk, and
 is answered whatever becomes of the log: rows for which there is no room are dropped. The images are

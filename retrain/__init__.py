@@ -16,6 +16,12 @@ TELEMETRY_OFF = {
 for _switch, _off in TELEMETRY_OFF.items():
     os.environ.setdefault(_switch, _off)
 
+# What is on this machine is not asked through a proxy.
+_direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(
+    filter(None, [_direct, "127.0.0.1,localhost"])
+)
+
 # Arrow's own allocators return little memory to the system: when it read many small parts, a
 # process grew to several times the size of its data.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

@@ -1,4 +1,10 @@
-"""Writes the messages about a wrong configuration: where it is wrong, and what is allowed there."""
+"""Writes the messages about a wrong configuration: where it is wrong, and what is allowed there.
+
+Passwords and tokens in URLs are found here too, which keys, records and logs would otherwise keep.
+Where a person names data by a URL, one with a login is refused: it belongs into the configuration
+of the library that opens the URL. The URLs of servers in the environment may need one; they are
+shown without it.
+"""
 
 import difflib
 import re
@@ -12,6 +18,11 @@ from retrain.errors import UsageError
 Kind = TypeVar("Kind", bound=BaseModel)
 
 MAX_FAULTS = 20  # that are shown
+_LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#\s]+)@")
+_PARAMETER = re.compile(
+    r"[?&;#][^=&;#\s]*(?:auth|credentials?|key|pass|passwd|password|pwd|secret|sig|signature|token)=",
+    re.IGNORECASE,
+)
 
 
 def validate(
@@ -60,7 +71,7 @@ def _explain(
         return place, "missing."
     if fault["type"] == "extra_forbidden":
         section = place.rpartition(".")[0]
-        keys_there = [name for name in _names(kind, above) if name.rpartition(".")[0] == section]
+        keys_there = [name for name in names_of(kind, above) if name.rpartition(".")[0] == section]
         return place, f"no such key.{did_you_mean(place, keys_there)}"
     message = shorten(re.sub(r"^\w+ should", "should", fault["msg"]), 200)
     if fault["type"] == "string_pattern_mismatch":
@@ -83,13 +94,13 @@ def _keys_of(loc: Sequence[Any], tree: Any) -> Iterator[Any]:
         yield part
 
 
-def _names(kind: type[BaseModel], above: Sequence[str]) -> Iterator[str]:
+def names_of(kind: type[BaseModel], above: Sequence[str] = ()) -> Iterator[str]:
     """The dotted names of the parameters of a section, and of the sections in it."""
     for name, field in kind.model_fields.items():
         yield ".".join((*above, name))
         for type_ in (field.annotation, *get_args(field.annotation)):
             if isinstance(type_, type(BaseModel)):
-                yield from _names(type_, (*above, name))
+                yield from names_of(type_, (*above, name))
 
 
 def did_you_mean(name: Any, names: Iterable[str]) -> str:
@@ -109,3 +120,28 @@ def shown(value: Any) -> str:
 def shorten(text: str, length: int = 60) -> str:
     """A text for a message; at most `length` characters of it."""
     return text if len(text) <= length else text[: length - 2] + " …"
+
+
+def has_login(url: str) -> bool:
+    """Whether a URL, or one of several joined with `::`, has a password or a token in it."""
+    users = (match.groups() for match in _LOGIN.finditer(url))
+    named = any(":" in user or scheme in ("http", "https") for scheme, user in users)
+    return "://" in url and (named or bool(_PARAMETER.search(url)))
+
+
+def refused(place: str) -> str:
+    """The sentence that refuses a URL with a login.
+
+    Args:
+        place: Where the URL was given: `data.path`.
+    """
+    return (
+        f"{place}: the URL has a password or token in it, which keys and records would keep. Leave "
+        "it out there: for http and https it belongs into ~/.netrc, for any protocol into fsspec's "
+        'settings, such as the variable FSSPEC_HTTPS=\'{"headers": {"Authorization": "…"}}\'.'
+    )
+
+
+def without_login(url: str) -> str:
+    """The URL of a server as it may be shown: without user, password and query."""
+    return re.sub(r"://\S*@", "://", url).partition("?")[0]

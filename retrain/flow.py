@@ -22,7 +22,7 @@ from retrain.runs import console, flow_runs, lost, records
 from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
 from retrain.runs.run import REFRESHED, Mode, Run
-from retrain.servers import ephemeral, reachable
+from retrain.servers import ephemeral
 from retrain.step import DataVersion, Step
 from retrain.store import Store
 from retrain.workload import Data, Workload
@@ -257,9 +257,8 @@ class StepsFlow(Flow[..., Document]):
                     *preflight.notices(self.steps_for(config), config, project, look.version)
                 )
             preflight.check_surroundings(project)
-            with reachable.patient():
-                follow = partial(begun.follow, self.follows)
-                return records.record(begun, follow, self.tells.document, self.tells.write_page)
+            follow = partial(begun.follow, self.follows)
+            return records.record(begun, follow, self.tells.document, self.tells.write_page)
 
 
 def may_change(

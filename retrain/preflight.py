@@ -57,7 +57,12 @@ def notices(
     Raises:
         UsageError: A step would fail.
     """
-    sentences = [version.warning, _uncommitted(project), _behind(project)]
+    sentences = [
+        version.warning,
+        project.git_fault(),
+        _uncommitted(project),
+        _behind(project),
+    ]
     try:
         for step in steps:
             sentences += step.notices(workload, project, version)

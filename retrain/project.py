@@ -5,14 +5,22 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from retrain.digests import sha256_of
 from retrain.errors import UsageError
+from retrain.faults import has_login
 
 PARAMS = "params.yaml"
+REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the file; if empty, there is none
+SCHEMES = ("s3", "gs", "file")
 CODE = Path(__file__).parent  # of this package, which runs
 
 
@@ -50,9 +58,22 @@ class Project:
         Raises:
             UsageError: It is no such URL, or has a login.
         """
-        from retrain.settings import store_remote
-
-        return store_remote(self.params)
+        place, url = REMOTE, os.environ.get(REMOTE)
+        if url is None:
+            text = self.params.read_text(encoding="utf-8") if self.params.exists() else ""
+            store = _store_section(text)
+            if not isinstance(store, dict) or store.keys() - {"remote"}:
+                raise UsageError(f"{PARAMS}: store: it has one key, remote.")
+            place, url = f"{PARAMS}: store.remote", store.get("remote")
+        if not url:
+            return None
+        scheme, _, rest = str(url).partition("://")
+        if scheme not in SCHEMES or not rest or has_login(str(url)):
+            raise UsageError(
+                f"{place}: write it as s3://bucket/prefix, gs://bucket/prefix or file:///folder, "
+                "without a login: credentials belong into the environment (AWS_ACCESS_KEY_ID)."
+            )
+        return str(url).rstrip("/")
 
     @property
     def logs(self) -> Path:
@@ -96,6 +117,19 @@ class Project:
         """Whether the project lies in a git repository; an unpacked archive does not."""
         return any((folder / ".git").exists() for folder in (self.root, *self.root.parents))
 
+    def git_fault(self) -> str | None:
+        """Why git does not tell the commit of a project that is in a repository; None if it does.
+
+        So it is in a folder of another user, which git refuses as "dubious ownership".
+        """
+        try:
+            if self.is_in_git():
+                self.git("rev-parse", "HEAD")
+        except (ValueError, FileNotFoundError) as error:
+            reason = str(error).partition(": ")[2].partition("\n")[0] or error
+            return f"No commit is recorded, because git does not work here: {reason}"
+        return None
+
     def commit(self) -> str | None:
         """The commit that is checked out, with `+dirty` behind it when files differ from it.
 
@@ -133,6 +167,14 @@ class Project:
         }
         digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
         return {"sha256": digest, "files": list(contents)}
+
+
+@lru_cache(maxsize=2)
+def _store_section(params: str) -> Any:
+    """The section `store` of a text of parameters; what is no YAML is said where it is read."""
+    with suppress(YAMLError, AttributeError):
+        return YAML(typ="safe").load(params).get("store") or {}
+    return {}
 
 
 def find_project(start: Path | None = None) -> Project:

@@ -15,11 +15,10 @@ from urllib.request import url2pathname
 
 from rich.markup import escape
 
-from retrain import databases
-from retrain.logins import without_login
+from retrain.faults import without_login
 from retrain.project import Project
 from retrain.runs import console
-from retrain.servers import reachable
+from retrain.servers import databases, reachable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -50,7 +49,7 @@ def client(project: Project) -> "MlflowClient":
     """A client of the project's MLflow, without changes to MLflow's global state."""
     check(project)
     # With MLflow's defaults a step waits for minutes when the server does not answer.
-    os.environ.setdefault(reachable.MLFLOW_RETRIES, reachable.FEW)
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
@@ -58,6 +57,7 @@ def client(project: Project) -> "MlflowClient":
     uri, file = project.tracking_uri, database_of(project)
     if file is None:
         return MlflowClient(uri, uri)
+    databases.refuse_newer(file, "mlflow")
     with databases.created(file, _migrate):
         return MlflowClient(uri, uri)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from retrain.servers.reachable import request
+from retrain.servers import reachable
 from tests.flows.conftest import free_port, until
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -103,7 +103,7 @@ def team_servers(folder: Path) -> Iterator[dict[str, str]]:
     login = {"MLFLOW_TRACKING_USERNAME": "admin", "MLFLOW_TRACKING_PASSWORD": password * 2}
 
     def answers(address: str) -> Callable[[], bool]:
-        return lambda: request(address)[0] == 200
+        return lambda: reachable.answers(address)
 
     with ExitStack() as stack:
         database = stack.enter_context(postgres(password))

@@ -23,7 +23,6 @@ MAY_IMPORT = {
 MAY_IMPORT_TOO = {
     "retrain/cli": {"flows"},  # a command runs a flow
     "retrain/params.py": {"models"},  # a family declares its settings
-    "retrain/cli/params.py": {"models"},
     "retrain/workload/training.py": {"models"},  # what a name of the user's code looks like
 }
 SHARED_ROOMS = {"data", "compute"}  # of `tasks`: what any step's room may import

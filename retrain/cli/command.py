@@ -6,6 +6,7 @@ says what each is for, unless it is one of those below that several commands hav
 are imported inside the function.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from contextvars import ContextVar
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
-from retrain.cli.help import PlainHelp
+from retrain.errors import UsageError
 from retrain.messages import with_local_times
 from retrain.project import Project, find_project
 
@@ -37,7 +38,7 @@ app = App(
     name="retrain",
     help="Keep an image classifier trained.",
     help_format="markdown",
-    help_formatter=PlainHelp(),
+    help_formatter="plain",
     version=lambda: version("retrain"),
     default_parameter=Parameter(
         negative=(), show_default=lambda value: None if value in (False, "", ()) else value
@@ -114,6 +115,19 @@ def at_home(project: Project) -> Iterator[None]:
 def place(text: str) -> str:
     """A path as the user means it, who may be in another folder than the project's; or a URL."""
     return text if "://" in text else str(_started_in.get(Path.cwd()) / text)
+
+
+def confirmed(question: str, to_json: bool) -> bool:
+    """Asks a person whether something is to be done.
+
+    Raises:
+        UsageError: There is nobody to ask.
+    """
+    from rich.prompt import Confirm
+
+    if to_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("Nobody can be asked here: add --yes, or look first with --dry-run.")
+    return Confirm.ask(question, default=False)
 
 
 def in_words(value: Any) -> str:

@@ -3,7 +3,6 @@
 `run_on_screen`, by which a command runs a flow through Prefect and shows it, is here too.
 """
 
-import os
 import sys
 import time
 import traceback
@@ -248,10 +247,12 @@ def run_on_screen(
         show: Shows the document to a person.
         to_json: Leave standard output to the document.
     """
+    from prefect.settings import PREFECT_API_URL
+
     from retrain.runs import console
     from retrain.servers import ray_cluster, reachable
 
-    if api := os.environ.get("PREFECT_API_URL"):
+    if api := PREFECT_API_URL.value():
         reachable.check("PREFECT_API_URL", api, "/health")
     log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.log"
     with console.on_screen(log, to_stderr=to_json):

@@ -6,22 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cyclopts import App
-
-from retrain.cli.command import IMPROVING, Answer, Clone, ToJson, Workload, app, place
+from retrain.cli.command import IMPROVING, Answer, Clone, ToJson, Workload, app, confirmed, place
 from retrain.cli.flows import DEFAULTS, RunOptions, run_on_screen, run_steps
 from retrain.cli.predict import ImageColumn, Images
 from retrain.errors import UsageError
 
 if TYPE_CHECKING:
     from flows.labels import Import
-
-HELP = """Take over labels that were corrected, or came later.
-
-Example: `retrain labels import vit reports/vit/suspects-1a2b3c4d.csv`
-"""
-labels = App(name="labels", help=HELP, group=IMPROVING)
-app.command(labels)
 
 
 @app.command(group=IMPROVING)
@@ -68,8 +59,8 @@ def select(
     return run_on_screen(project, f"select-{workload}", run, flow.show, to_json)
 
 
-@labels.command(name="import")
-def import_labels(
+@app.command(group=IMPROVING)
+def labels(
     workload: Workload,
     file: Path,
     /,
@@ -81,7 +72,7 @@ def import_labels(
 ) -> Answer:
     """Take corrected labels over into a workload's data.
 
-    Example: `retrain labels import vit reports/vit/suspects-1a2b3c4d.csv --dry-run`
+    Example: `retrain labels vit reports/vit/suspects-1a2b3c4d.csv --dry-run`
 
     Args:
         file: An export of Label Studio, or the CSV file with the column `corrected` filled.
@@ -95,26 +86,13 @@ def import_labels(
     print(*_difference(plan, dry_run), sep="\n", file=shown)
     if not plan.changes or dry_run:
         return Answer(plan.document(is_applied=False))
-    if not yes and not confirmed(f"Change {len(plan.changes):,} labels?"):
+    if not yes and not confirmed(f"Change {len(plan.changes):,} labels?", to_json):
         raise UsageError("Nothing was changed.")
     plan.apply()
     return Answer(
         plan.document(is_applied=True),
         lambda: print("Changed. Next:", *(f"  {line}" for line in plan.commands), sep="\n"),
     )
-
-
-def confirmed(question: str) -> bool:
-    """Asks a person whether something is to be done.
-
-    Raises:
-        UsageError: There is nobody to ask.
-    """
-    from rich.prompt import Confirm
-
-    if not sys.stdin.isatty():
-        raise UsageError("Nobody can be asked here: add --yes, or --dry-run to see what changes.")
-    return Confirm.ask(question, default=True)
 
 
 def _difference(plan: "Import", in_detail: bool) -> Iterator[str]:

@@ -17,19 +17,22 @@ KEY_SHOWN, RUN_SHOWN = 12, 8  # characters of a key, and of a run, in a table
 
 
 @app.command(group=LOOKING)
-def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> Answer:
+def lineage(
+    subject: str, /, *, images: Path | None = None, card: bool = False, project: Clone
+) -> Answer:
     """Show what a version, or a file of predictions, came from.
 
-    Example: `retrain lineage vit@champion`
+    Examples: `retrain lineage vit@champion`, `retrain lineage vit@champion --card`
 
     Args:
         subject: A version, as vit@champion, vit@7 or vit; or a Parquet file that `retrain predict`
             wrote.
         images: Write the SHA-256 of each image with its path, split and label into this .parquet or
             .csv file.
+        card: Show the model card instead: the data, the results and the limits of the version.
     """
     from flows import predict
-    from retrain.registry import decisions, lineage
+    from retrain.registry import decisions, lineage, model_card
 
     file, origin = Path(place(subject)), None
     if file.suffix == ".parquet" or file.is_file():
@@ -42,12 +45,19 @@ def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> A
         count = lineage.write_images(project, record, Path(place(str(images))))
     ledger = decisions.read(project, version.name)
     entries = [entry for entry in ledger.entries if entry.version == version.version]
+    text = model_card.read(project, version)
+    if card and text is None:
+        raise ValueError(f"{version.title} has no card: the MLflow run of its training is gone.")
     document = {
         "file": origin,
         "model": version.public(),
         "decisions": entries,
         "lineage": record,
+        "card": text,
     }
+
+    if card:
+        return Answer(document, lambda: print(text, end=""))
 
     def show() -> None:
         fields = _of_version(version, entries) + _of_record(record)

@@ -22,14 +22,12 @@ from cyclopts import CycloptsError, Parameter
 
 from retrain import streams
 from retrain.cli import (
-    configuration,
     doctor,
     flows,
     init,
     labels,
     lineage,
     predict,
-    production,
     registry,
     report,
     servers,
@@ -42,9 +40,11 @@ from retrain.project import find_project
 
 # The modules with the commands, in the order of `retrain --help`.
 MODULES = (
-    *(init, flows, report, configuration, predict, labels, production),
+    *(init, flows, report, predict, labels),
     *(registry, lineage, store, doctor, servers),
 )
+
+app["step"].show = False  # for dvc.yaml
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -74,6 +74,10 @@ def run(
             home = project.state / "prefect"
             home.mkdir(parents=True, exist_ok=True)
             os.environ["PREFECT_HOME"] = str(home)
+        if (project.root / ".env").exists():
+            from retrain.servers import services
+
+            services.forget_ended(project)
         with at_home(project):
             answer = command(*bound.args, **bound.kwargs, **values, project=project)
     if not isinstance(answer, Answer):  # of --help, --version and --install-completion

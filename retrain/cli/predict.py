@@ -1,12 +1,13 @@
-"""The commands that classify images, and those that show or write a model."""
+"""The commands that use a model: `predict`, `drift`, `export`."""
 
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from retrain.cli.command import (
-    LOOKING,
     USING,
     Answer,
     Clone,
@@ -17,6 +18,7 @@ from retrain.cli.command import (
     place,
 )
 from retrain.cli.flows import run_on_screen
+from retrain.errors import UsageError
 
 Images = Annotated[
     str,
@@ -64,26 +66,50 @@ def drift(
     workload: Name,
     /,
     *,
-    input: Images,
+    input: Annotated[Images | None, Parameter(show_default=False)] = None,
     reference: str | None = None,
+    labels: tuple[str, ...] = (),
+    answers: tuple[str, ...] = (),
     version: Asked = "champion",
     image_column: ImageColumn = None,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Tell how far images are from those the champion was tested on.
+    """Tell whether the model is still right, by images or by later labels.
 
-    Example: `retrain drift vit --input photos`
+    With `--input`, how far images are from those that the model was tested on. Without, how many of
+    its answers were right, week by week, by the labels that are known of them by now.
+
+    Examples: `retrain drift vit --input photos`, `retrain drift vit --labels labels.csv`
 
     Args:
-        reference: Compare with these images, instead of the test split of the version.
+        reference: With --input: compare with these images, instead of the test split of the
+            version.
+        labels: Add the labels of this file, in any order and however late: CSV or Parquet, with the
+            columns label, and sha256 or path (of the image, relative to the file; repeatable).
+        answers: Count the answers in this folder, to which a server logs them (repeatable).
     """
-    from flows import drift as flow
+    from flows import drift as by_images, predict, production as by_labels
 
-    source, against = place(input), reference and place(reference)
-    flow.check(project, f"{workload}@{version}", source, against)
-    run = partial(flow.drift, workload, source, against, version, image_column)
-    return run_on_screen(project, f"drift-{workload}", run, flow.show, to_json)
+    if (labels or answers) if input else (reference or image_column):
+        raise UsageError(
+            "--reference and --image-column go with --input; --labels and --answers without."
+        )
+    if input:
+        source, against = place(input), reference and place(reference)
+        by_images.check(project, f"{workload}@{version}", source, against)
+        run = partial(by_images.drift, workload, source, against, version, image_column)
+        show = by_images.show
+    else:
+        predict.find_named(project, f"{workload}@{version}")  # a mistake is refused at once
+        for file in labels:
+            added = by_labels.add_labels(project, workload, Path(place(file)))
+            says = f"{added.images:,} labels: {added.new:,} new, {added.changed:,} changed."
+            print(f"{file}: {says}", file=sys.stderr)
+        folders = tuple(map(place, answers))
+        run = partial(by_labels.production, workload, folders, version)
+        show = by_labels.show
+    return run_on_screen(project, f"drift-{workload}", run, show, to_json)
 
 
 @app.command(group=USING)
@@ -107,19 +133,3 @@ def export(
 
     result = export(project, model, place(to), format)
     return Answer(result, lambda: print(result.outcome))
-
-
-@app.command(group=LOOKING)
-def card(model: Version, /, *, project: Clone) -> Answer:
-    """Show the card of a version: its data, results and limits.
-
-    Example: `retrain card vit@champion`
-    """
-    from flows.predict import find_named
-    from retrain.registry import model_card
-
-    version = find_named(project, model)
-    text = model_card.read(project, version)
-    if text is None:
-        raise ValueError(f"{version.title} has no card: the MLflow run of its training is gone.")
-    return Answer({"card": text}, lambda: print(text, end=""))

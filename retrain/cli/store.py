@@ -1,14 +1,11 @@
 """The commands about what is stored: `verify` and `gc`."""
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from retrain.cli.command import KEEPING, Answer, Clone, ToJson, app
-from retrain.errors import UsageError
+from retrain.cli.command import KEEPING, Answer, Clone, ToJson, app, confirmed
 
 if TYPE_CHECKING:
     from flows.verify import Fault, Verified
@@ -88,38 +85,22 @@ def gc(
     """
     from retrain import gc
 
-    collect = partial(gc.collect, project, keep, days)
-    if not (dry_run or _is_agreed(lambda: collect(dry_run=True), yes, to_json)):
-        return Answer({}, lambda: print("Nothing was removed."))
-    garbage = collect(dry_run=dry_run)
+    if not (dry_run or yes):
+        found = gc.collect(project, keep, days, dry_run=True)
+        if not confirmed("\n".join([*_listed(found, "To remove"), "Remove them?"]), to_json):
+            return Answer({}, lambda: print("Nothing was removed."))
+    garbage = gc.collect(project, keep, days, dry_run=dry_run)
     size = sum(piece.bytes for piece in garbage)
-    show = partial(_show_garbage, garbage, "To remove" if dry_run else "Removed")
-    return Answer({"dry_run": dry_run, "bytes": size, "garbage": garbage}, show)
+    lines = _listed(garbage, "To remove" if dry_run else "Removed")
+    document = {"dry_run": dry_run, "bytes": size, "garbage": garbage}
+    return Answer(document, lambda: print(*lines, sep="\n"))
 
 
-def _is_agreed(look: "Callable[[], Sequence[Garbage]]", yes: bool, to_json: bool) -> bool:
-    """Whether a person agrees to what would be removed, with `--yes` or after a look.
-
-    Raises:
-        UsageError: Nobody can be asked.
-    """
-    from rich.prompt import Confirm
-
-    if yes:
-        return True
-    if to_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("gc removes files: add --yes, or look first with --dry-run.")
-    garbage = look()
-    _show_garbage(garbage, "To remove")
-    return bool(garbage) and Confirm.ask("Remove them?", default=False)
-
-
-def _show_garbage(garbage: "Sequence[Garbage]", verb: str) -> None:
+def _listed(garbage: "Sequence[Garbage]", verb: str) -> Iterator[str]:
     from rich.filesize import decimal
 
     from retrain.gc import total
 
-    for piece in garbage:
-        print(f"{piece.kind:<9} {piece.name} {decimal(piece.bytes)}")
-    print(f"{verb}: {total(garbage)}.")
-    print("What a run has used or made in the last 24 hours stays.")
+    yield from (f"{piece.kind:<9} {piece.name} {decimal(piece.bytes)}" for piece in garbage)
+    yield f"{verb}: {total(garbage)}."
+    yield "What a run has used or made in the last 24 hours stays."

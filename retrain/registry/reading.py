@@ -127,7 +127,7 @@ def find_or_create(client: "MlflowClient", project: Project, name: str) -> str:
     about = (
         f"The models of the workload {name}. The alias `champion` names the one in production; "
         "only Retrain moves it. How each came about, and why it was promoted or not: "
-        f"`retrain history {name}`, `retrain lineage {name}@NUMBER`, `retrain card {name}`."
+        f"`retrain history {name}`, `retrain lineage {name}@NUMBER --card`."
     )
     with suppress(MlflowException):  # another machine was faster
         client.create_registered_model(name, {LEDGER_RUN: run}, about)

@@ -17,7 +17,8 @@ from time import monotonic, sleep
 
 from retrain.project import Project
 from retrain.runs import console
-from retrain.servers.reachable import request
+from retrain.servers import databases
+from retrain.servers.reachable import answers
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # a first start makes a database, on a machine that may be busy
@@ -35,30 +36,33 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
         The URL of its API.
 
     Raises:
+        UsageError: A newer version of Prefect has made the database.
         RuntimeError: The server ended at its start, or took too long; its output is in the log.
     """
+    databases.refuse_newer(databases.of_prefect(project), "prefect")
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
     process = _start(project, port)
+    api = f"http://{HOST}:{port}/api"
     # Closes its input, which ends it, and waits. First to be registered, last to be called.
     atexit.register(process.communicate)
     with console.progress("starting") as show:
         show(None, "the libraries, and a Prefect server, whose database is made the first time")
         gc.disable()  # a sixth of the time of the imports, which leave nothing to collect
         for call in meanwhile:
-            if _is_up(port):
+            if answers(f"{api}/health"):
                 break
             with suppress(Exception):
                 call()
         gc.enable()
         gc.freeze()
         deadline = monotonic() + START_SECONDS
-        while not _is_up(port):
+        while not answers(f"{api}/health"):
             if process.poll() is not None or monotonic() > deadline:
                 raise RuntimeError("The run's own Prefect server did not start.")
             sleep(0.1)
-    return f"http://{HOST}:{port}/api"
+    return api
 
 
 def _start(project: Project, port: int) -> "subprocess.Popen[bytes]":
@@ -73,7 +77,3 @@ def _start(project: Project, port: int) -> "subprocess.Popen[bytes]":
         stdin=subprocess.PIPE,  # closed when this process ends, also when it is killed
         start_new_session=True,  # Ctrl-C must not stop the server: the run still needs it
     )  # fmt: skip
-
-
-def _is_up(port: int) -> bool:
-    return request(f"http://{HOST}:{port}/api/health")[0] == 200

@@ -12,47 +12,48 @@ import runpy
 import signal
 import subprocess
 import sys
-import zoneinfo
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
-from itertools import count
 from pathlib import Path
 from threading import Thread
 from time import sleep
 
 import psutil
 
-from retrain import databases, tracking
+from retrain import tracking
+from retrain.errors import UsageError
 from retrain.project import find_project
 from retrain.runs import lost
-from retrain.servers.reachable import request
+from retrain.servers import databases
+from retrain.servers.reachable import answers
 
 # In the environment of a service of `make up`, and of all that it starts: `<.retrain>:<name>`. A
 # flow run has a session of its own and outlives its worker; by this variable it is found.
 MARK = "RETRAIN_SERVICE"
+RUN = "PREFECT__FLOW_RUN_ID"  # in the environment of the process of a flow run
 
 POOL = "local"
 STOP_SECONDS = 5.0
-GARBAGE_OBJECTS = 50_000  # that many new ones, and garbage is looked for
-YOUNG_COLLECTIONS = 10  # between two that look at all objects, too
+GARBAGE_SECONDS = 30.0
 
 
 def main() -> None:
     """Prepares the server that the first argument names, and runs the module that follows."""
-    gc.set_threshold(50_000)  # a sixth of the time of its start goes into looking for garbage
     _, name, *command = sys.argv
     if mark := os.environ.get(MARK):
         end_processes(mark)  # of the service as it was before it died
     if name == "mlflow":
         tracking.client(find_project())
     elif name == "worker":
-        _end_runs_of_dead_worker()
+        end_runs_of_dead_worker(command[command.index("--name") + 1])
     else:
-        # Before Prefect is imported, which lists them for each schedule that it reads or writes:
-        # 20 ms to walk through a folder.
-        zoneinfo.available_timezones = cache(zoneinfo.available_timezones)
         create_prefect_database()
-        collect_garbage_apart()
+        # The Prefect server has one thread for its event loop and one for each connection to its
+        # SQLite database. To free a cursor is to wait for its connection, and that may be waiting
+        # for the lock on the database. If the event loop finds such a cursor as garbage, the owner
+        # of the lock, which needs the loop, waits, too: the server stood still for 60 s.
+        gc.disable()
+        Thread(target=_collect_garbage, daemon=True).start()
     if name == "ephemeral":  # from now on: a database is made to its end
         Thread(target=_end_with_input, daemon=True).start()
     sys.argv[:] = command
@@ -63,9 +64,8 @@ def end_processes(mark: str) -> None:
     """Ends all processes whose environment's mark begins in a certain way, except this one."""
     processes = [
         process
-        for process in psutil.process_iter(["environ"])
-        if (process.info["environ"] or {}).get(MARK, "").startswith(mark)
-        and process.pid != os.getpid()
+        for process, value in _processes_with(MARK)
+        if value.startswith(mark) and process.pid != os.getpid()
     ]
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -77,16 +77,11 @@ def end_processes(mark: str) -> None:
     psutil.wait_procs(alive, timeout=STOP_SECONDS)
 
 
-def collect_garbage_apart() -> None:
-    """Has a thread of its own look for garbage, and no other thread of this process.
-
-    The Prefect server has one thread for its event loop and one for each connection to its SQLite
-    database. To free a cursor is to wait for its connection, and that may be waiting for the lock
-    on the database. If the event loop finds such a cursor, the owner of the lock, which needs the
-    loop, waits, too: the server stood still for 60 s, a few times in 200 deployments.
-    """
-    gc.disable()
-    Thread(target=_collect_garbage, daemon=True).start()
+def _processes_with(variable: str) -> Iterator[tuple[psutil.Process, str]]:
+    """The processes of this machine that have a variable, each with its value."""
+    for process in psutil.process_iter(["environ"]):
+        if value := (process.info["environ"] or {}).get(variable):
+            yield process, value
 
 
 def create_prefect_database() -> None:
@@ -108,21 +103,41 @@ def _migrate(path: Path) -> None:
 
 
 def _collect_garbage() -> None:
-    """Looks for garbage, as often as Python would, until the process ends."""
-    for number in count(1):
-        while gc.get_count()[0] < GARBAGE_OBJECTS:
-            sleep(0.5)
-        gc.collect(2 if number % YOUNG_COLLECTIONS == 0 else 1)
+    while True:
+        sleep(GARBAGE_SECONDS)
+        gc.collect()
 
 
-def _end_runs_of_dead_worker() -> None:
+def end_runs_of_dead_worker(name: str) -> None:
     """Waits for the Prefect server, and marks runs as crashed that an earlier worker has left.
 
-    Otherwise they would count as running forever, and block the next run of their deployment.
+    Otherwise they would count as running forever, and block the next run of their deployment. Where
+    other workers serve the pool, too, nobody knows whose a run is: Prefect frees its slot itself,
+    and the next run of the same clone ends it.
+
+    Args:
+        name: The name of the worker that starts.
     """
-    while request(f"{os.environ['PREFECT_API_URL']}/health")[0] != 200:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
+    from prefect.settings import get_current_settings
+
+    api = get_current_settings().api.url
+    if not api:
+        raise UsageError("PREFECT_API_URL: a worker needs the address of a Prefect server.")
+    while not answers(f"{api}/health"):
         sleep(0.5)
-    lost.mark_crashed("Its worker was stopped while it ran.", pool=POOL)
+    live = FlowRunFilter.model_validate(
+        {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
+    )
+    pool = WorkPoolFilter.model_validate({"name": {"any_": [POOL]}})
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(flow_run_filter=live, work_pool_filter=pool)
+        workers = client.read_workers_for_work_pool(POOL) if runs else []
+    if not any(worker.status == "ONLINE" and worker.name != name for worker in workers):
+        alive = {run for _, run in _processes_with(RUN)}
+        left = {str(run.id) for run in runs} - alive
+        lost.mark_crashed("Its worker was stopped while it ran.", runs=left)
 
 
 def _end_with_input() -> None:

@@ -18,9 +18,7 @@ from retrain.servers import machines, reachable
 # two workers would take all CPUs, and the other tasks would never start.
 MIN_LOGICAL_CPUS = 4
 
-ONLY_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" has Ray listen there; the name is Ray's
 NODES = "cluster.json"
-ANSWER_SECONDS = 2.0
 # Of the project's packages, these are not sent to a cluster's workers.
 NOT_SENT = ("benchmarks", "tests")
 # What is passed to the workers of a cluster whose machines do not have it.
@@ -55,7 +53,6 @@ def _connect_to_cluster() -> None:
     import ray
 
     check()
-    _check_loopback()
     try:
         ray.init(
             runtime_env=_project_code() | _passing_on(_for_a_cluster()),
@@ -69,26 +66,6 @@ def _connect_to_cluster() -> None:
             "which this machine is a node (ray start --address=…); where the cluster wants a "
             "token, RAY_AUTH_MODE=token has to be set too."
         ) from error
-
-
-def _check_loopback() -> None:
-    """Checks that a head of this machine is not for this machine alone; Ray would wait for minutes.
-
-    Raises:
-        ConnectionError: It is.
-    """
-    import ray
-
-    host, _, port = os.environ["RAY_ADDRESS"].rpartition(":")
-    if host not in ("127.0.0.1", "localhost") or os.environ.get(ONLY_LOOPBACK) == "0":
-        return
-    own = ray.util.get_node_ip_address()  # by which Ray replaces it
-    if not answers(f"{own}:{port}"):
-        raise ConnectionError(
-            f"RAY_ADDRESS: the head at {host}:{port} listens on loopback alone, where no other "
-            f"machine reaches it. Start it with ray start --head --node-ip-address={own}, or set "
-            f"{ONLY_LOOPBACK}=0 here too."
-        )
 
 
 def is_remote() -> bool:
@@ -149,12 +126,6 @@ def logical_cpus() -> int:
     from joblib import cpu_count
 
     return max(int(cpu_count()), MIN_LOGICAL_CPUS)  # respects the limits of a container
-
-
-def answers(address: str) -> bool:
-    """Whether a Ray answers at an address (`host:port`) within two seconds."""
-    host, port = address.split(":")
-    return reachable.answers_grpc((host, int(port)), ANSWER_SECONDS)
 
 
 def check() -> None:

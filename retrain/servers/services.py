@@ -1,27 +1,21 @@
 """Starts and stops the project's servers: Prefect with a worker, and the MLflow UI.
 
 `supervisor` runs them in the background, on loopback only, until `down`, and starts one again that
-dies. Its configuration is `.retrain/supervisord.conf`, with which its own command works, too:
-
-    .venv/bin/supervisorctl -c .retrain/supervisord.conf status
+dies. Its configuration is `.retrain/supervisord.conf`. While they run, the clone's `.env` names the
+Prefect server, and Prefect's own commands read it there.
 """
 
-import json
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -29,30 +23,73 @@ from retrain.atomic import write_text
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
+from retrain.servers import databases
 from retrain.servers.program import MARK, POOL, end_processes
-from retrain.servers.reachable import request
+from retrain.servers.reachable import answers
 
-CONFIGURATION = "supervisord.conf"
+CONFIGURATION_FILE = "supervisord.conf"
 SOCKET = "supervisor.sock"
 HOST = "127.0.0.1"
-WORKER = "local-worker"
+USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
 START_SECONDS = 180.0  # a first start migrates a database, on a machine that may be busy
 LOG_LINES = 12
 ALIVE = ("STARTING", "RUNNING")
+API = "PREFECT_API_URL"
+WRITTEN = "  # written by retrain up"  # behind the line in `.env`
 
-# A service that dies within ten seconds is tried again after 1, 2, 3, … seconds: for over an hour.
-SETTINGS = {
-    "autostart": "false",
-    "autorestart": "true",
-    "startsecs": "10",
-    "startretries": "100",
-    "stopasgroup": "true",
-    "killasgroup": "true",
-    "stopwaitsecs": "15",
-    "redirect_stderr": "true",
-    "stdout_logfile_maxbytes": "10MB",
-    "stdout_logfile_backups": "2",
-}
+CONFIGURATION = """\
+; The servers of this clone, written by `retrain up`. Supervisor's own command works, too:
+;     .venv/bin/supervisorctl -c .retrain/supervisord.conf status
+
+[supervisord]
+directory = {root}
+logfile = {state}/logs/supervisord.log
+pidfile = {state}/supervisord.pid
+environment = PREFECT_API_URL="http://{host}:{prefect}/api",PREFECT_HOME="{home}"
+
+[unix_http_server]
+file = {state}/supervisor.sock
+chmod = 0700
+
+[supervisorctl]
+serverurl = unix://{state}/supervisor.sock
+
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
+"""
+
+# One that dies within ten seconds is tried again after 1, 2, 3, … seconds: for over an hour. The
+# last one is stopped first.
+PREFECT = """
+[program:prefect]
+command = {program} prefect prefect server start --host {host} --port {prefect}
+priority = 1{more}
+"""
+MLFLOW = """
+[program:mlflow]
+command = {program} mlflow mlflow server --host {host} --port {mlflow} --workers 1
+  --backend-store-uri "{tracking}" --default-artifact-root "{root}/mlruns"
+priority = 2{more}
+"""
+WORKER = """
+[program:worker]
+command = {program} worker prefect worker start --pool {pool} --type process --name local-worker
+priority = 3{more}
+"""
+MORE = """
+environment = {mark}="{state}:%(program_name)s"
+stdout_logfile = {state}/logs/%(program_name)s.log
+stdout_logfile_maxbytes = 10MB
+stdout_logfile_backups = 2
+redirect_stderr = true
+autorestart = true
+startsecs = 10
+startretries = 100
+stopasgroup = true
+killasgroup = true
+stopwaitsecs = 15"""
+# The page of each that answers when it can be used; the worker has Prefect make its pool.
+PAGES = {"prefect": "/api/health", "mlflow": "/health", "worker": f"/api/work_pools/{POOL}"}
 
 
 @dataclass(frozen=True)
@@ -62,20 +99,14 @@ class Service:
     Attributes:
         name: The name of the service for supervisor, in messages, and of its log.
         url: The address of its pages for a browser; None for the worker.
-        module: The module that is run, and its arguments.
-        other_port: How a person chooses another port; empty for the worker.
-        health: The path of a page that answers when it is ready; empty for the worker.
     """
 
     name: str
     url: str | None
-    module: tuple[str, ...]
-    other_port: str = ""
-    health: str = ""
 
 
 def up(project: Project) -> tuple[list[Service], list[str]]:
-    """Starts the services that do not run yet, and registers the deployments.
+    """Starts the services if they do not run yet, and registers the deployments.
 
     Args:
         project: The clone that the services belong to.
@@ -85,28 +116,22 @@ def up(project: Project) -> tuple[list[Service], list[str]]:
         the deployments. There is no `mlflow` if the environment names the user's own server.
 
     Raises:
-        UsageError: A service runs with other settings than the configured ones, or the Prefect
-            server is configured on another machine.
-        ValueError: A port is taken, a service ended at its start, or a deployment was refused.
-            The services that this call had started are stopped.
+        UsageError: The clone uses another Prefect server.
+        ValueError: A service ended at its start, or a deployment was refused. The services that
+            this call had started are stopped.
     """
-    api, services = server_api(project), services_of(project)
-    _refuse_other_machine(api)
     project.logs.mkdir(parents=True, exist_ok=True)
     with locked(project.state / "services.lock"):
-        alive = {service.name for service in running(project)}
-        missing = [service for service in services if service.name not in alive]
-        for service in missing:
-            _refuse_taken_port(service)
-        _start_supervisor(project, services, api)
+        ran_before = running(project)
         try:
-            _start(project, api, missing)
-            deployments = _deploy(project, api)
+            if not ran_before:
+                _start(project)
+            _wait(project)
+            return running(project), _deploy(project)
         except BaseException:
-            if not alive:
+            if not ran_before:
                 _stop(project)
             raise
-        return running(project), deployments
 
 
 def down(project: Project) -> list[str]:
@@ -121,113 +146,112 @@ def down(project: Project) -> list[str]:
 def running(project: Project) -> list[Service]:
     """The services that `up` started and that are alive, in the order of their start."""
     states = _states(project)
-    alive = {name for name, info in states.items() if info["statename"] in ALIVE}
-    return [service for service in services_of(project) if service.name in alive] if alive else []
-
-
-def server_api(project: Project) -> str:
-    """The URL of the API of the project's Prefect server.
-
-    It comes from the same settings as for Prefect's own command line: `PREFECT_API_URL`, else
-    `api.url` in `prefect.toml`.
-    """
-    url = os.environ.get("PREFECT_API_URL")
-    if not url:
-        settings = tomllib.loads((project.root / "prefect.toml").read_text(encoding="utf-8"))
-        url = str(settings["api"]["url"])
-    return url.rstrip("/")
+    return [
+        service
+        for service in services_of(project)
+        if states.get(service.name, {}).get("statename") in ALIVE
+    ]
 
 
 def services_of(project: Project) -> list[Service]:
-    """All services, in the order of their start."""
-    url, port = server_api(project).removesuffix("/api"), os.environ.get("MLFLOW_PORT", "5000")
-    prefect = ("prefect", "server", "start", "--host", HOST, "--port", str(urlsplit(url).port))
-    change = "put another one into api.url in prefect.toml (or export PREFECT_API_URL)"
-    services = [Service("prefect", url, prefect, change, health="/api/health")]
-    if project.tracking_uri.startswith("sqlite:"):  # else there is an MLflow server already
-        mlflow = (
-            *("mlflow", "server", "--host", HOST, "--port", port, "--workers", "1"),
-            *("--backend-store-uri", project.tracking_uri),
-            *("--default-artifact-root", str(project.root / "mlruns")),
-        )
-        change = "export MLFLOW_PORT with another one"
-        url = f"http://{HOST}:{port}"
-        services.append(Service("mlflow", url, mlflow, change, health="/health"))
-    worker = ("prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", WORKER)
-    return [*services, Service("worker", None, worker)]
+    """The services that supervisor's configuration describes, in the order of their start."""
+    file = project.state / CONFIGURATION_FILE
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    ports = re.findall(r"^\[program:(\w+)\]\n.*?(?:--port (\d+).*)?$", text, re.MULTILINE)
+    return [Service(name, f"http://{HOST}:{port}" if port else None) for name, port in ports]
 
 
-def _configuration(project: Project, services: Sequence[Service]) -> str:
-    """The text of supervisor's configuration file."""
-    sections: dict[str, Mapping[str, object]] = {
-        "unix_http_server": {"file": project.state / SOCKET, "chmod": "0700"},
-        "rpcinterface:supervisor": {
-            "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"
-        },
-        "supervisorctl": {"serverurl": f"unix://{project.state / SOCKET}"},
-        "supervisord": {
-            "directory": project.root,
-            "logfile": project.logs / "supervisord.log",
-            "pidfile": project.state / "supervisord.pid",
-        },
-    }
-    for number, service in enumerate(services):
-        arguments = ("-m", "retrain.servers.program", service.name, *service.module)
-        sections[f"program:{service.name}"] = SETTINGS | {
-            "command": shlex.join((sys.executable, *arguments)),
-            "environment": f'{MARK}="{project.state}:{service.name}"',
-            "stdout_logfile": project.logs / f"{service.name}.log",
-            "priority": number,  # they are stopped in the opposite order
-        }
-    lines = []
-    for name, section in sections.items():
-        lines.append(f"[{name}]")
-        lines += [f"{key} = {str(value).replace('%', '%%')}" for key, value in section.items()]
-    return "\n".join(lines) + "\n"
+def is_ready(project: Project, service: Service) -> bool:
+    """Whether a service can be used."""
+    prefect, *_ = services_of(project)
+    return answers(f"{service.url or prefect.url}{PAGES[service.name]}")
 
 
-def _refuse_other_machine(api: str) -> None:
-    address = urlsplit(api)
-    if address.hostname not in (HOST, "localhost") or not address.port:
-        raise UsageError(
-            f"The Prefect server is configured as {api}, but it can only be started here on "
-            f"http://{HOST}:PORT/api: unset PREFECT_API_URL, or correct prefect.toml."
-        )
+def server_api(project: Project) -> str:
+    """The URL of the API of the Prefect server that the clone uses; empty if it uses none.
+
+    As for Prefect's own commands it is `PREFECT_API_URL`, in the environment or in the clone's
+    `.env`; there, that of `up` counts only while the services run.
+    """
+    if url := os.environ.get(API):
+        return url.rstrip("/")
+    lines = [line for line in _read_env(project) if line.startswith(f"{API}=")]
+    if not lines or (lines[-1].endswith(WRITTEN) and not running(project)):
+        return ""
+    return lines[-1].removesuffix(WRITTEN).partition("=")[2].strip("\"'/ ")
 
 
-def _refuse_taken_port(service: Service) -> None:
-    """Raises `ValueError` if the port of a service is taken."""
-    if not service.other_port:
-        return
-    port = urlsplit(service.url or "").port
-    with socket.socket() as probe:
-        if probe.connect_ex((HOST, port)) == 0:
-            raise ValueError(
-                f"Port {port}, for {service.name}, is used by another process: stop that, or "
-                f"{service.other_port}."
-            )
+def forget_ended(project: Project) -> None:
+    """Takes the server of `up` out of the clone's `.env` if it has ended without `down`."""
+    if any(line.endswith(WRITTEN) for line in _read_env(project)) and not running(project):
+        _write_env(project, None)
 
 
-def _start_supervisor(project: Project, services: Sequence[Service], api: str) -> None:
-    """Starts supervisor, which starts nothing yet, if it does not run.
+def _read_env(project: Project) -> list[str]:
+    file = project.root / ".env"
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def _write_env(project: Project, api: str | None) -> None:
+    """Writes into the clone's `.env` where its Prefect server is; None takes it out."""
+    file = project.root / ".env"
+    lines = [line for line in _read_env(project) if not line.endswith(WRITTEN)]
+    if api:
+        lines.append(f"{API}={api}{WRITTEN}")
+    if lines:
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    else:
+        file.unlink(missing_ok=True)
+
+
+def _start(project: Project) -> None:
+    """Starts supervisor, which starts the services.
 
     Raises:
-        UsageError: Supervisor runs with another configuration.
+        UsageError: The clone uses another Prefect server.
         ValueError: Supervisor does not start; the message has its output.
     """
-    file, text = project.state / CONFIGURATION, _configuration(project, services)
-    if _states(project):
-        if file.read_text(encoding="utf-8") != text:
-            raise UsageError(
-                "The servers run with other addresses or settings than the configured ones: stop "
-                "them first, with `make down`."
-            )
-        return
+    if api := server_api(project):
+        raise UsageError(
+            f"{API} names {api}, which the runs of this clone use: take it out of the environment "
+            "or of .env, and the servers can be started here."
+        )
+    databases.refuse_newer(databases.of_prefect(project), "prefect")
     end_processes(f"{project.state}:")  # what a killed supervisor has left
-    write_text(file, text)
-    process = _run(project, api, "supervisor.supervisord", "-c", str(file))
+    ports = {name: _free(port) for name, port in USUAL_PORTS.items()}
+    file = project.state / CONFIGURATION_FILE
+    write_text(file, _configuration(project, ports))
+    process = _run(project, "supervisor.supervisord", "-c", str(file))
     if process.returncode:
         raise ValueError(f"supervisord did not start:\n{process.stdout}")
+    _write_env(project, f"http://{HOST}:{ports['prefect']}/api")
+
+
+def _free(usual: int) -> int:
+    """The usual port if it is free, else another one."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a server just ended
+        try:
+            probe.bind((HOST, usual))
+        except OSError:
+            probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _configuration(project: Project, ports: Mapping[str, int]) -> str:
+    """The text of supervisor's configuration file."""
+    values: dict[str, object] = {
+        **{"root": project.root, "state": project.state, "tracking": project.tracking_uri},
+        **{"home": databases.of_prefect(project).parent, "pool": POOL},
+        **{"program": f'"{sys.executable}" -m retrain.servers.program', "host": HOST, "mark": MARK},
+        **ports,
+    }
+    safe = {name: str(value).replace("%", "%%") for name, value in values.items()}
+    safe["more"] = MORE.format(**safe)
+    # Whoever names an MLflow server has one already.
+    mlflow = MLFLOW if project.tracking_uri.startswith("sqlite:") else ""
+    return (CONFIGURATION + PREFECT + mlflow + WORKER).format(**safe)
 
 
 def _supervisor(project: Project) -> Any:
@@ -248,38 +272,22 @@ def _states(project: Project) -> dict[str, Mapping[str, Any]]:
         return {}
 
 
-def _start(project: Project, api: str, services: Sequence[Service]) -> None:
-    """Starts services in parallel, and waits until each can be used.
+def _wait(project: Project) -> None:
+    """Waits until each service can be used.
 
     Raises:
         ValueError: One has ended, or took too long; with the last lines of its log.
     """
-    supervisor, states = _supervisor(project), _states(project)
-    for service in services:
-        if states[service.name]["statename"] == "BACKOFF":  # it is being tried again
-            supervisor.stopProcess(service.name)
-        supervisor.startProcess(service.name, False)
     deadline = monotonic() + START_SECONDS
-    for service in services:
-        while not _is_ready(project, api, service, info := _states(project)[service.name]):
+    for service in services_of(project):
+        while not is_ready(project, service):
+            info = _states(project)[service.name]
             if info["statename"] not in ALIVE or monotonic() > deadline:
                 log = Path(info["stdout_logfile"])
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 last = "\n".join(lines[-LOG_LINES:])
                 raise ValueError(f"{service.name} did not start; {log} ends:\n{last}")
             sleep(0.2)
-
-
-def _is_ready(project: Project, api: str, service: Service, info: Mapping[str, Any]) -> bool:
-    """Whether a service that was just started can be used."""
-    if service.health:
-        return request(f"{service.url}{service.health}")[0] == 200
-    status, text = request(f"{api}/work_pools/{POOL}/workers/filter", {})
-    return status == 200 and any(
-        worker["name"] == WORKER
-        and datetime.fromisoformat(worker["last_heartbeat_time"]).timestamp() > info["start"]
-        for worker in json.loads(text)
-    )
 
 
 def _stop(project: Project) -> None:
@@ -291,15 +299,16 @@ def _stop(project: Project) -> None:
         with suppress(psutil.NoSuchProcess):
             psutil.Process(pid).wait()
     end_processes(f"{project.state}:")
+    _write_env(project, None)
 
 
-def _deploy(project: Project, api: str) -> list[str]:
+def _deploy(project: Project) -> list[str]:
     """Has Prefect register the deployments of `prefect.yaml`; returns their names.
 
     Raises:
         ValueError: Prefect refuses one.
     """
-    process = _run(project, api, "prefect", "--no-prompt", "deploy", "--all")
+    process = _run(project, "prefect", "--no-prompt", "deploy", "--all")
     # Prefect skips an invalid entry; the exit code is 0 if others are valid.
     if process.returncode or "Skipping" in process.stdout:
         last_lines = "\n".join(process.stdout.splitlines()[-LOG_LINES:])
@@ -307,18 +316,15 @@ def _deploy(project: Project, api: str) -> list[str]:
     return re.findall(r"Deployment '(.+)' successfully", process.stdout)
 
 
-def _run(project: Project, api: str, *module: str) -> "subprocess.CompletedProcess[str]":
-    """Runs a module in the services' environment; other settings are in `prefect.toml`."""
-    preset = {
-        "PREFECT_HOME": str(project.state / "prefect"),
-        # Six fewer processes: jobs are for the evaluation of language models.
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    }
-    variables = {"PREFECT_API_URL": api, "PREFECT_CLI_COLORS": "false", "COLUMNS": "500"}
+def _run(project: Project, *module: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a module in the clone, where Prefect reads `prefect.toml` and `.env`."""
+    own = {"PREFECT_CLI_COLORS": "false", "COLUMNS": "500"}
+    # Six fewer processes: jobs are for the evaluation of language models.
+    own |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     return subprocess.run(
         [sys.executable, "-m", *module],
         cwd=project.root,
-        env=preset | os.environ | variables,
+        env=own | os.environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from retrain.errors import UsageError
-from retrain.logins import without_login
+from retrain.faults import without_login
 from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.runs import console

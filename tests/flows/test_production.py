@@ -14,15 +14,16 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     [test] = (clone.root / ".retrain/store/pull").glob("*/data/test.parquet")
     output = tmp_path / "out.parquet"
     clone.json("predict", "vit", "--input", str(test), "--output", str(output))
-    document = clone.json("production", "vit")
+    document = clone.json("drift", "vit")
     assert "has a label yet" in document["outcome"]
     assert (document["production"]["images"], document["production"]["labelled"]) == (360, 0)
 
     truth = pq.read_table(next(clone.root.glob(".retrain/store/evaluate/*/predictions.parquet")))
     labels = truth.select(["sha256", "label"])
     pq.write_table(labels, tmp_path / "labels.parquet")
-    assert clone.json("labels", "add", "vit", str(tmp_path / "labels.parquet"))["new"] == 360
-    found = clone.json("production", "vit")["production"]
+    added = clone.retrain("drift", "vit", "--labels", str(tmp_path / "labels.parquet"), "--json")
+    assert "360 new" in added.stderr
+    found = json.loads(added.stdout)["production"]
     assert found["labelled"] == 360
     assert abs(found["difference"]) < 1e-9
     assert found["worse"] is False
@@ -41,21 +42,21 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     (tmp_path / "late.csv").write_text(
         "sha256,label\n" + "".join(f"{row['sha256']},0\n" for row in rows)
     )
-    clone.json("labels", "add", "vit", str(tmp_path / "late.csv"))
-    document = clone.json("production", "vit", "--answers", str(tmp_path / "log"))
+    late = ("--labels", str(tmp_path / "late.csv"))
+    document = clone.json("drift", "vit", *late, "--answers", str(tmp_path / "log"))
     assert document["state"] == "Worse"
     assert EVENTS["Worse"] == "worse"
     assert document["production"]["classes"][0]["label"] == "0"
     assert "worse than production.max_drop allows" in document["outcome"]
     assert "Worse" in (clone.root / "reports/vit/production.html").read_text(encoding="utf-8")
-    refused = clone.retrain("production", "vit", "--answers", str(tmp_path / "gone"), code=2)
+    refused = clone.retrain("drift", "vit", "--answers", str(tmp_path / "gone"), code=2)
     assert "there is no such folder" in refused.stderr
 
     # Another champion comes before it has labels.
     another = clone.train("--set", "train.lr=0.0029")["model"]["version"]
-    document = clone.json("production", "vit", "--version", str(another))
+    document = clone.json("drift", "vit", "--version", str(another))
     assert document["production"]["instead"] == model.version
-    said = "An earlier version has labels: retrain production vit --version 1"
+    said = "An earlier version has labels: retrain drift vit --version 1"
     assert document["outcome"].endswith(said)
     assert document["production"]["labelled"] == 0
 

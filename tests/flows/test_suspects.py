@@ -93,13 +93,13 @@ def test_what_is_wrong_is_found_shown_and_taken_over(clone, wrong, found):
     exported.write_text(json.dumps(tasks))
 
     assert clone.json("suspects", "photos")["state"] == "Skipped"
-    nobody = clone.retrain("labels", "import", "photos", str(exported), code=2).stderr
-    assert "add --yes, or --dry-run" in nobody
-    preview = clone.json("labels", "import", "photos", str(exported), "--dry-run")
+    nobody = clone.retrain("labels", "photos", str(exported), code=2).stderr
+    assert "add --yes, or look first with --dry-run" in nobody
+    preview = clone.json("labels", "photos", str(exported), "--dry-run")
     assert (preview["applied"], len(preview["changes"])) == (False, len(right))
-    done = clone.json("labels", "import", "photos", str(exported), "--yes")
+    done = clone.json("labels", "photos", str(exported), "--yes")
     assert (done["applied"], done["changes"]) == (True, preview["changes"])
-    again = clone.json("labels", "import", "photos", str(exported), "--yes")
+    again = clone.json("labels", "photos", str(exported), "--yes")
     assert again["changes"] == []
     corrected = corrections.read(place_of_images(clone))
     assert corrected == {row["sha256"]: row["proposed"] for row in right}
@@ -136,7 +136,7 @@ def test_what_is_worth_a_label_is_chosen_and_added(clone, found, tmp_path):
     file.write_text(text, encoding="utf-8", newline="")
     other = clone.json("select", "photos", "--input", str(folder / "test" / "1"), "--count", "5")
     assert other["look"]["csv"] != document["look"]["csv"]
-    done = clone.json("labels", "import", "photos", str(file), "--yes")
+    done = clone.json("labels", "photos", str(file), "--yes")
     assert done["classes"] == {"1": {"leave": 0, "come": 5}}
     for row in chosen:
         added = folder / "train" / "1" / f"{row['sha256']}.png"

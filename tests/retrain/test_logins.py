@@ -4,7 +4,7 @@ import pytest
 
 from flows.predict import check_input
 from retrain.errors import UsageError
-from retrain.logins import has_login, without_login
+from retrain.faults import has_login, without_login
 from retrain.params import load_workload
 from retrain.project import Project
 

@@ -1,8 +1,7 @@
 import pytest
 
 from retrain.errors import UsageError
-from retrain.project import Project
-from retrain.settings import REMOTE
+from retrain.project import REMOTE, Project
 
 
 @pytest.fixture
@@ -25,8 +24,8 @@ def test_the_environment_wins_over_the_file(project, monkeypatch):
     ("section", "message"),
     [
         ("{remote: /mnt/store}", "params.yaml: store.remote: write it as s3://bucket/prefix"),
-        ("{remote: s3://me:secret@bucket}", "without a login"),
-        ("{remotes: s3://bucket}", "it has one key, remote"),
+        ("{remote: 's3://me:secret@bucket'}", "without a login"),
+        ("{remotes: 's3://bucket'}", "it has one key, remote"),
         ("s3://bucket", "it has one key, remote"),
     ],
 )

@@ -1,14 +1,14 @@
 """Servers that answer, that do not, and that are not there."""
 
+import os
 import socket
-from io import StringIO
-from threading import Timer
+import subprocess
+import sys
 from time import monotonic
 
 import pytest
 
 from retrain.errors import UsageError
-from retrain.runs import console
 from retrain.servers import reachable
 from tests.tasks.pull.pulling import serving
 from tests.tasks.pull.test_url_source import Answer
@@ -22,10 +22,10 @@ def silent(monkeypatch):
         yield server.getsockname()[1]
 
 
-ADDRESSES = ["http://127.0.0.1:{}/api", "127.0.0.1:{}", "ray://127.0.0.1:{}"]
+ADDRESSES = ["http://127.0.0.1:{}/api", "https://127.0.0.1:{}/api", "127.0.0.1:{}"]
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("address", ADDRESSES[:2])
 def test_a_server_that_says_nothing_is_an_error_within_seconds(silent, address):
     began = monotonic()
     with pytest.raises(ConnectionError, match=r"^X: nothing answers at .*127\.0\.0\.1") as error:
@@ -56,26 +56,21 @@ def test_any_answer_of_a_web_server_is_one():
 
     with serving(Refusing) as url:
         reachable.check("X", url, "/health")
+        assert not reachable.answers(url)
 
 
-def test_a_run_that_is_under_way_waits_once_for_a_server_and_says_so(monkeypatch):
-    monkeypatch.setattr(reachable, "AGAIN_SECONDS", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    late = socket.socket()
-    late.bind(("127.0.0.1", port))
-    said = StringIO()
-    with console.shown_on(said), reachable.patient():
-        Timer(0.5, late.listen).start()
-        reachable.check("X", f"postgresql://127.0.0.1:{port}/mlflow")
-        assert "The run waits for it." in said.getvalue()
-        late.close()
-        # Undone in the block, whose end sets the patience of later tests back.
-        with monkeypatch.context() as hurried:
-            hurried.setattr(reachable, "_patience", 0.3)
-            for least, most in ((0.3, 5.0), (0.0, 0.3)):
-                began = monotonic()
-                with pytest.raises(ConnectionError, match="Start that server"):
-                    reachable.check("X", f"postgresql://127.0.0.1:{port}/mlflow")
-                assert least <= monotonic() - began < most
-    assert reachable._patience == 0
+def test_what_speaks_no_tls_is_said_for_a_secure_address():
+    with serving(Answer) as url, pytest.raises(ConnectionError, match="correct PREFECT_API_URL"):
+        reachable.check("PREFECT_API_URL", url.replace("http:", "https:"), "/health")
+
+
+def test_this_machine_is_not_asked_through_a_proxy():
+    """The clients of Prefect and MLflow, and our own check, go by the same variables."""
+    code = "import os, retrain; print(os.environ['no_proxy'], os.environ['NO_PROXY'])"
+    for variable in ({}, {"NO_PROXY": "intern"}, {"no_proxy": "intern"}):
+        own = {k: v for k, v in os.environ.items() if k.lower() != "no_proxy"} | variable
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True
+        )
+        expected = ",".join([*variable.values(), "127.0.0.1,localhost"])
+        assert done.stdout.split() == [expected, expected]

@@ -1,6 +1,5 @@
 """The servers as `make up` starts them, in a project with a small flow, on free ports."""
 
-import json
 import os
 import shutil
 import signal
@@ -10,18 +9,19 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from ruamel.yaml import YAML
 
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.servers import services
+from retrain.servers import program, services
 from retrain.servers.program import MARK
-from retrain.servers.reachable import request
 from tests import templates
-from tests.flows.conftest import free_port, until
+from tests.flows.conftest import until
 
 pytestmark = pytest.mark.slow
 
@@ -46,11 +46,8 @@ def small(seconds: float = 0, workload: str = ""):
 
 
 def make_project(folder, environment):
-    """A project with the settings and the deployment of this one, but another flow and ports."""
-    port = free_port()
-    settings = (ROOT / "prefect.toml").read_text()
-    assert ":4200/" in settings
-    (folder / "prefect.toml").write_text(settings.replace(":4200/", f":{port}/"))
+    """A project with the settings and the deployment of this one, but another flow."""
+    shutil.copy(ROOT / "prefect.toml", folder)
     deployments = (ROOT / "prefect.yaml").read_text()
     assert "flows/train.py:train" in deployments
     deployments, _, _ = deployments.partition("  - name: vit\n    description: Checks")
@@ -61,7 +58,6 @@ def make_project(folder, environment):
     (folder / "params.yaml").write_text("workloads: {}\n")
     for name in ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_LOGGING_LEVEL", "MLFLOW_TRACKING_URI"):
         environment.delenv(name, raising=False)
-    environment.setenv("MLFLOW_PORT", str(free_port()))
     templates.place_prefect_database(folder)
     return Project(folder)
 
@@ -78,9 +74,11 @@ def test_every_deployment_runs_a_workload_and_one_run_at_a_time():
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A project whose services run."""
-    with pytest.MonkeyPatch.context() as environment:
+    """A project whose services run, beside others that have the usual ports."""
+    with pytest.MonkeyPatch.context() as environment, socket.create_server(("127.0.0.1", 0)) as own:
+        environment.setitem(services.USUAL_PORTS, "mlflow", own.getsockname()[1])
         made = make_project(tmp_path_factory.mktemp("project"), environment)
+        (made.root / ".env").write_text("TOKEN=mine\n")
         assert services.up(made)[1] == ["small/vit"]
         yield made
         services.down(made)
@@ -90,8 +88,9 @@ def project(tmp_path_factory):
 def api(project):
     def call(path, body=None):
         def answer():  # none while the database is locked; Prefect's own client tries again, too
-            status, text = request(f"{services.server_api(project)}/{path}", body)
-            return json.loads(text) if status in (200, 201) else None
+            url = f"{services.server_api(project)}/{path}"
+            found = httpx.get(url) if body is None else httpx.post(url, json=body)
+            return found.json() if found.is_success else None
 
         return until(answer)
 
@@ -131,7 +130,7 @@ def test_the_deployment_is_registered_with_its_next_runs(project, api):
 def test_a_run_started_in_the_project_is_watched_to_its_end_with_its_output(project):
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "deployment", "run", "small/vit", "--watch"],
-        cwd=project.root,  # where prefect.toml names the server
+        cwd=project.root,  # where .env names the server
         env=os.environ | {"COLUMNS": "500"},
         capture_output=True,
         text=True,
@@ -149,7 +148,7 @@ def test_the_mlflow_ui_shows_the_plots_of_a_run(project):
     experiment = client.create_experiment("small", artifact_location=str(place))
     run = client.create_run(experiment).info.run_id
     client.log_text(run, "a plot", "plots/plot.txt")
-    url = f"http://127.0.0.1:{os.environ['MLFLOW_PORT']}"
+    url = services.running(project)[1].url
     query = f"path=plots/plot.txt&run_uuid={run}"
     with urllib.request.urlopen(f"{url}/get-artifact?{query}") as answer:
         assert answer.read() == b"a plot"
@@ -159,24 +158,38 @@ def comes_back(project, name, pid):
     return until(lambda: pids(project).get(name, pid) != pid, 60)
 
 
-def test_a_killed_worker_comes_back_by_itself_and_its_runs_are_ended(project, api):
+def live_run(api, **parameters):
     deployment = api("deployments/name/small/vit")["id"]
-    run = api(f"deployments/{deployment}/create_flow_run", {"parameters": {"seconds": 300}})["id"]
-    until(lambda: api(f"flow_runs/{run}")["state"]["type"] == "RUNNING", 60)
+    return api(f"deployments/{deployment}/create_flow_run", {"parameters": parameters})["id"]
+
+
+def state_of(api, run):
+    return api(f"flow_runs/{run}")["state"]["type"]
+
+
+def test_a_killed_worker_comes_back_by_itself_and_its_runs_are_ended(project, api):
+    run = live_run(api, seconds=300)
+    until(lambda: state_of(api, run) == "RUNNING", 60)
+    waiting = live_run(api)  # one run at a time: a worker that took it and was killed leaves this
+    api(f"flow_runs/{waiting}/set_state", {"state": {"type": "PENDING"}, "force": True})
     before = pids(project)
     of_the_run = psutil.Process(before["worker"]).children(recursive=True)
     assert of_the_run
+    with temporary_settings(updates={PREFECT_API_URL: services.server_api(project)}):
+        for other in ("another", "local-worker"):  # a second worker that starts harms no live run
+            program.end_runs_of_dead_worker(other)
+            assert state_of(api, run) == "RUNNING"
     os.kill(before["worker"], signal.SIGKILL)
     comes_back(project, "worker", before["worker"])
 
-    until(lambda: api(f"flow_runs/{run}")["state"]["type"] == "CRASHED", 60)
+    until(lambda: {state_of(api, each) for each in (run, waiting)} == {"CRASHED"}, 60)
     until(lambda: not any(process.is_running() for process in of_the_run))
     slots = "global_concurrency_limit"
     until(lambda: api("deployments/name/small/vit")[slots]["active_slots"] == 0)
     assert {name for name, pid in pids(project).items() if pid != before[name]} == {"worker"}
 
 
-def test_up_leaves_alone_what_runs_and_refuses_what_does_not_fit(project, monkeypatch):
+def test_up_leaves_alone_what_runs_and_refuses_what_does_not_fit(project):
     before = pids(project)
     assert [service.name for service in services.up(project)[0]] == list(before)
     file = project.root / "prefect.yaml"
@@ -186,9 +199,6 @@ def test_up_leaves_alone_what_runs_and_refuses_what_does_not_fit(project, monkey
     with pytest.raises(ValueError, match=r"(?s)prefect.yaml were refused.*concurrency_limit"):
         services.up(project)
     file.write_text(good)
-    monkeypatch.setenv("MLFLOW_PORT", str(free_port()))
-    with pytest.raises(UsageError, match=r"run with other addresses .*make down"):
-        services.up(project)
     assert pids(project) == before
 
 
@@ -199,17 +209,22 @@ def test_down_leaves_nothing_alive(project):
     assert all(process.status() == psutil.STATUS_ZOMBIE for process in left)  # none but ended ones
     assert services.running(project) == []
     assert services.down(project) == []
+    assert (project.root / ".env").read_text() == "TOKEN=mine\n"
+    assert services.server_api(project) == ""
 
 
-def test_a_taken_port_is_refused_before_anything_is_started(tmp_path, monkeypatch):
+def test_a_clone_that_uses_another_server_starts_none(tmp_path, monkeypatch):
     project = make_project(tmp_path, monkeypatch)
+    theirs = "http://prefect.example:4200/api"
     with monkeypatch.context() as elsewhere, pytest.raises(UsageError, match=r"prefect\.example"):
-        elsewhere.setenv("PREFECT_API_URL", "http://prefect.example:4200/api")
+        elsewhere.setenv("PREFECT_API_URL", theirs)
         services.up(project)
-    stranger = socket.create_server(("127.0.0.1", int(os.environ["MLFLOW_PORT"])))
-    with stranger, pytest.raises(ValueError, match=r"Port .* mlflow, is used .*MLFLOW_PORT"):
+    (tmp_path / ".env").write_text(f"PREFECT_API_URL={theirs}\n")
+    with pytest.raises(UsageError, match=r"prefect\.example"):
         services.up(project)
     assert services.running(project) == []
+    assert (tmp_path / ".env").read_text() == f"PREFECT_API_URL={theirs}\n"
+    assert services.server_api(project) == theirs
 
 
 def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(

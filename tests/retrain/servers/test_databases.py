@@ -8,14 +8,18 @@ from contextlib import closing
 
 import pytest
 
-from retrain import databases
+from retrain import tracking
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.servers import databases, ephemeral
+from tests import templates
 
 # Creates a table of two, says so, and waits for a line before it creates the other.
 SLOW = textwrap.dedent(
     """
     import sqlite3, sys
     from pathlib import Path
-    from retrain import databases
+    from retrain.servers import databases
 
     def create(path):
         with sqlite3.connect(path) as database:
@@ -93,3 +97,21 @@ def test_a_creation_that_fails_leaves_nothing_and_a_database_that_is_there_is_le
     (tmp_path / "some.db").write_text("of another tool")
     with databases.created(tmp_path / "some.db", fail):
         pass
+
+
+@pytest.mark.parametrize("tool", databases.MIGRATIONS)
+def test_a_database_of_a_newer_version_is_refused_in_one_sentence(tmp_path, tool):
+    place = {"mlflow": templates.place_mlflow_database, "prefect": templates.place_prefect_database}
+    place[tool](tmp_path)
+    project = Project(tmp_path)
+    file = {"mlflow": tmp_path / "mlflow.db", "prefect": databases.of_prefect(project)}[tool]
+    databases.refuse_newer(file, tool)
+    query(file, "UPDATE alembic_version SET version_num = 'ffffffffffff'")
+    with pytest.raises(UsageError, match=f"was made by a newer {tool} than ") as refused:
+        databases.refuse_newer(file, tool)
+    assert len(str(refused.value).splitlines()) == 1
+    with pytest.raises(UsageError, match="newer"):
+        if tool == "mlflow":
+            tracking.client(project)
+        else:
+            ephemeral.start_ephemeral_server(project, [])
