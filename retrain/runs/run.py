@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -224,14 +224,8 @@ class Run:
             folder = self.store.folder(*name) if step.cached else Path()
             return self._ended((Artifact.of(*name, folder, manifest), False))
 
-        with ExitStack() as locks:
-            if step.cached:
-                # The lock is taken before the task begins, because the time of the task is limited.
-                locks.enter_context(self.store.making(*name))
-                self.store.use(*name)
-                self.store.clear(*name)
-                if anew:
-                    self.store.forget(*name)
+        # The lock is taken before the task begins, because the time of the task is limited.
+        with self._making(*name, anew) if step.cached else nullcontext():
             shown = f"{step.name}, {trial.name}" if trial else step.name
             try:
                 if self.mode is Mode.TASKS:
@@ -247,6 +241,16 @@ class Run:
         if not cached:
             self._undamaged.add(name)
         return artifact, cached
+
+    @contextmanager
+    def _making(self, step: str, key: str, anew: bool) -> Iterator[None]:
+        """Holds the lock of a key, whose half-written output is gone, and its scratch if `anew`."""
+        with self.store.making(step, key):
+            self.store.use(step, key)
+            self.store.clear(step, key)
+            if anew:
+                self.store.forget(step, key)
+            yield
 
     def warn(self, *sentences: str) -> None:
         """Tells people what they should know before the work that follows, once; not in a look.
