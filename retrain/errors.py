@@ -52,6 +52,9 @@ class EndsHereError(Exception):
 class StepTimeoutError(Exception):
     """A step did not end within its limit."""
 
+    def __init__(self, step: str, hours: float) -> None:
+        super().__init__(f"{step} did not end within {hours:g} h (limits.{step}).")
+
 
 class DamagedArtifactError(Exception):
     """An artifact in the store has changed, so results that were made from it are not used.

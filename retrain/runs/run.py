@@ -226,15 +226,13 @@ class Run:
 
         # The lock is taken before the task begins, because the time of the task is limited.
         with self._making(*name, anew) if step.cached else nullcontext():
-            shown = f"{step.name}, {trial.name}" if trial else step.name
             try:
                 if self.mode is Mode.TASKS:
-                    result = task_of(step.name, attempt, hours, shown)().result()
+                    result = task_of(step.name, attempt, hours, trial)().result()
                 else:
                     result = attempt()
             except TaskRunTimeoutError:
-                limit = f"{hours:g} h (limits.{step.name})"
-                raise StepTimeoutError(f"{step.name} did not end within {limit}.") from None
+                raise StepTimeoutError(step.name, hours) from None
         if isinstance(result, PrunedError):
             raise result
         artifact, cached = result

@@ -22,6 +22,7 @@ from retrain.errors import DamagedArtifactError, is_verdict
 from retrain.messages import lacks_space, message_of
 from retrain.patches import let_forks_end
 from retrain.runs import console
+from retrain.step import TrialContext
 
 let_forks_end()
 
@@ -38,7 +39,7 @@ _TRANSIENT_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchem
 
 
 def task_of(
-    step: str, attempt: Callable[[], State[Any]], hours: float, name: str
+    step: str, attempt: Callable[[], State[Any]], hours: float, trial: TrialContext | None
 ) -> Task[[], State[Any]]:
     """Makes the Prefect task of a step.
 
@@ -46,12 +47,12 @@ def task_of(
         step: The name of the step, and of the task.
         attempt: Returns the final state of the task, with the result.
         hours: The time limit of each attempt.
-        name: The name of the task's run.
+        trial: The trial of a search that the step is run for; None if it is none.
     """
     return Task(
         attempt,
         name=step,
-        task_run_name=name,
+        task_run_name=f"{step}, {trial.name}" if trial else step,
         timeout_seconds=3600 * hours,
         retries=RETRIES,
         retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),
