@@ -224,7 +224,6 @@ class Run:
             folder = self.store.folder(*name) if step.cached else Path()
             return self._ended((Artifact.of(*name, folder, manifest), False))
 
-        # The lock is taken before the task begins, because the time of the task is limited.
         with self._making(*name, anew) if step.cached else nullcontext():
             try:
                 if self.mode is Mode.TASKS:
@@ -242,7 +241,10 @@ class Run:
 
     @contextmanager
     def _making(self, step: str, key: str, anew: bool) -> Iterator[None]:
-        """Holds the lock of a key, whose half-written output is gone, and its scratch if `anew`."""
+        """Holds the lock of a key, whose half-written output is gone, and its scratch if `anew`.
+
+        A step's task begins below the lock, because the time of the task is limited.
+        """
         with self.store.making(step, key):
             self.store.use(step, key)
             self.store.clear(step, key)
