@@ -1,6 +1,10 @@
 """The whole job as a script, without any orchestration: what one writes before it has to run often.
 
     python -m benchmarks.plain vit
+    python -m benchmarks.plain vit --prefect
+
+With `--prefect` it is a Prefect flow with a task for each of its functions, as Prefect's guides
+show it, on the server that Prefect itself starts for a run.
 
 It reads the data through DVC, checks a table about the images with Great Expectations, decodes
 them to arrays, trains the same network by the same hyperparameters, scores the test split, and
@@ -11,6 +15,8 @@ champion, no plots or Data Docs are drawn, and its weights are PyTorch's pickle.
 import hashlib
 import io
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import great_expectations as gx
 import mlflow
@@ -25,38 +31,68 @@ from torch.nn.functional import cross_entropy
 
 import models
 from retrain.params import load_workload
-from retrain.project import find_project
+from retrain.project import Project, find_project
 from retrain.workload import Augment, Checks, Train, Workload
 
 SPLITS = ("train", "val", "test")
 
 
+Task = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
 def main() -> None:
     """Runs everything once."""
+    workload = sys.argv[1]
+    if "--prefect" in sys.argv:
+        from prefect import flow, task
+
+        flow(run)(workload, task)
+    else:
+        run(workload, lambda function: function)
+
+
+def run(name: str, task: Task) -> None:
+    """Calls the functions one after the other.
+
+    Args:
+        name: The workload.
+        task: Makes of a function what is called.
+    """
     project = find_project()
-    workload = load_workload(project.params, sys.argv[1])
-    with Repo(str(project.root)) as repo:
-        repo.pull(["data.dvc"])
-    tables = {
-        split: pd.read_parquet(project.root / workload.data.path / f"{split}.parquet")
-        for split in SPLITS
-    }
-    check(tables, workload.checks)
-    arrays = {split: decode(table, workload.images.channels) for split, table in tables.items()}
+    workload = load_workload(project.params, name)
+    tables = task(read)(project, workload)
+    task(check)(tables, workload.checks)
+    decoded = task(decode)
+    arrays = {split: decoded(table, workload.images.channels) for split, table in tables.items()}
 
     mlflow.set_tracking_uri(project.tracking_uri)
     mlflow.set_experiment(workload.name)
     with mlflow.start_run():
         mlflow.log_params(workload.train.model_dump() | workload.model.model_dump())
-        network = train(workload, arrays)
-        mlflow.log_metrics(evaluate(network, *arrays["test"]))
-        mlflow.pytorch.log_model(
-            network,
-            name="model",
-            registered_model_name=workload.name,
-            serialization_format="pickle",
-            pip_requirements=["torch", "transformers"],  # else it loads the model to find out
-        )
+        network = task(train)(workload, arrays)
+        mlflow.log_metrics(task(evaluate)(network, *arrays["test"]))
+        task(register)(workload, network)
+
+
+def read(project: Project, workload: Workload) -> dict[str, pd.DataFrame]:
+    """Fetches the data and reads its splits."""
+    with Repo(str(project.root)) as repo:
+        repo.pull(["data.dvc"])
+    return {
+        split: pd.read_parquet(project.root / workload.data.path / f"{split}.parquet")
+        for split in SPLITS
+    }
+
+
+def register(workload: Workload, network: torch.nn.Module) -> None:
+    """Registers a network as the first version, and makes it champion."""
+    mlflow.pytorch.log_model(
+        network,
+        name="model",
+        registered_model_name=workload.name,
+        serialization_format="pickle",
+        pip_requirements=["torch", "transformers"],  # else it loads the model to find out
+    )
     mlflow.MlflowClient().set_registered_model_alias(workload.name, "champion", "1")
 
 

@@ -4,7 +4,7 @@ import pytest
 from prefect import Flow
 from prefect.flows import load_flow_from_entrypoint
 
-from retrain.flow import flow
+from retrain.flow import flow, may_change
 
 SOURCE = '''
 from retrain.flow import flow
@@ -40,3 +40,20 @@ def test_a_flow_can_be_run_with_prefect_and_without(prefect_session):
         return workload * times
 
     assert greet("vit", times=2) == "vitvit"
+
+
+@pytest.mark.parametrize(
+    ("promote", "overrides", "revision", "as_name", "may"),
+    [
+        (None, None, None, None, None),
+        (None, {"train.epochs": 500}, None, None, False),  # it only tries, on the server too
+        (None, None, "HEAD~1", None, False),
+        (None, {"train.epochs": 500}, None, "longer", None),  # it has a champion of its own
+        (True, {"train.epochs": 500}, None, None, True),
+        (False, None, None, None, False),
+    ],
+)
+def test_a_run_that_only_tries_something_changes_nothing_that_is_served(
+    promote, overrides, revision, as_name, may
+):
+    assert may_change(promote, overrides, revision, as_name) is may
