@@ -142,10 +142,16 @@ def shown_on(stream: TextIO) -> Iterator[None]:
     is_plain = os.environ.get("TERM") in ("dumb", "unknown")  # it has no live bar
     width = None if stream.isatty() else WIDTH
     _screen.console = Console(file=stream, width=width, force_terminal=False if is_plain else None)
+    # Prefect's, by which a worker shows these lines; it would show them a second time.
+    handlers = [each for each in logger.handlers if isinstance(each, logging.StreamHandler)]
+    for handler in handlers:
+        logger.removeHandler(handler)
     try:
         yield
     finally:
         _screen.console = None
+        for handler in handlers:
+            logger.addHandler(handler)
 
 
 def say(line: str | Table) -> None:

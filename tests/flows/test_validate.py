@@ -17,7 +17,7 @@ def validate(clone, *arguments, code=0):
 
 def test_the_data_is_checked_and_no_model_is_trained(fresh):
     assert "pull would be the first step to run: first run." in validate(fresh, "--dry-run").stdout
-    assert not (fresh.root / ".retrain").exists()
+    assert [path.name for path in (fresh.root / ".retrain").rglob("*")] == ["prefect"]  # empty
     document = fresh.json("validate", "vit")
     assert [step["step"] for step in document["steps"]] == ["pull", "validate"]
     assert document["data"]["rows"] == {"train": 1237, "val": 200, "test": 360}

@@ -53,8 +53,9 @@ def test_mlflow_describes_the_run_and_the_version(clone, first):
     assert data.metrics["best_epoch"] == facts["best_epoch"]
     assert data.metrics["best_val_loss"] == facts["val_loss"]
     described = tracking.client(project).get_model_version("vit", "1").description
-    assert data.tags["mlflow.note.content"] == described
     assert described.startswith("**Promoted** on ")
+    verdict = described.partition("\n")[0]
+    assert data.tags["mlflow.note.content"] == f"vit version 1. {verdict}"
     assert f"Version `{first['data']['version']}`" in described
 
 
