@@ -150,11 +150,19 @@ def _run_side_by_side(run: Run, search: Search, inputs: Sequence[Input], parent:
             running[started] = trial
             continue
         [finished], _ = ray.wait(list(running))
-        try:
-            result = ray.get(finished)
-        except ray.exceptions.WorkerCrashedError as error:
-            result = Ending(FAILED, None, [], message_of(error), False, 0.0)
-        _end(search, running.pop(finished), result)
+        _end(search, running.pop(finished), _result(finished))
+
+
+def _result(trial: Any) -> Ending:
+    """How the task of a trial has ended; one that Ray has killed has failed, and no other."""
+    import ray
+    from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
+
+    try:
+        ended: Ending = ray.get(trial)
+    except (NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
+        return Ending(FAILED, None, [], message_of(error), False, 0.0)
+    return ended
 
 
 def _end(search: Search, trial: "Trial", ending: Ending) -> None:

@@ -113,7 +113,7 @@ def _of_opponents(project: Project, names: Iterable[str]) -> tuple[set[str], set
             with suppress(ValueError):  # it, or its lineage, is gone or changed: `verify` says so
                 if version := find(project, name):
                     folders |= {version.package_digest, version.run_id}
-                    digests |= {output.digest for output in lineage.read(project, version).steps}
+                    digests |= {each["digest"] for each in lineage.read(project, version)["steps"]}
     return digests, folders
 
 

@@ -251,7 +251,7 @@ def _register(
             commit=trained.provenance.get("commit"),
             run_id=run_id,
         )
-        return versions.register(project, candidate, package_folder, asdict(history))
+        return versions.register(project, candidate, package_folder, history)
 
 
 def _run_of(trained: Artifact, workspace: Workspace) -> str:
