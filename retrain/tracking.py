@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from time import time
@@ -36,14 +35,6 @@ OF_TRAININGS = (
 )
 NO_METRICS = ("checkpoint", "seconds")  # in the entry of an epoch
 NOT_BEST = {"lr", "images_per_second", *NO_METRICS}  # what does not make an epoch the best
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run in MLflow, by its identifiers there."""
-
-    run_id: str
-    experiment_id: str
 
 
 def client(project: Project) -> "MlflowClient":
@@ -82,7 +73,7 @@ def start_run(
     *,
     continued: str | None = None,
     parent: str | None = None,
-) -> TrackedRun:
+) -> str:
     """Starts a training's run, or continues the one of an earlier try, in any state.
 
     Args:
@@ -94,6 +85,9 @@ def start_run(
         continued: The id of the run to continue; None for the first try.
         parent: The run of the search that the training is a trial of; its own is shown below that.
 
+    Returns:
+        The id of the run.
+
     Raises:
         ConnectionError: MLflow cannot be reached.
     """
@@ -102,22 +96,22 @@ def start_run(
 
     mlflow = client(project)
     try:
-        experiment_id = experiment(mlflow, project, workload, OF_TRAININGS.format(workload))
-        if continued and is_active(project, continued):
-            run_id = continued
+        place = experiment(mlflow, project, workload, OF_TRAININGS.format(workload))
+        run_id = continued if continued and is_active(project, continued) else None
+        if run_id:
             mlflow.update_run(run_id, "RUNNING")
         else:
             tags = {KEY: key, "mlflow.source.git.commit": project.commit() or "unknown"}
             tags |= {PARENT: parent} if parent else {}
-            created = mlflow.create_run(experiment_id, tags=tags, run_name=f"{workload}-{key[:8]}")
-            run_id = created.info.run_id
+            created = mlflow.create_run(place, tags=tags, run_name=f"{workload}-{key[:8]}")
+            run_id = str(created.info.run_id)
         logged = mlflow.get_run(run_id).data.params
         new = [Param(name, str(value)) for name, value in params.items() if name not in logged]
         mlflow.log_batch(run_id, params=new)
         # MLflow refuses a digest that is longer than its column, and keeps one of two datasets.
         dataset = Dataset(workload, images[:36], "retrain", f'{{"digest": "{images}"}}')
         set_at_once(mlflow.log_inputs, run_id, [DatasetInput(dataset)])
-        return TrackedRun(run_id, experiment_id)
+        return run_id
     except MlflowException as error:
         raise ConnectionError(
             f"MLflow at {without_login(project.tracking_uri)} cannot be used: "

@@ -131,16 +131,15 @@ def _checked_out(project: Project, commit: str) -> Iterator[Copy]:
     project.state.mkdir(exist_ok=True)
     with locked(folder.with_suffix(".lock")):
         _remove(project, folder)
+        # Hooks of the clone, such as those of pre-commit or DVC, are not for a copy.
+        add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--force", "--detach")
         try:
-            project.git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
-        except ValueError:
+            project.git(*add, str(folder), commit)
+        except ValueError as error:
             raise ValueError(
                 f"Commit {commit} is not in this clone. Fetch it first: git fetch --all"
-            ) from None
+            ) from error
         try:
-            # Hooks of the clone, such as those of pre-commit or DVC, are not for a copy.
-            add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--force", "--detach")
-            project.git(*add, str(folder), commit)
             yield Copy(folder / project.git("rev-parse", "--show-prefix"))
         finally:
             _remove(project, folder)
@@ -227,10 +226,10 @@ def _register_start(project: Project, copy: Copy, name: str, weights: str) -> No
     version = versions.find_by_weights(project, name, weights)
     if version is None:
         raise ValueError(f"The weights that it started from are not in the registry: {weights}.")
-    run = tracking.start_run(copy, name, "start", {}, "unknown")
+    run_id = tracking.start_run(copy, name, "start", {}, "unknown")
     attributes = {field.name: getattr(version, field.name) for field in fields(Candidate)}
     # Without how it was trained: else a training that finds itself would start where it did.
-    attributes |= {"run_id": run.run_id, "start": None, "train_key": None}
+    attributes |= {"run_id": run_id, "start": None, "train_key": None}
     package = packages.download(project, version)
     start = versions.register(copy, Candidate(**attributes), package)
     decisions.apply(copy, start, Decision("promoted", start.version, None, "first"))
