@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,13 @@ class Project:
     def commit(self) -> str | None:
         """The commit that is checked out, with `+dirty` behind it when files differ from it.
 
-        None without git, and in a project that is in no git repository.
+        None without git, and in a project that is in no git repository. It stays what it was when
+        it was first asked for, before the steps of a run: what is edited meanwhile does not count.
         """
+        return self._commit
+
+    @cached_property
+    def _commit(self) -> str | None:
         try:
             commit = self.git("rev-parse", "HEAD")
             changed = self.git("status", "--porcelain", "-uno")
@@ -113,8 +119,13 @@ class Project:
 
         Returns:
             `files`, their names in order, and `sha256` (hex) over the names and the contents; None
-            if there are none, without git, and outside a git repository.
+            if there are none, without git, and outside a git repository. It stays what it was when
+            it was first asked for.
         """
+        return self._uncommitted
+
+    @cached_property
+    def _uncommitted(self) -> dict[str, Any] | None:
         listings = (
             ("diff", "HEAD", "--name-only", "--relative", "-z", "--", "."),
             ("ls-files", "--others", "--exclude-standard", "-z", "*.py"),

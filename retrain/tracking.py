@@ -98,6 +98,11 @@ def start_run(
     try:
         place = experiment(mlflow, project, workload, OF_TRAININGS.format(workload))
         run_id = continued if continued and is_active(project, continued) else None
+        if run_id is None:  # a try that was killed before it could note its run has left one
+            unfinished = f"tags.`{KEY}` = '{key}' AND attributes.status != 'FINISHED'"
+            run_id = next(
+                (run.info.run_id for run in mlflow.search_runs([place], unfinished)), None
+            )
         if run_id:
             mlflow.update_run(run_id, "RUNNING")
         else:
