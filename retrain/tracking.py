@@ -17,6 +17,7 @@ from rich.markup import escape
 from retrain import databases
 from retrain.logins import without_login
 from retrain.project import Project
+from retrain.registry import moved
 from retrain.runs import console
 from retrain.servers import reachable
 
@@ -46,7 +47,7 @@ def client(project: Project) -> "MlflowClient":
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
 
-    uri, file = project.tracking_uri, database_of(project)
+    uri, file = project.tracking_uri, mended(project)
     if file is None:
         return MlflowClient(uri, uri)
     with databases.created(file, _migrate):
@@ -297,6 +298,16 @@ def database_of(project: Project) -> Path | None:
     """The SQLite file of MLflow's store; None for another kind of store."""
     path = project.tracking_uri.removeprefix("sqlite:///")
     return None if path == project.tracking_uri or "?" in path else Path(path)
+
+
+def mended(project: Project) -> Path | None:
+    """The same, with the places of a clone that was moved set right, which is told."""
+    file = database_of(project)
+    if file == project.root / moved.FILE and file.exists() and (kept := moved.mend(project.root)):
+        tell(
+            f"The clone was moved: {file.name} has its new place now, and {kept.name} is as it was."
+        )
+    return file
 
 
 def _migrate(path: Path) -> None:

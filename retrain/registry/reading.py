@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import moved
 from retrain.registry.ledger import Ledger, Row, parse
 
 if TYPE_CHECKING:
@@ -30,12 +29,11 @@ def read(project: Project, name: str) -> Ledger:
     Raises:
         ValueError: An entry was changed, so that it cannot be read.
     """
-    file = tracking.database_of(project)
+    file = tracking.mended(project)
     if file is None:
         return _ask(project, name)
     if not file.exists():
         return Ledger(name)
-    moved.mend(project)
     return _select(file, name)
 
 
