@@ -99,19 +99,17 @@ def _search(run: Run, images: Artifact, data: Artifact) -> Search:
             *(project, workload.name, key_of(run), params, images.digest),
             continued=search.study.user_attrs.get(RUN),
         )
-        search.study.set_user_attr(RUN, parent.run_id)
+        search.study.set_user_attr(RUN, parent)
         try:
             # Other machines have to see the store, as a trial's training is in it.
             in_turn = workload.tune.parallel == 1 or (ray_cluster.is_remote() and not has_cluster())
             run_all = _run_in_turn if in_turn else _run_side_by_side
-            run_all(run, search, (images, data, NEW), parent.run_id)
+            run_all(run, search, (images, data, NEW), parent)
             best = best_of(workload, search)["best"]
-            tracking.log_metrics(
-                project, parent.run_id, {search.metric: float(best[search.metric])}
-            )
+            tracking.log_metrics(project, parent, {search.metric: float(best[search.metric])})
             status = "FINISHED"
         finally:
-            tracking.end_run(project, parent.run_id, status)
+            tracking.end_run(project, parent, status)
     return search
 
 
@@ -146,11 +144,19 @@ def _run_side_by_side(run: Run, search: Search, inputs: Sequence[Input], parent:
             running[task.remote(beside, inputs, values, context)] = trial
             continue
         [finished], _ = ray.wait(list(running))
-        try:
-            result = ray.get(finished)
-        except ray.exceptions.WorkerCrashedError as error:
-            result = Ending(FAILED, None, [], message_of(error), False, 0.0)
-        _end(search, running.pop(finished), result)
+        _end(search, running.pop(finished), _result(finished))
+
+
+def _result(trial: Any) -> Ending:
+    """How the task of a trial has ended; one that Ray has killed has failed, and no other."""
+    import ray
+    from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
+
+    try:
+        ended: Ending = ray.get(trial)
+    except (NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
+        return Ending(FAILED, None, [], message_of(error), False, 0.0)
+    return ended
 
 
 def _end(search: Search, trial: "Trial", ending: Ending) -> None:

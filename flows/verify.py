@@ -5,7 +5,7 @@ retrain verify [--repair]
 It is no Prefect flow: a person runs it, and nobody deploys it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,6 @@ from retrain import verify as stored
 from retrain.gc import size_of
 from retrain.project import Project
 from retrain.registry import decisions, lineage, packages, reading, versions
-from retrain.registry.ledger import REFERENCE
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
 from retrain.verify import Damage
@@ -44,8 +43,8 @@ class Verified:
         damaged: The artifacts that were changed.
         repaired: Whether those were removed.
         packages: The packages of registered versions that were changed.
-        ledgers: The ledgers that cannot be read, and the aliases that are not where they say.
-        lineages: The lineages that were changed.
+        ledgers: The ledgers that cannot be read, and the champions that have no alias.
+        lineages: The records of versions that were changed.
         leftovers: What killed runs have left in the store: the `step` and its `key`, the `path` of
             the folder and its size in `bytes`.
     """
@@ -81,45 +80,34 @@ def verify(project: Project, repair: bool, progress: Callable[[int, int], None])
     ]
     for artifact in damaged if repair else ():
         stored.discard_if_damaged(store, artifact.step, artifact.key)
-    models = reading.names(project)
-    registered = [each for name in models for each in versions.every_of(project, name)]
-    return Verified(
-        len(list(store.entries())),
-        damaged,
-        repair,
-        [fault for version in registered for fault in _of_package(project, version)],
-        [fault for name in models for fault in _of_ledger(project, name)],
-        [fault for version in registered for fault in _of_lineage(project, version)],
-        leftovers,
-    )
+    faults: dict[str, list[Fault]] = {"packages": [], "ledgers": [], "lineages": []}
+    for name in reading.names(project):
+        try:
+            ledger = decisions.read(project, name)
+        except ValueError as error:
+            faults["ledgers"].append(Fault(name, str(error)))
+            continue
+        if ledger.fault:
+            faults["ledgers"].append(Fault(name, ledger.fault))
+        for number in versions.numbers(ledger):
+            try:
+                version = versions.of(project, ledger, number)
+                lineage.read(project, version)
+            except ValueError as error:
+                faults["lineages"].append(Fault(name, str(error)))
+                continue
+            if what := _of_package(project, version):
+                faults["packages"].append(Fault(name, f"version {number}: {what}"))
+    count = len(list(store.entries()))
+    return Verified(count, damaged, repair, **faults, leftovers=leftovers)
 
 
-def _of_package(project: Project, version: ModelVersion) -> Iterator[Fault]:
+def _of_package(project: Project, version: ModelVersion) -> str | None:
+    """What is wrong with the package of a version; None if nothing is."""
     with TemporaryDirectory() as place:
         try:
             folder = packages.fetch(project, version, Path(place))
             check_files(folder, version, example_for(project, version))
         except (OSError, ValueError) as error:
-            yield Fault(version.name, f"version {version.version}: {error}")
-
-
-def _of_ledger(project: Project, name: str) -> Iterator[Fault]:
-    """An entry that cannot be read, and the aliases that somebody has moved."""
-    try:
-        ledger = decisions.read(project, name)
-    except ValueError as error:
-        yield Fault(name, str(error))
-        return
-    if ledger.fault:
-        yield Fault(name, ledger.fault)
-    best, number = ledger.best, ledger.aliases.get(REFERENCE)
-    if best and number != best.version:
-        has = f"Version {number} has" if number else "No version has"
-        yield Fault(name, f"{has} the alias {REFERENCE}, but the ledger says {best.version}")
-
-
-def _of_lineage(project: Project, version: ModelVersion) -> Iterator[Fault]:
-    try:
-        lineage.read(project, version)
-    except ValueError as error:
-        yield Fault(version.name, str(error))
+            return str(error)
+    return None

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,13 @@ class Project:
     def commit(self) -> str | None:
         """The commit that is checked out, with `+dirty` behind it when files differ from it.
 
-        None without git, and in a project that is in no git repository.
+        None without git, and in a project that is in no git repository. It stays what it was when
+        it was first asked for, before the steps of a run: what is edited meanwhile does not count.
         """
+        return self._commit
+
+    @cached_property
+    def _commit(self) -> str | None:
         try:
             commit = self.git("rev-parse", "HEAD")
             changed = self.git("status", "--porcelain", "-uno")
@@ -147,8 +152,13 @@ class Project:
 
         Returns:
             `files`, their names in order, and `sha256` (hex) over the names and the contents; None
-            if there are none, without git, and outside a git repository.
+            if there are none, without git, and outside a git repository. It stays what it was when
+            it was first asked for.
         """
+        return self._uncommitted
+
+    @cached_property
+    def _uncommitted(self) -> dict[str, Any] | None:
         listings = (
             ("diff", "HEAD", "--name-only", "--relative", "-z", "--", "."),
             ("ls-files", "--others", "--exclude-standard", "-z", "*.py"),

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from time import time
@@ -17,6 +16,7 @@ from rich.markup import escape
 
 from retrain.faults import without_login
 from retrain.project import Project
+from retrain.registry import moved
 from retrain.runs import console
 from retrain.servers import databases, reachable
 
@@ -37,14 +37,6 @@ NO_METRICS = ("checkpoint", "seconds")  # in the entry of an epoch
 NOT_BEST = {"lr", "images_per_second", *NO_METRICS}  # what does not make an epoch the best
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run in MLflow, by its identifiers there."""
-
-    run_id: str
-    experiment_id: str
-
-
 def client(project: Project) -> "MlflowClient":
     """A client of the project's MLflow, without changes to MLflow's global state."""
     check(project)
@@ -54,7 +46,7 @@ def client(project: Project) -> "MlflowClient":
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
 
-    uri, file = project.tracking_uri, database_of(project)
+    uri, file = project.tracking_uri, mended(project)
     if file is None:
         return MlflowClient(uri, uri)
     databases.refuse_newer(file, "mlflow")
@@ -82,7 +74,7 @@ def start_run(
     *,
     continued: str | None = None,
     parent: str | None = None,
-) -> TrackedRun:
+) -> str:
     """Starts a training's run, or continues the one of an earlier try, in any state.
 
     Args:
@@ -94,6 +86,9 @@ def start_run(
         continued: The id of the run to continue; None for the first try.
         parent: The run of the search that the training is a trial of; its own is shown below that.
 
+    Returns:
+        The id of the run.
+
     Raises:
         ConnectionError: MLflow cannot be reached.
     """
@@ -102,22 +97,27 @@ def start_run(
 
     mlflow = client(project)
     try:
-        experiment_id = experiment(mlflow, project, workload, OF_TRAININGS.format(workload))
-        if continued and is_active(project, continued):
-            run_id = continued
+        place = experiment(mlflow, project, workload, OF_TRAININGS.format(workload))
+        run_id = continued if continued and is_active(project, continued) else None
+        if run_id is None:  # a try that was killed before it could note its run has left one
+            unfinished = f"tags.`{KEY}` = '{key}' AND attributes.status != 'FINISHED'"
+            run_id = next(
+                (run.info.run_id for run in mlflow.search_runs([place], unfinished)), None
+            )
+        if run_id:
             mlflow.update_run(run_id, "RUNNING")
         else:
             tags = {KEY: key, "mlflow.source.git.commit": project.commit() or "unknown"}
             tags |= {PARENT: parent} if parent else {}
-            created = mlflow.create_run(experiment_id, tags=tags, run_name=f"{workload}-{key[:8]}")
-            run_id = created.info.run_id
+            created = mlflow.create_run(place, tags=tags, run_name=f"{workload}-{key[:8]}")
+            run_id = str(created.info.run_id)
         logged = mlflow.get_run(run_id).data.params
         new = [Param(name, str(value)) for name, value in params.items() if name not in logged]
         mlflow.log_batch(run_id, params=new)
         # MLflow refuses a digest that is longer than its column, and keeps one of two datasets.
         dataset = Dataset(workload, images[:36], "retrain", f'{{"digest": "{images}"}}')
         set_at_once(mlflow.log_inputs, run_id, [DatasetInput(dataset)])
-        return TrackedRun(run_id, experiment_id)
+        return run_id
     except MlflowException as error:
         raise ConnectionError(
             f"MLflow at {without_login(project.tracking_uri)} cannot be used: "
@@ -298,6 +298,16 @@ def database_of(project: Project) -> Path | None:
     """The SQLite file of MLflow's store; None for another kind of store."""
     path = project.tracking_uri.removeprefix("sqlite:///")
     return None if path == project.tracking_uri or "?" in path else Path(path)
+
+
+def mended(project: Project) -> Path | None:
+    """The same, with the places of a clone that was moved set right, which is told."""
+    file = database_of(project)
+    if file == project.root / moved.FILE and file.exists() and (kept := moved.mend(project.root)):
+        tell(
+            f"The clone was moved: {file.name} has its new place now, and {kept.name} is as it was."
+        )
+    return file
 
 
 def _migrate(path: Path) -> None:

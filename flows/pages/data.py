@@ -93,10 +93,10 @@ def _before(project: Project, document: Document) -> tuple["pd.DataFrame", Image
         return None
     found = {}
     with suppress(ValueError):  # the record is gone or was changed, as `verify` says
-        for made in lineage.read(project, version).steps:
-            if made.step in ("pull", "validate") and made.key:
-                with store.lock(made.step, made.key):
-                    found[made.step] = store.obtain(made.step, made.key)
+        for made in lineage.read(project, version)["steps"]:
+            if made["step"] in ("pull", "validate") and made["key"]:
+                with store.lock(made["step"], made["key"]):
+                    found[made["step"]] = store.obtain(made["step"], made["key"])
     pulled, validated = found.get("pull"), found.get("validate")
     return (_read(validated.folder), open_images(pulled)) if pulled and validated else None
 

@@ -10,7 +10,6 @@ from retrain.messages import wrapped
 
 if TYPE_CHECKING:
     from retrain.registry.ledger import Entry
-    from retrain.registry.lineage import Lineage
     from retrain.registry.versions import ModelVersion
 
 KEY_SHOWN, RUN_SHOWN = 12, 8  # characters of a key, and of a run, in a table
@@ -70,19 +69,19 @@ def lineage(
     return Answer(document, show)
 
 
-def _show_steps(record: "Lineage") -> None:
+def _show_steps(record: Mapping[str, Any]) -> None:
     """Shows the steps from the data to the evaluation."""
     from retrain.runs import console
 
     rows = [
         (
-            output.step,
-            (output.key or "")[:KEY_SHOWN],
-            output.digest[:KEY_SHOWN],
-            in_words(output.provenance.get("time")),
-            (output.provenance.get("run") or "")[:RUN_SHOWN],
+            output["step"],
+            (output["key"] or "")[:KEY_SHOWN],
+            output["digest"][:KEY_SHOWN],
+            in_words(output["provenance"].get("time")),
+            (output["provenance"].get("run") or "")[:RUN_SHOWN],
         )
-        for output in record.steps
+        for output in record["steps"]
     ]
     console.print_table(("step", "key", "output", "made", "by run"), rows)
 
@@ -139,21 +138,23 @@ def _of_version(version: "ModelVersion", entries: "list[Entry]") -> list[tuple[s
     ]
 
 
-def _of_record(record: "Lineage") -> list[tuple[str, Any]]:
+def _of_record(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """What is recorded of how a version was made: a name and a value each."""
-    provenance = record.trained.provenance
+    from retrain.registry.lineage import libraries, output_of
+
+    provenance = output_of(record, "train")["provenance"]
     return [
-        ("training", _chosen(record.training, "start", "best_epoch", "numerics")),
-        ("parameters", {"entry": record.entry} | dict(record.overrides)),
-        ("data", _chosen(record.data, "path", "version", "tracked", "revision")),
-        *(("images", {split: images}) for split, images in record.images.splits.items()),
-        ("checks", _chosen(record.validation, "quarantined", "near_duplicates")),
-        ("code", {"commit": record.commit} | dict(record.uncommitted or {})),
-        ("libraries", record.libraries),
-        ("locked", {"requirements.lock": record.requirements}),
+        ("training", _chosen(record["training"], "start", "best_epoch", "numerics")),
+        ("parameters", {"entry": record["entry"]} | dict(record["overrides"])),
+        ("data", _chosen(record["data"], "path", "version", "tracked", "revision")),
+        *(("images", {split: images}) for split, images in record["images"]["splits"].items()),
+        ("checks", _chosen(record["validation"], "quarantined", "near_duplicates")),
+        ("code", {"commit": record["commit"]} | dict(record["uncommitted"] or {})),
+        ("libraries", libraries(record)),
+        ("locked", {"requirements.lock": record["requirements"]}),
         ("machine", provenance.get("machine")),
         ("Prefect run", provenance.get("run")),
-        ("MLflow run", record.mlflow_run),
+        ("MLflow run", record["mlflow_run"]),
     ]
 
 

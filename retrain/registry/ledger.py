@@ -167,14 +167,6 @@ class Ledger:
         return {**self.aliases, CHAMPION: self.champion} if self.champion else {**self.aliases}
 
     @property
-    def best(self) -> Entry | None:
-        """The entry that made the reference, which no rollback took back; None without one."""
-        for entry in reversed(self.entries):
-            if entry.appoints and entry.reference and entry.version not in self.withdrawn:
-                return entry
-        return None
-
-    @property
     def untold(self) -> Entry | None:
         """The last entry, if MLflow's page of its version does not tell it yet."""
         last = self.entries[-1] if self.entries else None

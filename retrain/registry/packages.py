@@ -26,22 +26,23 @@ def download(project: Project, version: ModelVersion) -> Path:
     Raises:
         ValueError: The weights are missing, or are not those that were registered.
     """
-    uri = uri_of(project, version)
-    local = tracking.local_path(uri)
-    package = local or project.state / "champions" / version.package_digest
-    if not local and not _has_weights(package, version):
+    package = project.state / "champions" / version.package_digest
+    if not _has_weights(package, version):
         shutil.rmtree(package, ignore_errors=True)  # a damaged copy
         package.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            atomic.replacing(package) as aside,
-            TemporaryDirectory(dir=package.parent) as folder,
-        ):
-            _download(project, uri, Path(folder)).rename(aside)
+        with TemporaryDirectory(dir=package.parent) as place:
+            fetched = fetch(project, version, Path(place))
+            if not fetched.is_relative_to(place):
+                package = fetched
+            else:
+                with atomic.replacing(package) as aside:
+                    fetched.rename(aside)
     if not _has_weights(package, version):
         is_gone = not (package / MODEL / WEIGHTS).exists()
         fault = "are gone" if is_gone else "are not those that were registered"
         raise ValueError(
-            f"The weights of {version.title} {fault}: {uri}.\n{REMEDY.format(name=version.name)}"
+            f"The weights of {version.title} {fault}: {package}.\n"
+            f"{REMEDY.format(name=version.name)}"
         )
     return package
 
@@ -57,28 +58,15 @@ def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
     Returns:
         The package's folder; its files may be missing or changed.
     """
-    uri = uri_of(project, version)
-    return tracking.local_path(uri) or _download(project, uri, folder)
-
-
-def _has_weights(package: Path, version: ModelVersion) -> bool:
-    model = package / MODEL
-    return (model / WEIGHTS).is_file() and digest_of_weights(model) == version.weights
-
-
-def uri_of(project: Project, version: ModelVersion) -> str:
-    """Where the registry has a version's package."""
     client = tracking.client(project)
-    return str(client.get_model_version_download_uri(version.name, str(version.version)))
-
-
-def _download(project: Project, uri: str, folder: Path) -> Path:
-    """Downloads a package to a folder; gives that or a folder below, as the store has it."""
+    uri = client.get_model_version_download_uri(version.name, str(version.version))
+    if local := tracking.local_path(uri):
+        return local
     from mlflow.artifacts import download_artifacts
 
     return Path(download_artifacts(uri, dst_path=str(folder), tracking_uri=project.tracking_uri))
 
 
-def digest_of_weights(model: Path) -> str:
-    """SHA-256 (hex) of the weights in a folder that `models.save` wrote."""
-    return sha256_of(model / WEIGHTS)
+def _has_weights(package: Path, version: ModelVersion) -> bool:
+    file = package / MODEL / WEIGHTS
+    return file.is_file() and sha256_of(file) == version.weights

@@ -5,15 +5,12 @@ is read as the database that it is, and only a server is asked through MLflow.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import moved
 from retrain.registry.ledger import Ledger, Row, parse
 
 if TYPE_CHECKING:
@@ -21,6 +18,7 @@ if TYPE_CHECKING:
 
 LEDGER_RUN = "retrain.ledger_run"  # the tag of a registered model with the id of its ledger's run
 MODEL = "retrain.ledger"  # a tag of that run: the name of the model
+MOST_VERSIONS, MOST_MODELS = 200_000, 1_000  # the most that MLflow gives at once
 EXPERIMENT = "Decisions"  # the experiment of the ledgers' runs
 OF_LEDGERS = "The decisions about the models of each workload. In the project: `retrain history`."
 
@@ -31,12 +29,11 @@ def read(project: Project, name: str) -> Ledger:
     Raises:
         ValueError: An entry was changed, so that it cannot be read.
     """
-    file = tracking.database_of(project)
+    file = tracking.mended(project)
     if file is None:
         return _ask(project, name)
     if not file.exists():
         return Ledger(name)
-    moved.mend(project)
     return _select(file, name)
 
 
@@ -77,7 +74,7 @@ def _ask(project: Project, name: str) -> Ledger:
         int(found.version): Row(
             found.run_id or "", found.source, found.creation_timestamp, found.tags
         )
-        for found in all_pages(partial(client.search_model_versions, f"name = '{name}'"))
+        for found in client.search_model_versions(f"name = '{name}'", MOST_VERSIONS)
     }
     aliases = {alias: int(number) for alias, number in model.aliases.items()}
     run_id = model.tags.get(LEDGER_RUN)
@@ -90,18 +87,10 @@ def names(project: Project) -> list[str]:
     file = tracking.database_of(project)
     if file and not file.exists():
         return []
-    search = tracking.client(project).search_registered_models
-    return [model.name for model in all_pages(search)]
-
-
-def all_pages(search: Callable[..., Any]) -> Iterator[Any]:
-    """What a search of MLflow finds, which it gives in pages: of versions, 10,000 in each."""
-    token = None
-    while True:
-        page = search(page_token=token)
-        yield from page
-        if not (token := page.token):
-            return
+    return [
+        model.name
+        for model in tracking.client(project).search_registered_models(max_results=MOST_MODELS)
+    ]
 
 
 def find_or_create(client: "MlflowClient", project: Project, name: str) -> str:

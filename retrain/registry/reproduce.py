@@ -27,7 +27,6 @@ from retrain.params import MOVED
 from retrain.project import PARAMS, Project
 from retrain.registry import decisions, lineage, packages, versions
 from retrain.registry.ledger import Decision
-from retrain.registry.lineage import Lineage
 from retrain.registry.versions import Candidate, ModelVersion
 
 PIN = "data.dvc"
@@ -74,7 +73,7 @@ def reproduce(
     """
     began = time.monotonic()
     record = lineage.read(project, version)
-    if record.parameters is None or record.commit is None:
+    if record["parameters"] is None or record["commit"] is None:
         raise UsageError(
             f"{version.title} cannot be reproduced: its parameters were not recorded, or it was "
             "trained outside git."
@@ -82,29 +81,31 @@ def reproduce(
     differs = [*_surroundings(record)]
     for line in differs:
         say(f"Not as it was: {line}.")
-    say(f"Trains {version.title} again, in a copy of commit {record.commit[:12]}.")
-    with _checked_out(project, record.commit) as copy:
+    say(f"Trains {version.title} again, in a copy of commit {record['commit'][:12]}.")
+    with _checked_out(project, record["commit"]) as copy:
         _prepare(project, copy, record)
         made = _make(project, copy, record)
-    trained, metrics = made["train"]["facts"], made[record.steps[-1].step]["facts"]["metrics"]
-    if (before := record.training.get("numerics")) != trained.get("numerics"):
+    trained, metrics = made["train"]["facts"], made[record["steps"][-1]["step"]]["facts"]["metrics"]
+    if (before := record["training"].get("numerics")) != trained.get("numerics"):
         differs.append(f"numerics {before} -> {trained.get('numerics')}")
-    steps = {each.step: made[each.step]["digest"] == each.digest for each in record.steps}
+    steps = {
+        each["step"]: made[each["step"]]["digest"] == each["digest"] for each in record["steps"]
+    }
     return {
         "model": version.name,
         "version": version.version,
-        "commit": record.commit,
-        "identical": trained["weights"] == record.weights,
-        "weights": record.weights,
+        "commit": record["commit"],
+        "identical": trained["weights"] == record["weights"],
+        "weights": record["weights"],
         "reproduced": trained["weights"],
         "steps": steps,
         "metrics": {
-            name: (record.metrics.get(name), metrics.get(name))
-            for name in sorted({*record.metrics, *metrics})
+            name: (record["metrics"].get(name), metrics.get(name))
+            for name in sorted({*record["metrics"], *metrics})
         },
         "differs": differs,
         "seconds": round(time.monotonic() - began, 3),
-        "outcome": outcome(version.title, trained["weights"] == record.weights, steps, differs),
+        "outcome": outcome(version.title, trained["weights"] == record["weights"], steps, differs),
     }
 
 
@@ -130,16 +131,15 @@ def _checked_out(project: Project, commit: str) -> Iterator[Copy]:
     project.state.mkdir(exist_ok=True)
     with locked(folder.with_suffix(".lock")):
         _remove(project, folder)
+        # Hooks of the clone, such as those of pre-commit or DVC, are not for a copy.
+        add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--force", "--detach")
         try:
-            project.git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
-        except ValueError:
+            project.git(*add, str(folder), commit)
+        except ValueError as error:
             raise ValueError(
                 f"Commit {commit} is not in this clone. Fetch it first: git fetch --all"
-            ) from None
+            ) from error
         try:
-            # Hooks of the clone, such as those of pre-commit or DVC, are not for a copy.
-            add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--force", "--detach")
-            project.git(*add, str(folder), commit)
             yield Copy(folder / project.git("rev-parse", "--show-prefix"))
         finally:
             _remove(project, folder)
@@ -151,34 +151,37 @@ def _remove(project: Project, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _surroundings(record: Lineage) -> Iterator[str]:
+def _surroundings(record: Mapping[str, Any]) -> Iterator[str]:
     """What differs from the recorded training: uncommitted code, libraries, and the machine."""
-    files = (record.uncommitted or {}).get("files", ())
+    files = (record["uncommitted"] or {}).get("files", ())
     if lost := [file for file in files if file not in RECORDED]:
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
-    for name, recorded_version in record.libraries.items():
+    for name, recorded_version in lineage.libraries(record).items():
         try:
             version = installed(name)
         except PackageNotFoundError:
             version = "not installed"
         if version != recorded_version:
             yield f"{name} {recorded_version} -> {version}"
-    recorded, machine = record.trained.provenance.get("machine", {}), hardware.machine()
+    recorded, machine = (
+        lineage.output_of(record, "train")["provenance"].get("machine", {}),
+        hardware.machine(),
+    )
     for name in SURROUNDINGS:
         if name in recorded and recorded[name] != machine[name]:
             yield f"{name} {recorded[name]} -> {machine[name]}"
 
 
-def _prepare(project: Project, copy: Copy, record: Lineage) -> None:
+def _prepare(project: Project, copy: Copy, record: Mapping[str, Any]) -> None:
     """Gives a copy of the code the recorded parameters and version of the data."""
     # The search has no part in a training, and with all its defaults it could not be read again.
-    parameters = deepcopy(dict(record.parameters or {}))
+    parameters = deepcopy(dict(record["parameters"]))
     parameters.pop("tune", None)
     model = parameters["model"]
     places = [(model, "pretrained"), *((model["files"], name) for name in model.get("files", {}))]
-    if record.data["tracked"]:
+    if record["data"]["tracked"]:
         # DVC's own file may be of another version at that commit.
-        if pin := record.data.get("pin"):
+        if pin := record["data"].get("pin"):
             outs = {"outs": [{"md5": pin, "hash": "md5", "path": "data"}]}
             (copy.root / PIN).write_text(json.dumps(outs), encoding="utf-8")
         _share_cache(project, copy)
@@ -189,10 +192,10 @@ def _prepare(project: Project, copy: Copy, record: Lineage) -> None:
             values[name] = _place(project, copy, value)
     for file in MOVED:  # its entries would be there twice
         (copy.root / file).unlink(missing_ok=True)
-    text = json.dumps({"workloads": {record.model: parameters}}, ensure_ascii=False, indent=1)
+    text = json.dumps({"workloads": {record["model"]: parameters}}, ensure_ascii=False, indent=1)
     copy.params.write_text(text, encoding="utf-8")
-    if start := record.training.get("start"):
-        _register_start(project, copy, record.model, start)
+    if start := record["training"].get("start"):
+        _register_start(project, copy, record["model"], start)
 
 
 def _place(project: Project, copy: Copy, value: str) -> str:
@@ -223,16 +226,16 @@ def _register_start(project: Project, copy: Copy, name: str, weights: str) -> No
     version = versions.find_by_weights(project, name, weights)
     if version is None:
         raise ValueError(f"The weights that it started from are not in the registry: {weights}.")
-    run = tracking.start_run(copy, name, "start", {}, "unknown")
+    run_id = tracking.start_run(copy, name, "start", {}, "unknown")
     attributes = {field.name: getattr(version, field.name) for field in fields(Candidate)}
     # Without how it was trained: else a training that finds itself would start where it did.
-    attributes |= {"run_id": run.run_id, "start": None, "train_key": None}
+    attributes |= {"run_id": run_id, "start": None, "train_key": None}
     package = packages.download(project, version)
     start = versions.register(copy, Candidate(**attributes), package)
     decisions.apply(copy, start, Decision("promoted", start.version, None, "first"))
 
 
-def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, dict[str, Any]]:
+def _make(project: Project, copy: Copy, record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Runs the steps in a copy of the code, up to the last that is recorded.
 
     Returns:
@@ -251,9 +254,9 @@ def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, dict[str, 
         "PYTHONPATH": os.pathsep.join([str(copy.root), environment.get("PYTHONPATH", "")]),
     }
     made: dict[str, dict[str, Any]] = {}
-    for step in (record.steps[0].step, record.steps[-1].step):
+    for step in (record["steps"][0]["step"], record["steps"][-1]["step"]):
         done = subprocess.run(
-            [sys.executable, "-m", "retrain.cli", "step", step, record.model],
+            [sys.executable, "-m", "retrain.cli", "step", step, record["model"]],
             cwd=copy.root,
             env=environment,
             stdout=2,  # standard output is for the result
@@ -263,13 +266,13 @@ def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, dict[str, 
         )
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise ValueError(f"{record.model} cannot be trained again: {lines[-1]}")
+            raise ValueError(f"{record['model']} cannot be trained again: {lines[-1]}")
         for file in copy.store.glob(f"*/*/{MANIFEST}"):  # each step has made one output
             made[file.parts[-3]] = json.loads(file.read_text(encoding="utf-8"))
-        version = made[record.steps[0].step]["plan"]["inputs"]["data"]
-        if version != record.data["version"]:  # before hours of training
+        version = made[record["steps"][0]["step"]]["plan"]["inputs"]["data"]
+        if version != record["data"]["version"]:  # before hours of training
             raise ValueError(
-                f"The data at {record.data['path']} is not what it was: version "
-                f"{record.data['version']} then, and {version} now."
+                f"The data at {record['data']['path']} is not what it was: version "
+                f"{record['data']['version']} then, and {version} now."
             )
     return made

@@ -158,14 +158,14 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     number = ledger.selectors.get(CHAMPION)
     if number and (number not in ledger.versions or ledger.champion is None):
         raise ValueError(ledger.fault)
-    return _read(project, ledger, number) if number else None
+    return of(project, ledger, number) if number else None
 
 
 def reference(project: Project, name: str) -> ModelVersion | None:
     """The best version so far, by its alias; None when there is none."""
     ledger = reading.read(project, name)
     number = ledger.aliases.get(REFERENCE)
-    return _read(project, ledger, number) if number else None
+    return of(project, ledger, number) if number else None
 
 
 def parse_reference(text: str) -> tuple[str, str]:
@@ -193,7 +193,7 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
     named = ledger.selectors
     number = named.get(selector, int(selector) if selector.isdecimal() else 0)
     if number in ledger.versions:
-        return _read(project, ledger, number)
+        return of(project, ledger, number)
     if not ledger.versions:
         raise UsageError(f"{name} has no registered model yet: retrain train {name}")
     selectors = [str(version) for version in sorted(ledger.versions)] + sorted(named)
@@ -205,9 +205,9 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
     """The version with a package; None when the package is not registered."""
     ledger = reading.read(project, name)
-    for number, row in sorted(ledger.versions.items(), reverse=True):
-        if row.tags.get(PACKAGE) == package_digest:
-            return _read(project, ledger, number)
+    for number in numbers(ledger):
+        if ledger.versions[number].tags[PACKAGE] == package_digest:
+            return of(project, ledger, number)
     return None
 
 
@@ -224,14 +224,19 @@ def get(project: Project, name: str, number: int) -> ModelVersion | None:
         ValueError: The version was not registered by this project.
     """
     ledger = reading.read(project, name)
-    return _read(project, ledger, number) if number in ledger.versions else None
+    return of(project, ledger, number) if number in ledger.versions else None
 
 
 def every_of(project: Project, name: str) -> list[ModelVersion]:
     """All versions of a model that this project has registered, the newest first."""
     ledger = reading.read(project, name)
+    return [of(project, ledger, number) for number in numbers(ledger)]
+
+
+def numbers(ledger: Ledger) -> list[int]:
+    """The versions of a model that this project has registered, the newest first."""
     own = [number for number, row in ledger.versions.items() if PACKAGE in row.tags]
-    return [_read(project, ledger, number) for number in sorted(own, reverse=True)]
+    return sorted(own, reverse=True)
 
 
 def register(
@@ -311,7 +316,12 @@ def _record(project: Project, number: int, run_id: str, source: str, record: str
     return values
 
 
-def _read(project: Project, ledger: Ledger, number: int) -> ModelVersion:
+def of(project: Project, ledger: Ledger, number: int) -> ModelVersion:
+    """A version of a model that was read.
+
+    Raises:
+        ValueError: It was not registered by this project, or its record is gone or was changed.
+    """
     row = ledger.versions[number]
     if PACKAGE not in row.tags:
         raise ValueError(

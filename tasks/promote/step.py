@@ -251,7 +251,7 @@ def _register(
             commit=trained.provenance.get("commit"),
             run_id=run_id,
         )
-        return versions.register(project, candidate, package_folder, asdict(history))
+        return versions.register(project, candidate, package_folder, history)
 
 
 def _run_of(trained: Artifact, workspace: Workspace) -> str:
@@ -259,7 +259,7 @@ def _run_of(trained: Artifact, workspace: Workspace) -> str:
     project, file = workspace.project, trained.folder / REPORT / "mlflow.json"
     run_id = str(json.loads(file.read_text(encoding="utf-8"))["run_id"])
     if not tracking.is_active(project, run_id):
-        run_id = tracking.start_run(project, workspace.workload, trained.key, {}, "unknown").run_id
+        run_id = tracking.start_run(project, workspace.workload, trained.key, {}, "unknown")
         tracking.end_run(project, run_id, "FINISHED")
     return run_id
 

@@ -15,7 +15,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -115,8 +114,8 @@ def train(
         console.say(line)
     if model.family == "custom":
         try_network(job)
-    with _tracked(workspace, _parameters(job, workspace.configuration), images.digest) as run:
-        log = partial(tracking.log_epochs, workspace.project, run.run_id)
+    with _tracked(workspace, _parameters(job, workspace.configuration), images.digest) as run_id:
+        log = partial(tracking.log_epochs, workspace.project, run_id)
         try:
             with console.progress("train") as update, followed(job.scratch, update, log):
                 from tasks.train.launch import launch
@@ -127,7 +126,7 @@ def train(
         except PrunedError as pruned:
             log(pruned.history)
             raise
-        _write_report(workspace, run, result)
+        _write_report(workspace, run_id, result)
     return _facts(job, rows, start, result)
 
 
@@ -156,14 +155,12 @@ def _job(
     )
 
 
-def _write_report(
-    workspace: Workspace, run: tracking.TrackedRun, result: Mapping[str, Any]
-) -> None:
+def _write_report(workspace: Workspace, run_id: str, result: Mapping[str, Any]) -> None:
     """Writes what is shown of the training, here and in MLflow."""
-    tracking.log_best(workspace.project, run.run_id, result["best"])
+    tracking.log_best(workspace.project, run_id, result["best"])
     write_json(workspace.report / "history.json", result["history"])
-    write_json(workspace.report / TRACKED, asdict(run))
-    tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
+    write_json(workspace.report / TRACKED, {"run_id": run_id})
+    tracking.log_artifacts(workspace.project, run_id, workspace.report, "train")
 
 
 def _parameters(job: TrainingJob, workload: Workload | None) -> dict[str, Any]:
@@ -212,13 +209,11 @@ def _facts(job: TrainingJob, rows: int, start: "Start", result: dict[str, Any]) 
 
 
 @contextmanager
-def _tracked(
-    workspace: Workspace, params: dict[str, Any], images: str
-) -> Iterator[tracking.TrackedRun]:
+def _tracked(workspace: Workspace, params: dict[str, Any], images: str) -> Iterator[str]:
     """Starts or continues the training's run in MLflow, and ends it as it ended."""
     project, memory = workspace.project, workspace.scratch / TRACKED
     before = json.loads(memory.read_text())["run_id"] if memory.exists() else None
-    run = tracking.start_run(
+    run_id = tracking.start_run(
         project,
         workspace.workload,
         workspace.key,
@@ -227,14 +222,14 @@ def _tracked(
         continued=before,
         parent=workspace.trial.parent if workspace.trial else None,
     )
-    write_json(memory, asdict(run))
+    write_json(memory, {"run_id": run_id})
     try:
-        yield run
+        yield run_id
     except BaseException as ended:
         try:
             status = "KILLED" if isinstance(ended, PrunedError) else "FAILED"
-            tracking.end_run(project, run.run_id, status)
+            tracking.end_run(project, run_id, status)
         except Exception as error:  # must not hide why the training failed
             logger.warning("MLflow could not record that the training failed: %s", error)
         raise
-    tracking.end_run(project, run.run_id, "FINISHED")
+    tracking.end_run(project, run_id, "FINISHED")

@@ -1,6 +1,8 @@
 """The search for better parameters: its trials are trainings, and a killed one goes on."""
 
+import os
 import shlex
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,6 +169,22 @@ def test_trials_run_side_by_side(clone, first):
     assert [trial["state"] for trial in trials] == [COMPLETE, COMPLETE, FAILED]
     assert "diverged in epoch 1" in trials[2]["reason"]
     assert would(clone, "train", "vit", "--set", "train.lr=0.002")["train"] == "come from the cache"
+
+
+def test_a_trial_that_ray_kills_has_failed_and_the_search_goes_on(ray_session):
+    import ray
+    from ray.exceptions import OutOfMemoryError
+
+    @ray.remote(max_retries=0)
+    def trial(ends_by):
+        if ends_by == "signal":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OutOfMemoryError("the node ran out of memory")
+
+    for ends_by in ("signal", "memory"):
+        ended = tune._result(trial.remote(ends_by))
+        assert (ended.state, ended.reached) == (FAILED, [])
+        assert ended.reason
 
 
 def test_the_best_trial_is_complete_and_a_search_whose_trials_all_failed_fails(tmp_path):

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -13,11 +13,10 @@ from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.registry.lineage import Made
 from retrain.store import Store
 from tests import templates
 from tests.retrain.registry.helpers import candidate_of, decision, register
-from tests.retrain.registry.test_lineage import record
+from tests.retrain.registry.test_lineage import output, record
 from tests.retrain.test_store import make_toy, with_lr
 from tests.running import RunContext
 
@@ -230,10 +229,10 @@ def test_what_the_champion_came_from_stays(project, store):
     made = [made_with(project, store, lr) for lr in (0.1, 0.2, 0.3)]
     for number, each in enumerate(made[:2], 1):
         first = register(project, "vit", f"m{number}", project.root)
-        of_each = record(first.run_id, steps=(Made("toy", each.digest, each.key),))
+        of_each = record(first.run_id, steps=[output("toy", each.digest, each.key)])
         again = replace(candidate_of(first), package_digest=f"p{number}")
         package = project.root / f"package-m{number}"
-        version = versions.register(project, again, package, asdict(of_each))
+        version = versions.register(project, again, package, of_each)
         previous = None if number == 1 else 2
         decisions.apply(project, version, decision(version.version, previous=previous))
     assert len(collected(project, "artifact")) == 2

@@ -62,13 +62,21 @@ def test_uncommitted_changes_are_named_and_their_digest_tells_them_apart(clone):
         lambda: (clone.root / os.fsdecode(b"\xff.py")).write_text("X = 1\n"),
     ):
         change()
-        seen.append(clone.uncommitted())
+        seen.append(Project(clone.root).uncommitted())
     assert [len(each["files"]) for each in seen] == [1, 1, 2, 2, 2, 3, 4]
     assert seen[4]["files"] == ["a.py", "new.py"]
     assert len({each["sha256"] for each in seen}) == len(seen)
     content = hashlib.sha256(b"A = 2\n").hexdigest()
     listed = f'{{"a.py": "{content}"}}'
     assert seen[0]["sha256"] == hashlib.sha256(listed.encode()).hexdigest()
+
+
+def test_what_is_edited_while_a_run_goes_on_does_not_count(clone):
+    before = (clone.commit(), clone.uncommitted())
+    (clone.root / "a.py").write_text("A = 2\n")
+    assert (clone.commit(), clone.uncommitted()) == before
+    assert not before[0].endswith("+dirty")
+    assert Project(clone.root).commit() == f"{before[0]}+dirty"
 
 
 @pytest.fixture

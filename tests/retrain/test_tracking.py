@@ -26,27 +26,30 @@ def start(project, key, workload="digits", **more):
 
 
 @pytest.mark.parametrize("status", ["RUNNING", "FAILED", "KILLED", "FINISHED"])
-def test_a_run_is_continued_in_any_state_and_another_try_has_its_own(project, status):
+def test_a_run_is_continued_in_any_state_and_no_other_is_begun_until_it_has_finished(
+    project, status
+):
     key = f"one {status}"
     first = start(project, key)
-    tracking.client(project).set_terminated(first.run_id, status)
-    assert start(project, key, continued=first.run_id) == first
-    run = tracking.client(project).get_run(first.run_id)
+    tracking.client(project).set_terminated(first, status)
+    assert start(project, key, continued=first) == first
+    run = tracking.client(project).get_run(first)
     assert run.info.status == "RUNNING"
     assert len(run.inputs.dataset_inputs) == 1
-    assert start(project, key).run_id != first.run_id
+    tracking.client(project).set_terminated(first, status)
+    assert (start(project, key) == first) == (status != "FINISHED")
 
 
 def test_a_run_that_was_deleted_is_not_continued(project):
     first = start(project, "deleted")
-    tracking.client(project).delete_run(first.run_id)
-    assert start(project, "deleted", continued=first.run_id).run_id != first.run_id
+    tracking.client(project).delete_run(first)
+    assert start(project, "deleted", continued=first) != first
 
 
 def test_runs_of_processes_that_have_ended_are_marked_as_killed(project):
     lost, other, foreign = (start(project, key) for key in ("lost", "alive", "elsewhere"))
     tracking.end_lost_runs(project, lambda key: key == "lost")
-    states = [tracking.client(project).get_run(run.run_id) for run in (lost, other, foreign)]
+    states = [tracking.client(project).get_run(run) for run in (lost, other, foreign)]
     assert [run.info.status for run in states] == ["KILLED", "RUNNING", "RUNNING"]
 
 
@@ -59,7 +62,7 @@ def test_a_run_records_what_it_was_made_from(project, tmp_path):
     )  # fmt: skip
     templates.place_mlflow_database(tmp_path)
     of_repository = Project(tmp_path)
-    run_id = start(of_repository, "five").run_id
+    run_id = start(of_repository, "five")
     run = tracking.client(of_repository).get_run(run_id)
     assert run.data.params == {
         "train.lr": "0.001", "model.family": "vit", "model.pretrained": "None"
@@ -72,7 +75,7 @@ def test_a_run_records_what_it_was_made_from(project, tmp_path):
 
 @pytest.mark.parametrize("here", [True, False], ids=["copied", "by MLflow"])
 def test_an_artifact_is_read_if_it_is_there(project, tmp_path, monkeypatch, here):
-    run = start(project, f"of artifacts {here}").run_id
+    run = start(project, f"of artifacts {here}")
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / "a b.txt").write_text("content")
     tracking.log_artifacts(project, run, tmp_path / "given", "texts")
@@ -85,7 +88,7 @@ def test_an_artifact_is_read_if_it_is_there(project, tmp_path, monkeypatch, here
 
 
 def test_epochs_are_logged_once_at_their_numbers(project):
-    run_id = start(project, "seven").run_id
+    run_id = start(project, "seven")
     many = [EPOCH | {"epoch": number} for number in range(1, 351)]  # MLflow takes 1,000 at once
     for epochs in (many[:2], many, many):
         tracking.log_epochs(project, run_id, epochs)

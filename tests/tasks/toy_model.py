@@ -133,12 +133,12 @@ def write_report(trained: Artifact, project: Project) -> str:
     """What `train` leaves for people, with a run in MLflow; returns the run's id."""
     params = {"train.lr": 0.1}
     run = tracking.start_run(project, "toy", trained.key, params, "digest")
-    tracking.end_run(project, run.run_id, "FINISHED")
+    tracking.end_run(project, run, "FINISHED")
     report = trained.folder / "report"
     report.mkdir()
     (report / "history.json").write_text(json.dumps(HISTORY))
-    (report / "mlflow.json").write_text(json.dumps({"run_id": run.run_id}))
-    return run.run_id
+    (report / "mlflow.json").write_text(json.dumps({"run_id": run}))
+    return run
 
 
 def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "fp32") -> Artifact:

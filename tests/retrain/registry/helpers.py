@@ -36,7 +36,7 @@ def register(project: Project, name: str, model: str, root: Path):
         metrics={"accuracy": 0.95},
         data="data-1",
         commit="c0ffee",
-        run_id=tracking.start_run(project, name, model, {}, "digest").run_id,
+        run_id=tracking.start_run(project, name, model, {}, "digest"),
     )
     return versions.register(project, candidate, package)
 

@@ -245,14 +245,6 @@ def test_the_last_version_waits_until_something_is_decided_about_it(steps, waits
 
 
 @pytest.mark.parametrize(
-    ("steps", "best"), [("1", None), ("*1 2", 1), ("*1 *2 3", 2), ("*1 *2 <1", 1), ("-*1", None)]
-)
-def test_the_reference_is_the_best_that_was_not_taken_back(steps, best):
-    found = ledger_of(steps).best
-    assert (found and found.version) == best
-
-
-@pytest.mark.parametrize(
     ("steps", "versions", "against"),
     [
         ("1 2 <1", {2}, 3),

@@ -1,7 +1,7 @@
 """The record of a version's lineage, in a real registry; and lists of images."""
 
 import hashlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +14,6 @@ from retrain.errors import UsageError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project
 from retrain.registry import lineage, versions
-from retrain.registry.lineage import Images, Lineage, Made
 from retrain.store import Store
 from tests import templates
 from tests.retrain.registry.helpers import candidate_of, register
@@ -36,17 +35,27 @@ def write_list(file: Path) -> None:
     parquet.write_table(pa.Table.from_pylist(rows[::-1]), file, row_group_size=3)
 
 
-def record(run_id: str, **changed) -> Lineage:
-    made = Made("train", "digest", "key", None, {"run": "run-1", "commit": "c0ffee"})
+def output(step: str, digest: str, key: str, plan=None, **provenance):
+    """An output of a step, as a record has it."""
+    known = {"key": key, "plan": plan, "provenance": provenance}
+    return {"step": step, "digest": digest} | known
+
+
+def images_of(key: str, splits):
+    return {"step": "validate", "key": key, "file": "images.parquet", "splits": splits}
+
+
+def record(run_id: str, **changed):
+    made = output("train", "digest", "key", run="run-1", commit="c0ffee")
     fields = {
         "model": "vit", "package": "package-a", "weights": "w", "time": "2026-11-22T10:00:00+00:00",
         "commit": "c0ffee", "uncommitted": None, "entry": "vit", "overrides": {"train.lr": 0.1},
         "data": {"version": "data-1", "tracked": True, "revision": None, "path": "data/digits"},
         "parameters": {"train": {"lr": 0.1}}, "requirements": None, "validation": {"rows": {}},
-        "images": Images("validate", "key", "images.parquet", {}), "training": {"best_epoch": 3},
-        "metrics": {"accuracy": 0.5}, "steps": (made,), "mlflow_run": run_id,
+        "images": images_of("key", {}), "training": {"best_epoch": 3},
+        "metrics": {"accuracy": 0.5}, "steps": [made], "mlflow_run": run_id,
     }  # fmt: skip
-    return Lineage(**fields | changed)
+    return fields | changed
 
 
 @pytest.fixture
@@ -61,7 +70,7 @@ def version(project):
     first = register(project, "vit", "a", project.root)
     candidate = replace(candidate_of(first), package_digest="package-b")
     package = project.root / "package-a"
-    return versions.register(project, candidate, package, asdict(record(first.run_id)))
+    return versions.register(project, candidate, package, record(first.run_id))
 
 
 def test_the_record_is_read_as_it_was_written_unless_it_was_edited_or_is_gone(project, version):
@@ -104,10 +113,8 @@ def listed(project):
     digest = digest_of_output({}, files)
     write_json(folder / MANIFEST, written | {"digest": digest})
     splits = lineage.digests_of_images(folder / "images.parquet")
-    made = Made("validate", digest, "older")
-    return record(
-        "run", images=Images("validate", "older", "images.parquet", splits), steps=(made,)
-    )
+    made = output("validate", digest, "older")
+    return record("run", images=images_of("older", splits), steps=[made])
 
 
 @pytest.mark.parametrize("name", ["list.parquet", "list.csv"])
@@ -126,9 +133,9 @@ def test_a_list_that_is_lost_or_another_one_is_refused(project, listed, tmp_path
     target = tmp_path / "list.parquet"
     with pytest.raises(UsageError, match=r"name a file that ends in .parquet or .csv"):
         lineage.write_images(project, listed, tmp_path / "list.txt")
-    other = replace(listed.images, splits={"train": {"rows": 3, "sha256": sha256("other")}})
+    other = images_of("older", {"train": {"rows": 3, "sha256": sha256("other")}})
     with pytest.raises(ValueError, match="has changed since the version was registered"):
-        lineage.write_images(project, replace(listed, images=other), target)
+        lineage.write_images(project, listed | {"images": other}, target)
     [(step, key)] = Store(project.store).entries()
     Store(project.store).discard(step, key)
     with pytest.raises(

@@ -11,19 +11,18 @@ from retrain.outputs import Plan
 from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.registry import decisions, packages, reproduce as module, versions
-from retrain.registry.lineage import Made
 from tests import templates
 from tests.retrain.registry.helpers import decision, register
-from tests.retrain.registry.test_lineage import record
+from tests.retrain.registry.test_lineage import output, record
 
 TRAIN = Plan("train", {"train.lr": 0.1}, {"pull": "d1", "start": "new"}, {}, {"numpy": "1.0"})
 
 
-def made(plan: Plan, digest: str, **provenance) -> Made:
-    return Made(plan.step, digest, plan.key, vars(plan), provenance)
+def made(plan: Plan, digest: str, **provenance):
+    return output(plan.step, digest, plan.key, vars(plan), **provenance)
 
 
-RECORD = record("run", steps=(Made("pull", "d1"), made(TRAIN, "d2")))
+RECORD = record("run", steps=[output("pull", "d1", "key"), made(TRAIN, "d2")])
 
 
 def test_the_first_step_with_another_output_is_named_with_all_that_differs():
@@ -46,7 +45,7 @@ def test_another_machine_and_other_libraries_are_named():
     there = here | {"cores": 999, "host": "another", "memory_gb": 1.0}
     plan = replace(TRAIN, libraries={"numpy": "0.1", "no-such-library": "1.0"})
     changes = {"files": ["a.py", "params.yaml", "data.dvc"]}
-    given = replace(RECORD, steps=(made(plan, "d", machine=there),), uncommitted=changes)
+    given = RECORD | {"steps": [made(plan, "d", machine=there)], "uncommitted": changes}
     assert list(module._surroundings(given)) == [
         "uncommitted changes were not kept, of a.py",
         f"numpy 0.1 -> {module.installed('numpy')}",
@@ -57,7 +56,7 @@ def test_another_machine_and_other_libraries_are_named():
 
 @pytest.mark.parametrize("missing", ["parameters", "commit"])
 def test_what_cannot_be_reproduced_is_refused_at_once(missing, monkeypatch, tmp_path):
-    given = replace(RECORD, **{missing: None})
+    given = RECORD | {missing: None}
     monkeypatch.setattr(module.lineage, "read", lambda *_: given)
     with pytest.raises(UsageError, match="vit version 3 cannot be reproduced"):
         module.reproduce(Project(tmp_path), SimpleNamespace(title="vit version 3"), print)

@@ -25,7 +25,7 @@ def project(tmp_path):
 @pytest.fixture
 def version(project):
     """A version with a run in MLflow."""
-    return replace(VERSION, run_id=tracking.start_run(project, "toy", "key", {}, "digest").run_id)
+    return replace(VERSION, run_id=tracking.start_run(project, "toy", "key", {}, "digest"))
 
 
 def test_a_reference_is_kept_with_the_run_of_the_training(project, version, tmp_path):

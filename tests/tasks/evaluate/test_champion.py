@@ -13,6 +13,7 @@ import pytest
 
 from retrain import tracking
 from retrain.atomic import write_json
+from retrain.digests import sha256_of
 from retrain.errors import DamagedArtifactError, EndsHereError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project
@@ -98,7 +99,7 @@ def appoint(project: Project, folder: Path, trained: Artifact) -> versions.Model
     before = versions.champion(project, "toy")
     candidate = Candidate(
         name="toy",
-        weights=packages.digest_of_weights(folder / package.MODEL),
+        weights=sha256_of(folder / package.MODEL / packages.WEIGHTS),
         package_digest=package.digest_of_folder(folder),
         train_digest=trained.digest,
         train_key=None,

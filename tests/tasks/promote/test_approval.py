@@ -131,6 +131,29 @@ def clone(project, pair, place_of_commands, monkeypatch):
     return project
 
 
+def test_an_alias_on_a_version_of_somebody_else_is_named_and_hides_no_other_workload(clone, capsys):
+    params = clone.root / "params.yaml"
+    text = params.read_text().replace(
+        "toy: {", "pets: {data: {path: data/toy}, model: {family: vit}}, toy: {", 1
+    )
+    params.write_text(text)
+    client = tracking.client(clone)
+    client.create_registered_model("pets")
+    client.create_model_version("pets", "file:///elsewhere")
+    client.set_registered_model_alias("pets", "champion", "1")
+    assert main(["status", "--json"]) == 0
+    told = {each["workload"]: each for each in json.loads(capsys.readouterr().out)}
+    assert told["toy"]["champion"]["version"] == 1
+    assert told["pets"]["champion"] is None
+    assert "somebody has given the alias champion to version 1" in told["pets"]["fault"]
+    client.set_registered_model_alias("toy", "champion", "2")
+    assert main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "Version 2 has the alias champion of toy, but its ledger says version 1" in shown
+    assert main(["verify", "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["ledgers"]) == 2
+
+
 def test_the_commands_show_what_waits_and_decide(clone, run, capsys):
     assert main(["status"]) == 0
     shown = capsys.readouterr().out

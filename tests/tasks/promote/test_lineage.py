@@ -11,7 +11,6 @@ from retrain import hardware
 from retrain.cli.main import main
 from retrain.project import Project
 from retrain.registry import lineage, versions
-from retrain.registry.lineage import Made
 from retrain.step import Input, Step
 from retrain.store import Artifact, Store
 from retrain.workload import Data, Model, Workload
@@ -65,7 +64,7 @@ def make_chain(project: Project) -> dict[str, Artifact]:
     return made
 
 
-def steps_of(project: Project, made: Mapping[str, Artifact]) -> list[Made]:
+def steps_of(project: Project, made: Mapping[str, Artifact]) -> list[dict[str, Any]]:
     names = ("pull", "validate", "train", "evaluate")
     return list(_steps(Store(project.store), *(made[name] for name in names)))
 
@@ -74,12 +73,12 @@ def test_the_chain_leads_from_the_data_to_the_evaluation(tmp_path):
     project = Project(tmp_path)
     made = make_chain(project)
     steps = steps_of(project, made)
-    assert [each.step for each in steps] == list(INPUTS)
+    assert [each["step"] for each in steps] == list(INPUTS)
     for each in steps:
-        assert (each.key, each.digest) == (made[each.step].key, made[each.step].digest)
-        assert each.provenance["run"] == f"run of {each.step}"
-        assert each.provenance["machine"] == hardware.machine()
-        assert each.provenance["uncommitted"] is None
+        assert (each["key"], each["digest"]) == (made[each["step"]].key, made[each["step"]].digest)
+        assert each["provenance"]["run"] == f"run of {each['step']}"
+        assert each["provenance"]["machine"] == hardware.machine()
+        assert each["provenance"]["uncommitted"] is None
 
 
 def test_what_the_store_has_lost_is_not_recorded(tmp_path):
@@ -88,28 +87,28 @@ def test_what_the_store_has_lost_is_not_recorded(tmp_path):
     store.discard("embed", made["embed"].key)
     store.discard("evaluate", made["evaluate"].key)
     steps = steps_of(project, made)
-    assert [each.step for each in steps] == ["pull", "validate", "embed", "train", "evaluate"]
+    assert [each["step"] for each in steps] == ["pull", "validate", "embed", "train", "evaluate"]
     _, _, embed, _, evaluate = steps
-    assert (embed.digest, embed.key, embed.plan) == (made["embed"].digest, None, None)
-    assert (evaluate.key, evaluate.plan) == (made["evaluate"].key, None)
-    assert evaluate.provenance["run"] == "run of evaluate"  # DVC's copy has less
+    assert (embed["digest"], embed["key"], embed["plan"]) == (made["embed"].digest, None, None)
+    assert (evaluate["key"], evaluate["plan"]) == (made["evaluate"].key, None)
+    assert evaluate["provenance"]["run"] == "run of evaluate"  # DVC's copy has less
 
 
 def test_a_version_carries_its_lineage(project, version, images):
     record = lineage.read(project, version)
-    assert (record.model, record.package) == ("toy", version.package_digest)
-    assert record.weights == version.weights
-    assert record.data == {
+    assert (record["model"], record["package"]) == ("toy", version.package_digest)
+    assert record["weights"] == version.weights
+    assert record["data"] == {
         "version": DATA.digest, "tracked": True, "revision": None, "pin": None, "path": "data"
     }  # fmt: skip
-    assert record.requirements == hashlib.sha256(REQUIREMENTS.encode()).hexdigest()
-    assert record.mlflow_run == version.run_id
-    assert record.trained.digest == version.train_digest
-    assert record.trained.provenance["commit"] == "c0ffee"
-    assert record.metrics == version.metrics
+    assert record["requirements"] == hashlib.sha256(REQUIREMENTS.encode()).hexdigest()
+    assert record["mlflow_run"] == version.run_id
+    assert lineage.output_of(record, "train")["digest"] == version.train_digest
+    assert lineage.output_of(record, "train")["provenance"]["commit"] == "c0ffee"
+    assert record["metrics"] == version.metrics
     listed = images[1].folder / image_table.FILE_NAME
-    assert record.images.splits == lineage.digests_of_images(listed)
-    assert record.images.splits["test"]["rows"] == ROWS
+    assert record["images"]["splits"] == lineage.digests_of_images(listed)
+    assert record["images"]["splits"]["test"]["rows"] == ROWS
 
 
 def run_command(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -124,11 +123,11 @@ def test_the_command_prints_the_chain(project, version, capsys):
     assert f"package      {version.package_digest}" in output
     assert "data         path data, version data-1, tracked True" in output
     record = lineage.read(project, version)
-    assert f"test rows {ROWS}, sha256 {record.images.splits['test']['sha256']}" in output
+    assert f"test rows {ROWS}, sha256 {record['images']['splits']['test']['sha256']}" in output
     assert "machine      not recorded" in output  # the toy's training was in no step
     document = json.loads(run_command(capsys, "toy", "--json")[1])
     assert document["file"] is None
-    assert document["lineage"]["images"]["splits"] == record.images.splits
+    assert document["lineage"]["images"]["splits"] == record["images"]["splits"]
     assert document["decisions"][0]["action"] == "promoted"
 
 
