@@ -153,12 +153,12 @@ def step(workload: Workload, images: Path, pulled: Path | None = None) -> Speed:
 
 
 def bare(workload: Workload, images: Path) -> Speed:
-    """A plain loop over tensors in memory, shuffled with `torch.randperm`."""
+    """A plain loop over tensors in memory, of a GPU if there is one, shuffled with `randperm`."""
     data, batch = open_prepared(images), workload.train.batch_size
-    x, y = tensors(data, "train")
+    x, y = (each.to(_device()) for each in tensors(data, "train"))
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.randperm(len(x))
+        order = torch.randperm(len(x), device=x.device)
         for first in range(0, len(x) // batch * batch, batch):
             rows = order[first : first + batch]
             yield x[rows], y[rows]
@@ -170,7 +170,7 @@ def ideal_loader(workload: Workload, images: Path) -> Speed:
     """The plain loop on one batch again and again: what no loader can be faster than."""
     data, batch = open_prepared(images), workload.train.batch_size
     x, y = tensors(data, "train")
-    one = x[:batch].clone(), y[:batch].clone()
+    one = x[:batch].to(_device(), copy=True), y[:batch].to(_device(), copy=True)
     return by_hand(workload, data, lambda: iter([one] * (len(x) // batch)))
 
 
@@ -252,6 +252,10 @@ def tensors(data: Prepared, split: str) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(images), torch.from_numpy(opened.labels)
 
 
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def build(workload: Workload, data: Prepared) -> Any:
     """The workload's network, with the same first weights in every way of training."""
     torch.manual_seed(workload.train.seed)
@@ -287,7 +291,7 @@ def by_hand(
     """
     hyperparameters = workload.train
     network = build(workload, data)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = _device()
     network.to(device)
     if workers > 1:
         network = torch.nn.parallel.DistributedDataParallel(network)

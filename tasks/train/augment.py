@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from retrain.workload import Augment
@@ -140,13 +141,20 @@ def augment(
     part = slice(first, first + len(images))
     shifts = random.integers(-changes.shift, changes.shift + 1, (2, *batch_shape))[:, rank, part]
     flips = random.integers(0, 1 + changes.flip, batch_shape)[rank, part]
+    # A GPU gets a few numbers for each image, and makes those for each pixel.
+    down, right, mirrored = (on_device(each, images.device) for each in (*shifts, flips))
     _, height, width, _ = images.shape
-    y = (np.arange(height) + shifts[0][:, None]).clip(0, height - 1)
-    x = (np.arange(width) + shifts[1][:, None]).clip(0, width - 1)
-    x = np.where(flips[:, None], width - 1 - x, x)
-    pixels = torch.from_numpy(y[:, :, None] * width + x[:, None, :]).to(images.device)
+    y = (torch.arange(height, device=images.device) + down[:, None]).clamp(0, height - 1)
+    x = (torch.arange(width, device=images.device) + right[:, None]).clamp(0, width - 1)
+    x = torch.where(mirrored[:, None] > 0, width - 1 - x, x)
+    pixels = y[:, :, None] * width + x[:, None, :]
     flat = images.flatten(1, 2)
     return flat.gather(1, pixels.flatten(1)[:, :, None].expand(flat.shape)).view(images.shape)
+
+
+def on_device(numbers: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Brings a few numbers for each image to a device, without waiting for a GPU."""
+    return torch.from_numpy(numbers).to(device, non_blocking=True)
 
 
 def mix(
@@ -170,7 +178,7 @@ def mix(
     alphas = [(kind, alpha) for kind, alpha in kinds if alpha is not None]
     kind, alpha = alphas[int(random.integers(len(alphas)))]
     share = random.beta(alpha, alpha)
-    partners = torch.from_numpy(random.permutation(len(images))).to(images.device)
+    partners = on_device(random.permutation(len(images)), images.device)
     pixels = images.float()
     if kind == "mixup":
         pixels = torch.lerp(pixels[partners], pixels, share)

@@ -45,6 +45,8 @@ STEPS_BETWEEN_CHECKS = 50  # for numbers that are not finite, which wait until t
 def train(job: TrainingJob) -> dict[str, Any]:
     """Trains, as one of the workers: from its last checkpoint if there is one.
 
+    It is repeatable to the bit; on a GPU, unless the network has an operation that cannot be.
+
     Each epoch is reported to Ray Train with a checkpoint, whose `weights` are those that were
     evaluated; within an epoch a checkpoint is reported without metrics.
 
@@ -57,12 +59,12 @@ def train(job: TrainingJob) -> dict[str, Any]:
             enough memory.
     """
     try:
-        with ExitStack() as opened:
-            training = Training(job, opened)
-            while not training.is_over:
-                training.train_epoch()
-                training.end_epoch()
-            return training.numerics
+        try:
+            return _train(job, strictly=True)
+        except RuntimeError as error:
+            if changes.NOT_REPEATABLE not in str(error):
+                raise
+        return _train(job, strictly=False)
     except (RuntimeError, MemoryError) as error:
         lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
         if not lacking and not any(words in str(error) for words in NO_MEMORY):
@@ -71,6 +73,15 @@ def train(job: TrainingJob) -> dict[str, Any]:
             "There is not enough memory to train this network. Make train.micro_batch, "
             "images.size or the model smaller."
         ) from error
+
+
+def _train(job: TrainingJob, strictly: bool) -> dict[str, Any]:
+    with ExitStack() as opened:
+        training = Training(job, opened, strictly)
+        while not training.is_over:
+            training.train_epoch()
+            training.end_epoch()
+        return training.numerics
 
 
 def trained(job: TrainingJob, reported: ray.train.Checkpoint) -> "Network":
@@ -102,17 +113,19 @@ class Training:
     `loss_sum` of each worker and `history`; everything else follows from the job.
     """
 
-    def __init__(self, job: TrainingJob, opened: ExitStack) -> None:
+    def __init__(self, job: TrainingJob, opened: ExitStack, strictly: bool) -> None:
         """Builds all that a training needs, and puts it where its last checkpoint was.
 
-        What is to be closed after the training goes into `opened`.
+        What is to be closed after the training goes into `opened`; `strictly` is that of
+        `network.make_repeatable`.
 
         Raises:
             ValueError: The network does not fit the images.
         """
         self.job, self.hyperparameters = job, job.hyperparameters
         self.device = get_device()
-        changes.make_repeatable(self.device)
+        opened.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+        changes.make_repeatable(self.device, strictly)
         context = ray.train.get_context()
         self.rank, self.workers = context.get_world_rank(), context.get_world_size()
 

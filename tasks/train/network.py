@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 WEIGHTS, STATE = "weights", "state"  # of a checkpoint
 DIGITS = 16  # of a digest
+NOT_REPEATABLE = "does not have a deterministic implementation"  # says PyTorch of an operation
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -172,13 +173,21 @@ def _is_divided(network: nn.Module) -> bool:
     return hasattr(network, "set_requires_gradient_sync")  # as PyTorch's FSDPModule has
 
 
-def make_repeatable(device: torch.device) -> None:
-    """Makes a repeated training give bitwise equal results."""
+def make_repeatable(device: torch.device, strictly: bool) -> None:
+    """Makes a repeated training give bitwise equal results.
+
+    Args:
+        device: The device of the training.
+        strictly: Refuse operations that have no repeatable implementation, with `NOT_REPEATABLE`.
+            Without it there is a warning, and attention is not repeatable either.
+    """
     if device.type == "cuda":
         torch.cuda.set_device(device)  # on which workers exchange what is on none
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if not strictly:
+        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def set_threads(device: torch.device, threads: Literal["auto"] | int | None) -> int | None:
@@ -236,8 +245,8 @@ def of_all_workers(value: Tensor) -> Tensor:
 
 def value_of_first(number: int) -> int:
     """The number that the first worker has; all workers then do the same."""
-    if not torch.distributed.is_initialized():
-        return number
+    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return number  # without waiting for a GPU
     on_gpu = torch.distributed.get_backend() == "nccl"
     value = torch.tensor(number, device="cuda" if on_gpu else "cpu")
     torch.distributed.broadcast(value, 0)

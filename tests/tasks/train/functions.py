@@ -29,6 +29,18 @@ def with_an_idle_parameter(num_classes):
     return made
 
 
+class Unrepeatable(torch.nn.Sequential):
+    """A linear layer, of images of 8 x 8, and an operation that is not repeatable to the bit."""
+
+    def forward(self, pixels):
+        torch.zeros(4).put_(torch.tensor([0]), torch.ones(1))
+        return super().forward(pixels)
+
+
+def unrepeatable(num_classes):
+    return Unrepeatable(torch.nn.Flatten(), torch.nn.Linear(64, num_classes))
+
+
 class Tied(torch.nn.Module):
     """Two layers with one weight, of images of 8 x 8."""
 

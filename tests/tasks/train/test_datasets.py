@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tasks.train.datasets import BatchSampler, Loader, SplitDataset, in_order
+from tasks.train.datasets import BatchSampler, Loader, SplitDataset, in_order, processes_for
 from tests.tasks.train.helpers import write_form, write_split
 
 CPU = torch.device("cpu")
@@ -54,3 +54,15 @@ def test_a_loader_of_the_user_s_gets_every_example_once(dataset, processes):
     assert image.shape == (SIZE, SIZE, 3) and image.unique().tolist() == [label] == [7]
     loader = DataLoader(dataset, batch_size=10, shuffle=True, num_workers=processes)
     assert sorted(chain(*rows_of(loader))) == list(range(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("device", "batch", "expected"),
+    [
+        ("cuda:0", (256, 224, 224, 3), 2),
+        ("cuda:0", (64, 32, 32, 3), 0),  # to hand it over would take longer than to read it
+        ("cpu", (256, 224, 224, 3), 0),
+    ],
+)
+def test_processes_bring_the_large_batches_of_a_training_on_a_gpu(device, batch, expected):
+    assert processes_for(torch.device(device), np.prod(batch)) == expected

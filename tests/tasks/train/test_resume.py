@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from retrain.workload import Augment, Scale, Train
+from retrain.workload import Augment, Model, Scale, Train
 from tasks.train import loop, network
 from tasks.train.reports import HISTORY, NEWEST
 from tests.tasks.train.helpers import OFTEN, SMALL, run, run_interrupted, write_prepared
@@ -132,3 +133,20 @@ def test_a_killed_training_goes_on_in_the_middle_of_an_epoch(tmp_path, steps):
     undisturbed = run(whole, images, LONG, model=DROPOUT)
     assert resumed.facts == undisturbed.facts
     assert resumed.model_files() == undisturbed.model_files()
+
+
+def test_a_network_that_cannot_be_repeated_to_the_bit_is_trained_too(images, tmp_path, monkeypatch):
+    modes = []
+
+    def as_on_a_gpu(device, strictly):
+        torch.use_deterministic_algorithms(True, warn_only=not strictly)
+        modes.append(strictly)
+
+    monkeypatch.setattr(network, "make_repeatable", as_on_a_gpu)
+    model = Model(family="custom", factory="tests.tasks.train.functions:unrepeatable")
+    recipe = Train(epochs=1, batch_size=16)
+    with pytest.warns(UserWarning, match=network.NOT_REPEATABLE):
+        run(tmp_path / "never", images, recipe, model=model)
+    assert modes == [True, False] and not torch.are_deterministic_algorithms_enabled()
+    run(tmp_path / "always", images, recipe)
+    assert modes == [True, False, True] and not torch.are_deterministic_algorithms_enabled()

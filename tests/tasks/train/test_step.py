@@ -78,7 +78,7 @@ def test_a_training_that_diverges_says_what_to_lower(images, tmp_path):
 def test_memory_that_cannot_be_had_is_the_users_to_mend(monkeypatch, sizes):
     from tasks.train import loop
 
-    monkeypatch.setattr(loop, "Training", lambda job, opened: torch.empty(sizes))
+    monkeypatch.setattr(loop, "Training", lambda job, opened, strictly: torch.empty(sizes))
     with pytest.raises(ValueError, match=r"not enough memory to train .* train\.micro_batch"):
         loop.train(None)  # type: ignore[arg-type]
 
