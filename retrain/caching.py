@@ -5,6 +5,7 @@ be pickle, and a store that others can write to must not decide what code runs h
 """
 
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
 from prefect import Task
@@ -54,11 +55,15 @@ def run_as_task(
     Raises:
         PrunedError: The step is the trial of a search, and was ended early.
         StepTimeoutError: The step did not end within its limit.
+        ConnectionError: The run has lost its slot of a deployment's concurrency limit.
         ValueError: From the step.
     """
     hours, trial = step.limit(workload), context.trial
+    began = monotonic()
 
     def run() -> State[tuple[Artifact, bool] | PrunedError]:
+        nonlocal began
+        began = monotonic()  # each try has the limit
         with ends_process(hours):
             try:
                 result = work()
@@ -81,6 +86,11 @@ def run_as_task(
     try:
         result = task().result()
     except TaskRunTimeoutError:
+        if monotonic() - began < 3600 * hours:  # Prefect raises the same for another reason, too
+            raise ConnectionError(
+                f"{step.name} was ended, because Prefect's server was out of reach for minutes and "
+                "has given the run's slot away; it goes on where it was: start the run again."
+            ) from None
         raise StepTimeoutError(
             f"{step.name} did not end within {hours:g} h (limits.{step.name})."
         ) from None
