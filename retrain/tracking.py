@@ -259,11 +259,6 @@ def read_artifact(project: Project, run_id: str, path: str) -> bytes | None:
         return Path(mlflow.download_artifacts(run_id, path, folder)).read_bytes()
 
 
-def page(server: str, place: str) -> str:
-    """The address of a page of an MLflow server, with what is there for trained models."""
-    return f"{server}/#/{place}?workflowType=machine_learning"
-
-
 def local_path(uri: str) -> Path | None:
     """The path of a URI; None if it is not on this machine."""
     place = urlparse(uri)
