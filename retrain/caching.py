@@ -19,8 +19,8 @@ from rich.markup import escape
 from retrain.errors import DamagedArtifactError, PrunedError, StepTimeoutError, is_verdict
 from retrain.limits import ends_process
 from retrain.messages import lacks_space, message_of
-from retrain.patches import let_forks_end
 from retrain.runs import console
+from retrain.servers.patches import let_forks_end
 from retrain.step import Step
 from retrain.store import Artifact, RunContext
 from retrain.workload import Workload
