@@ -12,7 +12,6 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,11 +20,11 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from models import families
 from retrain.errors import UsageError
-from retrain.faults import did_you_mean, shorten, shown, validate
+from retrain.faults import did_you_mean, names_of, shorten, shown, validate
 from retrain.hardware import Node, precision, threads
 from retrain.project import PARAMS, Project
 from retrain.servers import ray_cluster
-from retrain.workload import Section, Workload, flatten
+from retrain.workload import Section, Workload
 
 S = TypeVar("S", bound=Section)
 
@@ -160,10 +159,11 @@ def _make(origin: Origin) -> Workload:
         raise UsageError(f"model.family: no {family!r} in models/.{hint}")
     settings = workload.model.model_dump(exclude={"family"})
     declared = validate(families.settings_class(family), settings, name, ("model",))
-    values = workload.model_dump(exclude={"name"}) | {
-        "model": {"family": family} | declared.model_dump()
-    }
-    _check_dropped(overrides, values, name)
+    names = {*names_of(Workload), *names_of(type(declared), ("model",))} - {"name"}
+    for dotted, value in overrides.items():
+        if value == DEFAULT and dotted not in names:  # to drop it would have no effect
+            hint = did_you_mean(dotted, names)
+            raise UsageError(f"workload {name}: {shorten(dotted)}: no such key.{hint}")
     shape = (workload.images.size, workload.images.size, workload.images.channels)
     faults = [*workload.faults(), *declared.faults(shape)]
     if faults:
@@ -275,16 +275,6 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
         tree.pop(last, None)
     else:
         tree[last] = value
-
-
-def _check_dropped(overrides: Mapping[str, Any], values: Mapping[str, Any], workload: str) -> None:
-    """Refuses to drop what does not exist, which would have no effect."""
-    paths = (name.split(".") for name in flatten(values))
-    names = {name for path in paths for name in accumulate(path, "{}.{}".format)}  # sections, too
-    for dotted, value in overrides.items():
-        if value == DEFAULT and dotted not in names:
-            hint = did_you_mean(dotted, names)
-            raise UsageError(f"workload {workload}: {shorten(dotted)}: no such key.{hint}")
 
 
 def check_name(name: str) -> None:

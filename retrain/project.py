@@ -127,7 +127,10 @@ class Project:
                 self.git("rev-parse", "HEAD")
         except (ValueError, FileNotFoundError) as error:
             reason = str(error).partition(": ")[2].partition("\n")[0] or error
-            return f"No commit is recorded, because git does not work here: {reason}"
+            return (
+                f"No commit is recorded, because git does not tell it ({reason}): git status says "
+                "what to do."
+            )
         return None
 
     def commit(self) -> str | None:

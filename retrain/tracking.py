@@ -245,11 +245,6 @@ def tell(line: str) -> None:
         print(line, file=sys.stderr)
 
 
-def page(server: str, place: str) -> str:
-    """The address of a page of an MLflow server, with what is there for trained models."""
-    return f"{server}/#/{place}?workflowType=machine_learning"
-
-
 def local_path(uri: str) -> Path | None:
     """The path of a URI; None if it is not on this machine."""
     place = urlparse(uri)

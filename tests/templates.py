@@ -1,7 +1,7 @@
 """What is made once for all processes of a test run, and copied where a test needs it.
 
 Creating the databases of Prefect and MLflow takes seconds of arithmetic. That they are created
-rightly is shown by `tests/retrain/test_databases.py`.
+rightly is shown by `tests/retrain/servers/test_databases.py`.
 """
 
 import os

@@ -11,4 +11,4 @@ def assignments(_: "CompletionContext") -> list[str]:
     from retrain.faults import names_of
     from retrain.workload import Workload
 
-    return [f"{name}=" for name in names_of(Workload)]
+    return [f"{name}=" for name in names_of(Workload) if name != "name"]

@@ -118,12 +118,6 @@ def _gpu(_: Project) -> str:
     return f"none; trains on {os.cpu_count()} cores"
 
 
-def _git(project: Project) -> str:
-    if fault := project.git_fault():
-        raise UserWarning(fault)
-    return project.commit() or "none: no run records a commit"
-
-
 def _remote(project: Project) -> str:
     command = [sys.executable, "-c", ASK_REMOTE, str(project.root)]
     try:
@@ -148,20 +142,13 @@ def _store(project: Project) -> str:
     return f"{remote.url} answers"
 
 
-def _databases(project: Project) -> str:
-    from retrain import tracking
-    from retrain.servers import databases
+def _servers(project: Project) -> str:
+    from retrain import preflight, tracking
+    from retrain.servers import databases, reachable, services
 
     databases.refuse_newer(databases.of_prefect(project), "prefect")
     if file := tracking.database_of(project):
         databases.refuse_newer(file, "mlflow")
-    return "fit the installed Prefect and MLflow"
-
-
-def _servers(project: Project) -> str:
-    from retrain import preflight
-    from retrain.servers import reachable, services
-
     preflight.check_surroundings(project)  # those that the environment names
     if api := services.server_api(project):
         reachable.check("PREFECT_API_URL", api, "/health")
@@ -176,9 +163,7 @@ def _servers(project: Project) -> str:
 CHECKS: dict[str, Callable[[Project], str]] = {
     "packages": _packages,
     "GPU": _gpu,
-    "git": _git,
     "DVC remote": _remote,
     "store": _store,
-    "databases": _databases,
     "servers": _servers,
 }

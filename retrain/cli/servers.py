@@ -7,15 +7,7 @@ from retrain.messages import wrapped
 @app.command(group=SERVING)
 def up(*, project: Clone) -> Answer:
     """Start the Prefect server, a worker and the MLflow UI."""
-    from retrain import tracking
     from retrain.servers import services
-
-    def pages(service: services.Service) -> str:
-        """The pages that a person opens first."""
-        url = service.url or ""
-        if service.name == "mlflow":
-            return f"{tracking.page(url, 'experiments')} {tracking.page(url, 'models')}"
-        return f"{url}/deployments" if service.name == "prefect" else url
 
     already_running = services.running(project)
     running, deployments = services.up(project)
@@ -23,7 +15,7 @@ def up(*, project: Clone) -> Answer:
     def show() -> None:
         for service in running:
             state = "runs already" if service in already_running else "started"
-            print(f"{service.name:<8} {state:<13} {pages(service)}")
+            print(f"{service.name:<8} {state:<13} {service.url or ''}".rstrip())
         print(wrapped(f"Deployments: {', '.join(deployments)}"))
 
     return Answer([{"name": service.name, "url": service.url} for service in running], show)

@@ -21,13 +21,12 @@ from retrain.errors import (
     DamagedArtifactError,
     EndsHereError,
     PrunedError,
-    StepTimeoutError,
     UsageError,
 )
 from retrain.outputs import Artifact, Outcome, Plan, difference, plan, read_plan, write_manifest
 from retrain.project import Project
 from retrain.runs import console
-from retrain.runs.task import CACHED, PRUNED, ends_process, task_of
+from retrain.runs.task import CACHED, PRUNED, ended, ends_process, task_of
 from retrain.step import DataVersion, Input, Step, TrialContext, Workspace, digest_of, followed
 from retrain.store import Store
 from retrain.verify import refuse_damaged
@@ -104,6 +103,7 @@ class Run:
     began: float = field(default_factory=monotonic)
     has_to_run: str | None = None
     reason: str | None = None
+    _tried: float = 0.0  # when the last try of a step began
     _undamaged: set[Name] = field(default_factory=set)  # made or read whole by this run
     _damaged: dict[Name, str] = field(default_factory=dict)  # found by this run, and why
 
@@ -202,12 +202,14 @@ class Run:
             DamagedArtifactError: An input has changed since it was made. It is gone now.
             PrunedError: The trial was ended early. Its scratch is kept.
             StepTimeoutError: The step did not end within its limit.
+            ConnectionError: The run has lost its slot of a deployment's concurrency limit.
             ValueError: From the step. The store is unchanged.
         """
         name, hours = (step.name, planned.key), step.limit(workload)
         anew = self.refresh and name not in self._undamaged
 
         def attempt() -> Any:
+            self._tried = monotonic()
             with ends_process(hours):
                 if step.cached and not anew and (found := self.store.obtain(*name)):
                     self.store.forget(*name)  # as a run left it that was killed after it published
@@ -215,9 +217,9 @@ class Run:
                 self._check(step, planned, inputs)
                 try:
                     with self._workspace(step, planned, workload, anew, trial) as workspace:
-                        origin, began = self._origin, monotonic()
+                        origin = self._origin
                         facts = step.function(*step.sections(workload), *inputs, workspace)
-                        took = {"seconds": round(monotonic() - began, 3)}
+                        took = {"seconds": round(monotonic() - self._tried, 3)}
                         manifest = write_manifest(workspace.folder, planned, facts, origin | took)
                 except PrunedError as pruned:
                     return self._ended(pruned, PRUNED)
@@ -231,7 +233,7 @@ class Run:
                 else:
                     result = attempt()
             except TaskRunTimeoutError:
-                raise StepTimeoutError(step.name, hours) from None
+                raise ended(step.name, hours, monotonic() - self._tried) from None
         if isinstance(result, PrunedError):
             raise result
         artifact, cached = result

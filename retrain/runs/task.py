@@ -18,10 +18,10 @@ from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
 from rich.markup import escape
 
-from retrain.errors import DamagedArtifactError, is_verdict
+from retrain.errors import DamagedArtifactError, StepTimeoutError, is_verdict
 from retrain.messages import lacks_space, message_of
-from retrain.patches import let_forks_end
 from retrain.runs import console
+from retrain.servers.patches import let_forks_end
 from retrain.step import TrialContext
 
 let_forks_end()
@@ -60,6 +60,19 @@ def task_of(
         retry_condition_fn=_is_transient,
         cache_policy=NO_CACHE,
         persist_result=False,  # also if the user's settings ask for it
+    )
+
+
+def ended(step: str, hours: float, seconds: float) -> StepTimeoutError | ConnectionError:
+    """The error of a step that Prefect has ended after some seconds of its last try.
+
+    Prefect raises the same where a run has lost its slot of a deployment's concurrency limit.
+    """
+    if seconds >= 3600 * hours:
+        return StepTimeoutError(step, hours)
+    return ConnectionError(
+        f"{step} was ended, because Prefect's server was out of reach for minutes and has given "
+        "the run's slot away; it goes on where it was: start the run again."
     )
 
 

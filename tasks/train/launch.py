@@ -27,11 +27,10 @@ from ray.train import (
 )
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from retrain import patches
 from retrain.errors import UsageError, is_verdict
 from retrain.project import Project
 from retrain.runs import console
-from retrain.servers import machines, ray_cluster
+from retrain.servers import machines, patches, ray_cluster
 from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, waits
 from tasks.data.shards import open_prepared

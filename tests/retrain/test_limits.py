@@ -5,10 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 from time import monotonic, sleep
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psutil
 import pytest
+
+from retrain.project import Project
+from retrain.runs.run import Run
+from retrain.step import DataVersion, Step
+from retrain.workload import Workload
 
 ROOT = Path(__file__).parents[2]
 BLOCK = """
@@ -43,6 +48,31 @@ def test_a_process_ends_soon_after_the_limit_of_a_block_that_has_not_ended(block
     done = subprocess.run(program, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr
     assert ("in hangs" in done.stderr) is (code == 1)
+
+
+def test_a_run_that_lost_its_slot_is_not_told_as_a_limit(prefect_session, tmp_path, monkeypatch):
+    """Prefect ends it by the same error; its server knows nothing of this slot."""
+    from prefect import flow
+    from prefect.concurrency import _leases
+
+    from tests.retrain.hanging import WORKLOAD
+
+    monkeypatch.setattr(_leases, "_RENEWAL_RETRY_MAX_DELAY", 0.1)
+
+    @flow
+    def small():
+        with _leases.maintain_concurrency_lease(uuid4(), 300, raise_on_lease_renewal_failure=True):
+            Run("toy", workload, version, Project(tmp_path), "run")(step, version)
+
+    def waits(version, workspace):
+        for _ in range(300):
+            sleep(0.1)
+
+    step, version = Step("first", waits, ("data",)), DataVersion("abc", tracked=True)
+    workload = Workload.model_validate(WORKLOAD)
+
+    with pytest.raises(ConnectionError, match=r"first was ended, .* has given the run's slot away"):
+        small()
 
 
 @pytest.mark.slow

@@ -145,6 +145,18 @@ def test_files_that_differ_from_the_commit_are_named_up_to_three(tmp_path):
     assert told(tmp_path) == [f"{start}a.py, b.py, c.py and 2 more."]
 
 
+def test_a_repository_that_git_refuses_is_one_sentence(tmp_path, monkeypatch):
+    git(tmp_path, "init", "-q")
+    commit(tmp_path, "code.py")
+    assert told(tmp_path) == []
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    [sentence] = told(tmp_path)
+    assert sentence.startswith("No commit is recorded, because git does not tell it (fatal: ")
+    assert "dubious ownership" in sentence
+    assert len(sentence.splitlines()) == 1
+
+
 def test_a_clone_behind_its_upstream_is_told_of_as_far_as_it_has_fetched(tmp_path):
     upstream, clone = tmp_path / "upstream", tmp_path / "clone"
     upstream.mkdir()

@@ -3,6 +3,8 @@
 import json
 import shutil
 import socket
+import sqlite3
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
@@ -24,11 +26,8 @@ def clone(tmp_path, monkeypatch):
     project = Project(tmp_path)
     (tmp_path / ".dvc" / "remote").mkdir(parents=True)
     configure(project, "remote")
-    project.git("init", "-q")
     for name in ("RETRAIN_STORE", "MLFLOW_TRACKING_URI", "RAY_ADDRESS", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
-    own = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
-    project.git(*own, "commit", "-q", "--allow-empty", "-m", "start")
     monkeypatch.chdir(tmp_path)
     return project
 
@@ -104,10 +103,9 @@ def test_a_server_that_the_environment_names_and_that_is_down_is_a_fault(
     assert says.startswith("MLFLOW_TRACKING_URI: nothing answers at")
 
 
-def test_a_repository_that_git_refuses_is_one_sentence(clone, capsys, monkeypatch):
-    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
-    state, says = findings(capsys, 0)["git"]
-    assert state == "warning"
-    assert says.startswith("No commit is recorded, because git does not work here: ")
-    assert "dubious ownership" in says
+def test_a_database_of_a_newer_version_is_a_fault(clone, capsys):
+    with closing(sqlite3.connect(clone.root / "mlflow.db")) as database, database:
+        database.execute("CREATE TABLE alembic_version AS SELECT 'ffffffffffff' AS version_num")
+    state, says = findings(capsys, 1)["servers"]
+    assert state == "fault"
+    assert "mlflow.db was made by a newer mlflow" in says

@@ -1,8 +1,8 @@
 """All private interfaces of libraries that the project uses, because it cannot do without them.
 
 Each names the release that it was written for and where the library's makers discuss it;
-`tests/retrain/test_patches.py` fails when a library changes what is used here. There are at most
-five.
+`tests/retrain/servers/test_patches.py` fails when a library changes what is used here. There are
+at most five.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The private interfaces of libraries are still what `retrain/patches.py` takes them for."""
+"""The private interfaces of libraries are still what `patches.py` takes them for."""
 
 import ast
 import inspect
@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from weakref import WeakSet
 
-from retrain import patches
+from retrain.servers import patches
 
 MOST = 5
 
