@@ -321,10 +321,11 @@ def _run(project: Project, *module: str) -> "subprocess.CompletedProcess[str]":
     own = {"PREFECT_CLI_COLORS": "false", "COLUMNS": "500"}
     # Six fewer processes: jobs are for the evaluation of language models.
     own |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    api = server_api(project)
     return subprocess.run(
         [sys.executable, "-m", *module],
         cwd=project.root,
-        env=own | os.environ,
+        env=own | os.environ | ({API: api} if api else {}),  # an empty variable hides `.env`
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
