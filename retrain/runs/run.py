@@ -17,12 +17,7 @@ from rich.markup import escape
 
 from retrain import hardware
 from retrain.atomic import write_json
-from retrain.errors import (
-    DamagedArtifactError,
-    EndsHereError,
-    PrunedError,
-    UsageError,
-)
+from retrain.errors import DamagedArtifactError, EndsHereError, PrunedError, UsageError
 from retrain.outputs import Artifact, Outcome, Plan, difference, plan, read_plan, write_manifest
 from retrain.project import Project
 from retrain.runs import console
