@@ -44,13 +44,14 @@ def find_damage(store: Store, step: str, key: str, digest: str | None = None) ->
 
 
 def refuse_damaged(store: Store, artifact: Artifact) -> None:
-    """Reads all of an artifact before it is used.
+    """Reads all of an artifact before it is used, if it is in the store.
 
     Raises:
         DamagedArtifactError: It has changed since it was made; it was removed from the store.
     """
     name = (artifact.step, artifact.key)
-    if damage := find_damage(store, *name, artifact.digest):
+    is_stored = artifact.folder.is_relative_to(store.root)
+    if is_stored and (damage := find_damage(store, *name, artifact.digest)):
         discard_if_damaged(store, *name)
         raise DamagedArtifactError(*name, damage)
 

@@ -101,8 +101,9 @@ def _show_workload(state: Mapping[str, Any]) -> None:
         if images := (model or {}).get("images"):
             print(wrapped(f"{whose} takes images of {in_words(dict(sorted(images.items())))}"))
     if last_run and "error" not in last_run:
+        tells = flow_with_steps(last_run["flow"]).tells
         with console.shown_on(sys.stdout):
-            flow_with_steps(last_run["flow"]).tells.show(last_run | {"took": last_run["seconds"]})
+            tells.show(last_run | {"took": last_run["seconds"]})
 
 
 @app.command(group=LOOKING)

@@ -204,7 +204,7 @@ class Run:
         anew = self.refresh and name not in self._undamaged
 
         def attempt() -> Any:
-            self._tried = monotonic()
+            self._tried, origin = monotonic(), self._origin
             with ends_process(hours):
                 if step.cached and not anew and (found := self.store.obtain(*name)):
                     self.store.forget(*name)  # as a run left it that was killed after it published
@@ -212,7 +212,6 @@ class Run:
                 self._check(step, planned, inputs)
                 try:
                     with self._workspace(step, planned, workload, anew, trial) as workspace:
-                        origin = self._origin
                         facts = step.function(*step.sections(workload), *inputs, workspace)
                         took = {"seconds": round(monotonic() - self._tried, 3)}
                         manifest = write_manifest(workspace.folder, planned, facts, origin | took)
@@ -317,7 +316,7 @@ class Run:
     def _read(self, artifact: Artifact) -> None:
         """Reads all of an artifact of the store; a damaged one is removed and told of."""
         name = (artifact.step, artifact.key)
-        if name not in self._undamaged and artifact.folder.is_relative_to(self.store.root):
+        if name not in self._undamaged:
             refuse_damaged(self.store, artifact)
             self._undamaged.add(name)
 

@@ -120,7 +120,7 @@ def test_another_version_is_that_of_a_git_revision(project):
 def warnings(project):
     """What is told before a run on the data."""
     workload = Workload(name="toy", data=Data(path="data/digits"), model=Model(family="vit"))
-    return [*pull.warnings(workload, project, data_version(workload.data, project))]
+    return [*pull.notices(workload, project, data_version(workload.data, project))]
 
 
 def test_data_that_nobody_else_can_have_is_told_of(project, monkeypatch):
