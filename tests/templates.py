@@ -6,18 +6,17 @@ rightly is shown by `tests/retrain/servers/test_databases.py`.
 
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 from filelock import FileLock
 
 from retrain import tracking
 from retrain.project import Project
+from retrain.registry import moved
 
 # The processes of one run of pytest-xdist inherit it from the process that starts them.
 _VARIABLE = "RETRAIN_TEST_TEMPLATES"
@@ -64,23 +63,9 @@ def copy_project(original: Path, root: Path) -> None:
     from mlflow.tracking._tracking_service import utils
 
     shutil.copytree(original, root, symlinks=True, dirs_exist_ok=True)
-    if (database := root / "mlflow.db").exists():
-        _replace_in_database(database, str(original), str(root))
+    if (root / moved.FILE).exists() and (kept := moved.mend(root)):
+        kept.unlink()
     utils._artifact_repos_cache.clear()  # MLflow remembers the folder of a run, by its id alone
-
-
-def _replace_in_database(path: Path, old: str, new: str) -> None:
-    """Replaces a piece in all texts of a database."""
-    with closing(sqlite3.connect(path)) as database, database:
-        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        for (table,) in tables:
-            for column in database.execute(f'PRAGMA table_info("{table}")').fetchall():
-                name = column[1]
-                database.execute(
-                    f'UPDATE "{table}" SET "{name}" = replace("{name}", ?, ?) '
-                    f"""WHERE typeof("{name}") = 'text' AND instr("{name}", ?)""",
-                    (old, new, old),
-                )
 
 
 def _make_mlflow_database(folder: Path) -> None:

@@ -26,8 +26,8 @@ Action = Literal["promoted", "rejected", "compared", "waiting", "rolled back", "
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a decision and its entry in the ledger both say.
+class Decision:
+    """A decision about a version, before it is entered.
 
     Attributes:
         action: `promoted` makes the version champion; `rejected` was a verdict against it;
@@ -48,6 +48,8 @@ class Outcome:
         reviews: The number of the entry that waited, if this is what a person said of it.
         package: The digest of the version's package.
         training: The digest of its training.
+        document: All that was considered, as JSON-able values; None for a rollback. An entry has
+            the SHA-256 (hex) of it.
     """
 
     action: Action
@@ -64,34 +66,22 @@ class Outcome:
     reviews: int | None = None
     package: str | None = None
     training: str | None = None
+    document: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision(Outcome):
-    """A decision about a version, before it is entered.
-
-    Attributes:
-        document: All that was considered, as JSON-able values; None for a rollback.
-    """
-
-    document: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry(Outcome):
+class Entry(Decision):
     """A decision in the ledger.
 
     Attributes:
         number: The place of the entry in the ledger, from 1.
         time: ISO 8601, UTC.
         who: Who decided: a deployment, or the user of a machine.
-        document: SHA-256 (hex) of the document of the decision; None if it has none.
     """
 
     number: int
     time: str
     who: str | None = None
-    document: str | None = None
 
     @property
     def appoints(self) -> bool:
