@@ -221,11 +221,9 @@ class Run:
             return self._ended((Artifact.of(*name, folder, manifest), False))
 
         with self._making(*name, anew) if step.cached else nullcontext():
+            task = task_of(step.name, attempt, hours, trial)
             try:
-                if self.mode is Mode.TASKS:
-                    result = task_of(step.name, attempt, hours, trial)().result()
-                else:
-                    result = attempt()
+                result = task().result() if self.mode is Mode.TASKS else attempt()
             except TaskRunTimeoutError:
                 raise ended(step.name, hours, monotonic() - self._tried) from None
         if isinstance(result, PrunedError):
