@@ -143,15 +143,16 @@ def shown_on(stream: TextIO) -> Iterator[None]:
     width = None if stream.isatty() else WIDTH
     _screen.console = Console(file=stream, width=width, force_terminal=False if is_plain else None)
     # Prefect's, by which a worker shows these lines; it would show them a second time.
-    handlers = [each for each in logger.handlers if isinstance(each, logging.StreamHandler)]
+    root, shown = logging.getLogger(), (sys.stderr, sys.__stderr__)
+    handlers = [each for each in root.handlers if getattr(each, "stream", None) in shown]
     for handler in handlers:
-        logger.removeHandler(handler)
+        root.removeHandler(handler)
     try:
         yield
     finally:
         _screen.console = None
         for handler in handlers:
-            logger.addHandler(handler)
+            root.addHandler(handler)
 
 
 def say(line: str | Table) -> None:
