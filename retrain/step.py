@@ -85,8 +85,6 @@ class Workspace:
         key: The step's key.
         workload: The workload's name.
         project: The clone that the step runs in.
-        anew: Whether what earlier tries have recorded elsewhere does not count, because the step is
-            repeated on purpose.
         trial: The trial of a search that the step is run for; it decides only whether there is one.
         configuration: The whole workload, for records only: a step computes from its arguments.
         earlier: Returns the folder of the step's output for earlier inputs, if nothing else was
@@ -98,7 +96,6 @@ class Workspace:
     key: str
     workload: str
     project: Project
-    anew: bool = False
     trial: TrialContext | None = None
     configuration: Workload | None = None
     earlier: Callable[[], Path | None] = lambda: None

@@ -23,14 +23,23 @@ from retrain.cli.command import (
     app,
     workloads,
 )
-from retrain.cli.configuration import assignments
 from retrain.errors import UsageError
 from retrain.messages import message_of, with_local_times, wrapped
 from retrain.project import Project
 
 if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
+
     from retrain.flow import StepsFlow
     from retrain.runs.records import Document
+
+
+def assignments(_: "CompletionContext") -> list[str]:
+    """What `--set` begins with, `KEY=`, for the parameters that all families have."""
+    from retrain.faults import names_of
+    from retrain.workload import Workload
+
+    return [f"{name}=" for name in names_of(Workload) if name != "name"]
 
 
 @Parameter(name="*")

@@ -28,7 +28,7 @@ def end_lost_runs(project: Project) -> None:
     store = Store(project.store)
     if killed := store.runs.killed():
         try:
-            mark_crashed(MESSAGE, runs=killed)
+            mark_crashed(MESSAGE, killed)
             tracking.end_lost_runs(project, lambda key: _is_released(store, key))
         except Exception as error:  # must not keep this run from its work
             logger.warning("The runs that were killed could not be ended: %s", error)
@@ -48,25 +48,21 @@ def _is_released(store: Store, key: str) -> bool:
     return False
 
 
-def mark_crashed(message: str, *, runs: Collection[str] = (), pool: str | None = None) -> None:
+def mark_crashed(message: str, runs: Collection[str]) -> None:
     """Marks flow runs that go on according to Prefect, and their tasks, as crashed.
 
     Args:
         message: The message of the state `Crashed`.
         runs: The ids of the flow runs.
-        pool: The name of a work pool instead, for all of its runs.
     """
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
+    from prefect.client.schemas.filters import FlowRunFilter
     from prefect.states import Crashed
 
     live: dict[str, Any] = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
-    its_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}}) if pool else None
-    run_filter = FlowRunFilter.model_validate(
-        live if pool else live | {"id": {"any_": sorted(runs)}}
-    )
+    run_filter = FlowRunFilter.model_validate(live | {"id": {"any_": sorted(runs)}})
     with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=run_filter, work_pool_filter=its_pool):
+        for run in client.read_flow_runs(flow_run_filter=run_filter):
             its_tasks = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
             for task in client.read_task_runs(flow_run_filter=its_tasks):
                 if task.state and not task.state.is_final():

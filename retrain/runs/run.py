@@ -340,7 +340,7 @@ class Run:
         half.mkdir(parents=True)
         try:
             yield Workspace(
-                *(half, scratch, key, workload.name, self.project, anew, trial, workload),
+                *(half, scratch, key, workload.name, self.project, trial, workload),
                 earlier=lambda: None if anew else self._earlier(planned),
             )
         except BaseException:
