@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from flows.train import train
-from retrain import atomic
+from retrain import disk
 from retrain.errors import UsageError
 from retrain.params import as_yaml, check_name, load_workload, parse_yaml, workload_names
 from retrain.project import PARAMS, Project
@@ -199,7 +199,7 @@ def _add(project: Project, name: str, entry: str) -> None:
         DEPLOYMENTS: _append(project.root / DEPLOYMENTS, "deployments", deployment),
     }
     for file, text in texts.items():
-        atomic.write_text(project.root / file, text)
+        disk.write_text(project.root / file, text)
 
 
 def _append(file: Path, section: str, entry: str) -> str:

@@ -18,9 +18,8 @@ from typing import Any
 from rich.markup import escape
 
 from flows.pages import publish
-from retrain import atomic
-from retrain.errors import UsageError
-from retrain.faults import has_login, refused
+from retrain import disk
+from retrain.errors import UsageError, has_login, refused
 from retrain.flow import flow
 from retrain.project import Project, find_project
 from retrain.registry import versions
@@ -266,7 +265,7 @@ def _downloaded(store: Store, url: str) -> Iterator[Path]:
         scratch = store.scratch("predict", digest)
         folder = scratch / "data"
         if not folder.exists():
-            with atomic.replacing(folder) as aside:
+            with disk.replacing(folder) as aside:
                 aside.mkdir()
                 source.fetch(digest, aside, scratch)
                 unpack(aside, scratch)

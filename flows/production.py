@@ -15,11 +15,10 @@ from rich.markup import escape
 
 from flows.pages import publish
 from flows.predict import find_named
-from retrain import tracking
 from retrain.flow import flow
 from retrain.params import load_section
 from retrain.project import Project, find_project
-from retrain.registry import versions
+from retrain.registry import tracking, versions
 from retrain.registry.ledger import CHAMPION
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console

@@ -18,7 +18,7 @@ from rich.markup import escape
 from flows import predict
 from flows.pages import page, publish
 from flows.suspects import suspects
-from retrain.digests import digest_of
+from retrain.disk import digest_of
 from retrain.errors import UsageError
 from retrain.flow import flow
 from retrain.params import load_workload

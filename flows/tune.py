@@ -22,12 +22,12 @@ from flows.reports.tuning import (
     space_faults,
 )
 from flows.train import IMPORTS, prepare, train
-from retrain import tracking
 from retrain.errors import EndsHereError
 from retrain.flow import flow
 from retrain.locks import locked
 from retrain.messages import message_of
 from retrain.params import vary
+from retrain.registry import tracking
 from retrain.runs import console
 from retrain.runs.run import Mode, Run, current_run
 from retrain.search import FAILED, JOURNAL, LOCK, PRUNED, Ending, Search, values_of

@@ -11,13 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from retrain import verify as stored
+from retrain import store as stored
 from retrain.gc import size_of
 from retrain.project import Project
 from retrain.registry import decisions, lineage, packages, reading, versions
 from retrain.registry.versions import ModelVersion
-from retrain.store import Store
-from retrain.verify import Damage
+from retrain.store import Damage, Store
 from tasks.promote.check import check_files, example_for
 
 

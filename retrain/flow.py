@@ -14,11 +14,11 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from prefect import Flow as PrefectFlow, runtime
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from retrain import preflight, tracking
 from retrain.messages import local_time
 from retrain.params import load_workload
 from retrain.project import Project, find_project
-from retrain.runs import console, flow_runs, lost, records
+from retrain.registry import tracking
+from retrain.runs import console, flow_runs, preflight, records
 from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
 from retrain.runs.run import REFRESHED, Mode, Run
@@ -245,7 +245,7 @@ class StepsFlow(Flow[..., Document]):
         run_id = str(runtime.flow_run.id)
         with Store(project.store).runs.holding(run_id):
             with console.progress("starting"):
-                lost.end_lost_runs(project)
+                flow_runs.end_lost_runs(project)
                 look = self._looked or self.look(project, config, data_rev, may_promote)
                 flow_runs.name_by_data(self.name, config.name, look.version.digest)
             if not (run or refresh) and (unchanged := self.unchanged(look)):

@@ -10,9 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from retrain.atomic import replacing
 from retrain.code import code_digests
-from retrain.digests import sha256_of
+from retrain.disk import replacing, sha256_of
 from retrain.runs import console
 from retrain.step import REPORT, Facts, Input, Step, digest_of
 from retrain.workload import Workload

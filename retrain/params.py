@@ -19,8 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from models import families
-from retrain.errors import UsageError
-from retrain.faults import did_you_mean, names_of, shorten, shown, validate
+from retrain.errors import UsageError, did_you_mean, names_of, shorten, shown, validate
 from retrain.hardware import Node, precision, threads
 from retrain.project import PARAMS, Project
 from retrain.servers import ray_cluster

@@ -14,9 +14,8 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from retrain.digests import sha256_of
-from retrain.errors import UsageError
-from retrain.faults import has_login
+from retrain.disk import sha256_of
+from retrain.errors import UsageError, has_login
 
 PARAMS = "params.yaml"
 REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the file; if empty, there is none

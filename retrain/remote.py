@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 
 from rich.markup import escape
 
-from retrain.digests import sha256_of
-from retrain.errors import RemoteError, UsageError
-from retrain.faults import shorten
+from retrain.disk import sha256_of
+from retrain.errors import RemoteError, UsageError, shorten
 from retrain.outputs import MANIFEST, parse_manifest, save_manifest
 from retrain.runs import console
 

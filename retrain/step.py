@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from retrain.digests import digest_of as digest_of
+from retrain.disk import digest_of as digest_of
 from retrain.project import Project
 from retrain.workload import Workload
 

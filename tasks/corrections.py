@@ -17,9 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from retrain import atomic
-from retrain.errors import UsageError
-from retrain.faults import did_you_mean
+from retrain import disk
+from retrain.errors import UsageError, did_you_mean
 from retrain.workload import Data
 from tasks.data import corrections
 from tasks.data.index import Index, build
@@ -221,7 +220,7 @@ def apply(root: Path, changes: Sequence[Change], by: str) -> None:
     for change in changes:
         if change.copied:
             source, target = change.copied
-            with atomic.replacing(target) as aside:
+            with disk.replacing(target) as aside:
                 shutil.copyfile(source, aside)
     recorded = corrections.read(root)  # a new image may be in it, if it was removed from the data
     labels = {

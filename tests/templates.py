@@ -14,9 +14,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from retrain import tracking
 from retrain.project import Project
-from retrain.registry import moved
+from retrain.registry import moved, tracking
 
 # The processes of one run of pytest-xdist inherit it from the process that starts them.
 _VARIABLE = "RETRAIN_TEST_TEMPLATES"

@@ -8,9 +8,8 @@ import boto3
 import httpx
 import pytest
 
-from retrain import tracking
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import decisions, tracking, versions
 from tests.flows.conftest import make_clone
 from tests.team_servers import postgres_is_missing, started, team_servers
 

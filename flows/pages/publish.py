@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from flows.pages import history, page, training
-from retrain.atomic import write_text
+from retrain.disk import write_text
 from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project

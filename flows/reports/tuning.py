@@ -9,12 +9,11 @@ from rich.markup import escape
 
 from flows.reports.training import DataReport
 from flows.train import train
-from retrain import preflight
 from retrain.errors import UsageError
 from retrain.outputs import plan
 from retrain.params import as_yaml, origin_of, vary
 from retrain.project import Project
-from retrain.runs import console
+from retrain.runs import console, preflight
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.search import (

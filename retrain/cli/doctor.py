@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Literal
 
 from retrain.cli.command import KEEPING, Answer, Clone, app
-from retrain.faults import shorten
+from retrain.errors import shorten
 from retrain.messages import message_of
 from retrain.project import Project
 
@@ -143,7 +143,8 @@ def _store(project: Project) -> str:
 
 
 def _servers(project: Project) -> str:
-    from retrain import preflight, tracking
+    from retrain.registry import tracking
+    from retrain.runs import preflight
     from retrain.servers import databases, reachable, services
 
     databases.refuse_newer(databases.of_prefect(project), "prefect")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def assignments(_: "CompletionContext") -> list[str]:
     """What `--set` begins with, `KEY=`, for the parameters that all families have."""
-    from retrain.faults import names_of
+    from retrain.errors import names_of
     from retrain.workload import Workload
 
     return [f"{name}=" for name in names_of(Workload) if name != "name"]
@@ -153,7 +153,7 @@ def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -
         step: A stage of dvc.yaml.
     """
     from flows.train import train
-    from retrain.faults import did_you_mean
+    from retrain.errors import did_you_mean
     from retrain.params import load_workload
     from retrain.runs import console, one_step
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from cyclopts import CycloptsError, Parameter
 
-from retrain import streams
+from retrain import messages
 from retrain.cli import (
     doctor,
     flows,
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    streams.prepare()
+    messages.prepare()
     words = sys.argv[1:] if arguments is None else list(arguments)
     if current_thread() is main_thread():
         signal.signal(signal.SIGTERM, _terminate)

@@ -10,10 +10,9 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import ledger, model_card, reading, versions
+from retrain.registry import ledger, model_card, reading, tracking, versions
 from retrain.registry.ledger import CHAMPION, REFERENCE, Decision, Entry, Ledger
 from retrain.registry.reading import read as read
 from retrain.registry.versions import ModelVersion

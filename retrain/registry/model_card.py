@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from retrain import tracking
 from retrain.project import Project
+from retrain.registry import tracking
 from retrain.registry.ledger import Entry
 from retrain.registry.versions import ModelVersion
 

@@ -4,9 +4,10 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from retrain import atomic, tracking
-from retrain.digests import sha256_of
+from retrain import disk
+from retrain.disk import sha256_of
 from retrain.project import Project
+from retrain.registry import tracking
 from retrain.registry.versions import ModelVersion
 
 MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
@@ -35,7 +36,7 @@ def download(project: Project, version: ModelVersion) -> Path:
             if not fetched.is_relative_to(place):
                 package = fetched
             else:
-                with atomic.replacing(package) as aside:
+                with disk.replacing(package) as aside:
                     fetched.rename(aside)
     if not _has_weights(package, version):
         is_gone = not (package / MODEL / WEIGHTS).exists()

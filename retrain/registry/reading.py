@@ -9,8 +9,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrain import tracking
 from retrain.project import Project
+from retrain.registry import tracking
 from retrain.registry.ledger import Ledger, Row, parse
 
 if TYPE_CHECKING:

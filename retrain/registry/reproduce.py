@@ -19,13 +19,13 @@ from importlib.metadata import PackageNotFoundError, version as installed
 from pathlib import Path
 from typing import Any
 
-from retrain import hardware, tracking
+from retrain import hardware
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.outputs import MANIFEST
 from retrain.params import MOVED
 from retrain.project import PARAMS, Project
-from retrain.registry import decisions, lineage, packages, versions
+from retrain.registry import decisions, lineage, packages, tracking, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate, ModelVersion
 

@@ -14,11 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from retrain import tracking
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.registry import reading
+from retrain.registry import reading, tracking
 from retrain.registry.ledger import CHAMPION, LONGEST_REASON, REFERENCE, Ledger, compact
 
 PACKAGES, RECORDS = "packages", "lineage"  # folders of the run's artifacts

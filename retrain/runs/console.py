@@ -31,7 +31,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from retrain import streams
+from retrain import messages
 from retrain.messages import with_local_times, wrapped
 
 logger = logging.getLogger("retrain")
@@ -107,9 +107,9 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     saved = {fd: os.dup(fd) for fd in (1, 2)}
-    screen = streams.open_output(os.dup(2 if to_stderr else 1))
+    screen = messages.open_output(os.dup(2 if to_stderr else 1))
     opened = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    with streams.leading_to_a_log(opened, *saved), streams.open_output(opened) as file:
+    with messages.leading_to_a_log(opened, *saved), messages.open_output(opened) as file:
         for fd in saved:
             os.dup2(file.fileno(), fd)
         handler = logging.StreamHandler(file)

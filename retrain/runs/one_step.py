@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from retrain.atomic import write_json
+from retrain.disk import write_json
 from retrain.flow import StepsFlow
 from retrain.outputs import MANIFEST
 from retrain.project import Project

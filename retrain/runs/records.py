@@ -16,14 +16,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from retrain import preflight
-from retrain.atomic import write_json
-from retrain.errors import RejectedDataError, UsageError
-from retrain.faults import did_you_mean
+from retrain.disk import write_json
+from retrain.errors import RejectedDataError, UsageError, did_you_mean
 from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.runs import console, lost
+from retrain.runs import console, flow_runs, preflight
 from retrain.runs.run import Run
 from retrain.store import Store
 
@@ -227,7 +225,7 @@ def begun(project: Project, flow: str) -> Iterator[FlowRun]:
     """
     from prefect import runtime
 
-    lost.end_lost_runs(project)
+    flow_runs.end_lost_runs(project)
     preflight.check_surroundings(project)
     run = FlowRun(project, Store.of(project), str(runtime.flow_run.id), flow)
     with run.store.runs.holding(run.id):

@@ -16,15 +16,14 @@ from prefect.task_engine import TaskRunTimeoutError
 from rich.markup import escape
 
 from retrain import hardware
-from retrain.atomic import write_json
+from retrain.disk import write_json
 from retrain.errors import DamagedArtifactError, EndsHereError, PrunedError, UsageError
 from retrain.outputs import Artifact, Outcome, Plan, difference, plan, read_plan, write_manifest
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.task import CACHED, PRUNED, ended, ends_process, task_of
 from retrain.step import DataVersion, Input, Step, TrialContext, Workspace, digest_of, followed
-from retrain.store import Store
-from retrain.verify import refuse_damaged
+from retrain.store import Store, refuse_damaged
 from retrain.workload import Workload
 
 REFRESHED = "nothing taken from the cache (refresh)"

@@ -20,10 +20,10 @@ from time import sleep
 
 import psutil
 
-from retrain import tracking
 from retrain.errors import UsageError
 from retrain.project import find_project
-from retrain.runs import lost
+from retrain.registry import tracking
+from retrain.runs import flow_runs
 from retrain.servers import databases
 from retrain.servers.reachable import answers
 
@@ -137,7 +137,7 @@ def end_runs_of_dead_worker(name: str) -> None:
     if not any(worker.status == "ONLINE" and worker.name != name for worker in workers):
         alive = {run for _, run in _processes_with(RUN)}
         left = {str(run.id) for run in runs} - alive
-        lost.mark_crashed("Its worker was stopped while it ran.", runs=left)
+        flow_runs.mark_crashed("Its worker was stopped while it ran.", runs=left)
 
 
 def _end_with_input() -> None:

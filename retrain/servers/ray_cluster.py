@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retrain import hardware
-from retrain.atomic import write_text
+from retrain.disk import write_text
 from retrain.hardware import Node
 from retrain.servers import machines, reachable
 

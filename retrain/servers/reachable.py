@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from retrain.errors import UsageError
-from retrain.faults import has_login, without_login
+from retrain.errors import UsageError, has_login, without_login
 
 SECONDS = 5.0
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433, "ray": 10001}

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from retrain.atomic import write_text
+from retrain.disk import write_text
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from retrain.faults import has_login, refused
+from retrain.errors import has_login, refused
 from retrain.workload.section import AS_TUPLE, Fraction, Section, Side, Text
 
 
@@ -27,7 +27,7 @@ class Data(Section):
         description=(
             "A path under the project's `data/` (versioned by DVC); or any other folder, file or "
             "fsspec URL; or a data set on the Hugging Face hub (`format: hub`). A URL has no login "
-            "in it (`retrain.faults`)."
+            "in it (`retrain.errors`)."
         ),
     )
     format: Literal["auto", "parquet", "folders", "table", "hub"] = Field(

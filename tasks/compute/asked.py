@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retrain import atomic
+from retrain import disk
 from tasks.compute import ray_data
 from tasks.compute.answer import DONE, PART, file_of
 from tasks.data.package import classes_of
@@ -122,7 +122,7 @@ def _write(
         "row": pa.array([row for _, row in places], pa.int64()),
         "features": pa.array(features or [False] * len(places), pa.bool_()),
     }
-    with atomic.replacing(question) as aside:
+    with disk.replacing(question) as aside:
         described = pa.table(columns).replace_schema_metadata({"question": json.dumps(told)})
         pq.write_table(described, aside)
 

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retrain import atomic, tracking
+from retrain import disk
 from retrain.project import Project
+from retrain.registry import tracking
 from retrain.registry.versions import ModelVersion
 from tasks.data.metrics import Predictions, Tally
 
@@ -149,6 +150,6 @@ def learnt_images(project: Project, version: ModelVersion) -> Path | None:
         if content is None:
             return None
         file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic.replacing(file) as partial:
+        with disk.replacing(file) as partial:
             partial.write_bytes(content)
     return file

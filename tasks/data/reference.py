@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retrain import tracking
 from retrain.project import Project
+from retrain.registry import tracking
 from retrain.registry.versions import ModelVersion
 from tasks.data.image_facts import SCHEMA, is_sampled, of_size
 from tasks.data.predictions import FILE

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import quoteattr
 
-from retrain import atomic
+from retrain import disk
 from tasks.data.reading import ImageFiles
 
 WRONG_LABEL, CONTRADICTION, OUTLIER = "wrong label", "contradictory near-duplicate", "outlier"
@@ -76,7 +76,7 @@ def write(
     ordered = sorted(rows, key=lambda row: (row["file"], row["row"]))
     encoded = files.read((row["file"], row["row"]) for row in ordered)
     images: dict[str, str] = {}  # by their SHA-256
-    with atomic.replacing(folder) as aside:
+    with disk.replacing(folder) as aside:
         aside.mkdir()
         for row, image in zip(ordered, encoded, strict=True):
             images[row["sha256"]] = f"{row['sha256']}{_suffix(image)}"
@@ -93,7 +93,7 @@ def write(
     }
     for suffix, text in texts.items():
         if not (file := target / f"{name}{suffix}").exists():
-            atomic.write_text(file, text.encode("utf-8", "replace").decode())  # of names of files
+            disk.write_text(file, text.encode("utf-8", "replace").decode())  # of names of files
 
 
 def read(root: Path, tasks: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.markup import escape
 
-from retrain.atomic import write_json
+from retrain.disk import write_json
 from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion

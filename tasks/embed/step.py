@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrain import atomic
+from retrain import disk
 from retrain.runs import console
 from retrain.step import step
 from tasks.compute import ray_data
@@ -145,5 +145,5 @@ def _embed(
         assert embeddings is not None
         batches.append(embeddings.cpu().numpy())
     target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic.replacing(target) as aside, aside.open("wb") as file:
+    with disk.replacing(target) as aside, aside.open("wb") as file:
         np.save(file, np.concatenate(batches))

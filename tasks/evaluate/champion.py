@@ -24,8 +24,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.run import current_run
 from retrain.step import Facts, Step, Workspace, step
-from retrain.store import Artifact, Store
-from retrain.verify import refuse_damaged
+from retrain.store import Artifact, Store, refuse_damaged
 from retrain.workload import Gate
 from tasks.compute.asked import ask, end_waiting, rows_of
 from tasks.data import image_table, package as packaged, predictions

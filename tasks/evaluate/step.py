@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 import models
-from retrain import tracking
-from retrain.atomic import write_json
 from retrain.code import libraries_of
-from retrain.registry import versions
+from retrain.disk import write_json
+from retrain.registry import tracking, versions
 from retrain.runs import console
 from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact

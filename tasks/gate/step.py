@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from retrain.faults import did_you_mean
+from retrain.errors import did_you_mean
 from retrain.project import Project
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from retrain import atomic
+from retrain import disk
 
 PARQUET = ".parquet"  # the form in which they are made
 SUFFIXES = (PARQUET, ".csv", ".jsonl")
@@ -24,7 +24,7 @@ def write_as(predictions: Path, output: Path) -> None:
     """
     with (
         pq.ParquetFile(predictions) as file,
-        atomic.replacing(output) as aside,
+        disk.replacing(output) as aside,
         aside.open("w", encoding="utf-8", newline="") as opened,
     ):
         classes = json.loads(file.schema_arrow.metadata[b"labels"])

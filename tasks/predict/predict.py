@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from retrain import atomic
+from retrain import disk
 from retrain.code import code_digests
 from retrain.errors import UsageError
 from retrain.runs import console
@@ -136,7 +136,7 @@ def predict(
         scratch = store.scratch(NAME, key)
         reused = len([*scratch.glob(f"{ANSWERS}/*.parquet")])
         with (
-            atomic.replacing(output) as aside,
+            disk.replacing(output) as aside,
             pq.ParquetWriter(aside, SCHEMA.with_metadata(metadata)) as writer,
         ):
             for some, answers in _answered(registered, source, images, scratch):

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from models.image import to_array
-from retrain import atomic
-from retrain.atomic import write_json
+from retrain import disk
+from retrain.disk import write_json
 from retrain.runs import console
 from retrain.step import step
 from tasks.compute.ray_data import each
@@ -134,7 +134,7 @@ def _write(files: ImageFiles, images: "Images", unit: Unit) -> None:
         opened, sides = {}, {}
         for split, path in unit.shards.items():
             if not path.exists():
-                aside = stack.enter_context(atomic.replacing(path))
+                aside = stack.enter_context(disk.replacing(path))
                 # Only training crops at random.
                 sides[split] = images.size + (images.margin if split == "train" else 0)
                 shape = (unit.splits.count(split), sides[split], sides[split], images.channels)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retrain import atomic
+from retrain import disk
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
@@ -52,7 +52,7 @@ def keep(project: Project, model: ModelVersion, predictions: Path, run: str) -> 
     now = pa.scalar(datetime.now(UTC), COLUMNS.field("time").type)
     columns = ["sha256", "label", "probabilities"]
     with (
-        atomic.replacing(folder / f"{run}.parquet") as aside,
+        disk.replacing(folder / f"{run}.parquet") as aside,
         pq.ParquetWriter(aside, COLUMNS) as writer,
         pq.ParquetFile(predictions) as file,
     ):

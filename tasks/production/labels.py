@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retrain import atomic
-from retrain.digests import sha256_of
+from retrain import disk
+from retrain.disk import sha256_of
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
@@ -69,7 +69,7 @@ def add(project: Project, name: str, file: Path) -> Added:
         known = read(project, name).to_dict()
         changed = [image for image in given.keys() & known if known[image] != given[image]]
         rows = [{"sha256": image, "label": label} for image, label in (known | given).items()]
-        with atomic.replacing(folder / FILE) as aside:
+        with disk.replacing(folder / FILE) as aside:
             pq.write_table(pa.Table.from_pylist(rows, COLUMNS), aside)
     return Added(len(given), len(given.keys() - known), len(changed))
 

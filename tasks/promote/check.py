@@ -21,10 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retrain import tracking
-from retrain.digests import sha256_of
+from retrain.disk import sha256_of
 from retrain.project import Project
-from retrain.registry import packages
+from retrain.registry import packages, tracking
 from retrain.registry.versions import Latency, ModelVersion
 from tasks.compute.asked import TIMES, ask, rows_of
 from tasks.data import image_table, package, predictions

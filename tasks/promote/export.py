@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 import models
 from models import pretrained
 from models.image import RESAMPLING, to_arrays
-from retrain.atomic import write_json
+from retrain.disk import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import model_card, packages

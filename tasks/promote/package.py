@@ -7,8 +7,8 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from retrain.atomic import write_json
 from retrain.code import libraries_of, source_of
+from retrain.disk import write_json
 from tasks.data import package
 
 

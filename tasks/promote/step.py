@@ -12,10 +12,9 @@ from tempfile import TemporaryDirectory
 import pyarrow.parquet as pq
 
 import models
-from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, model_card, packages, versions
+from retrain.registry import decisions, model_card, packages, tracking, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, Latency, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step

@@ -11,8 +11,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path, PurePath
 from typing import Any
 
-from retrain.errors import UsageError
-from retrain.faults import without_login
+from retrain.errors import UsageError, without_login
 from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.runs import console

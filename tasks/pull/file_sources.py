@@ -10,7 +10,7 @@ from shutil import copyfile
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrain.digests import digest_of, sha256_of
+from retrain.disk import digest_of, sha256_of
 from retrain.errors import UsageError
 from retrain.runs import console
 from tasks.data.listing import link_file, list_files

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from ray.train import get_context
 
-from retrain.atomic import replacing
+from retrain.disk import replacing
 from retrain.errors import RemoteError, UsageError
 from retrain.project import CODE, Project
 from retrain.remote import Remote

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
-from retrain.atomic import write_text
+from retrain.disk import write_text
 from retrain.errors import PrunedError
 from retrain.workload import Model, Scale, Train
 from tasks.train.selection import Epoch, pruned_at

@@ -19,7 +19,7 @@ from ray.train import Checkpoint
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from retrain.digests import sha256_of
+from retrain.disk import sha256_of
 from retrain.workload import Lora
 
 if TYPE_CHECKING:

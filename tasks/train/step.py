@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import models
 from models import user_code
-from retrain import tracking
-from retrain.atomic import write_json
 from retrain.code import libraries_of
+from retrain.disk import write_json
 from retrain.errors import PrunedError
+from retrain.registry import tracking
 from retrain.runs import console
 from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from retrain.atomic import write_json
+from retrain.disk import write_json
 from retrain.errors import RejectedDataError
 from retrain.step import Workspace
 from retrain.workload import Checks

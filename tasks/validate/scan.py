@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from models.image import inspect
-from retrain import atomic
+from retrain import disk
 from retrain.runs import console
 from tasks.compute.ray_data import each
 from tasks.data.findings import FILE, FINDINGS
@@ -99,7 +99,7 @@ def keep(found: pa.Table, folder: Path) -> None:
 def _inspect(files: ImageFiles, known: Path | None, unit: Unit) -> int:
     """Writes the file about a unit; returns how many of its images were known."""
     count = 0
-    with atomic.replacing(unit.path) as aside, pq.ParquetWriter(aside, SCANNED) as writer:
+    with disk.replacing(unit.path) as aside, pq.ParquetWriter(aside, SCANNED) as writer:
         images = files.read(unit.places)
         while batch := list(islice(images, BATCH)):
             digests = [hashlib.sha256(data).hexdigest() for data in batch]

@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 from benchmarks.flow import copy_project
 from retrain import project
 from retrain.cli.main import main
-from retrain.streams import open_output
+from retrain.messages import open_output
 from tests import templates
 
 ROOT = Path(__file__).parents[2]

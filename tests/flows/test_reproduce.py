@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from retrain import tracking
 from retrain.project import Project
-from retrain.registry import decisions, reproduce, versions
+from retrain.registry import decisions, reproduce, tracking, versions
 from retrain.store import Store
 from tests.flows.conftest import draw_photos
 

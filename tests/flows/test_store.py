@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retrain.digests import sha256_of
+from retrain.disk import sha256_of
 from tests.flows.conftest import copy_clone, draw_photos, ran
 
 

@@ -11,8 +11,8 @@ from urllib.error import HTTPError
 
 import pytest
 
-from retrain import tracking
 from retrain.project import Project
+from retrain.registry import tracking
 from tests import templates
 from tests.flows.conftest import RETRAIN, draw_photos, make_clone
 

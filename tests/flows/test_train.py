@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from retrain import tracking
 from retrain.messages import local_time
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import tracking, versions
 from tests.flows.conftest import RETRAIN, ROOT, draw_photos, ran, until
 
 BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]

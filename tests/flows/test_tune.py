@@ -10,11 +10,10 @@ import pytest
 
 from flows import tune
 from flows.reports import tuning
-from retrain import tracking
 from retrain.errors import UsageError
 from retrain.params import load_workload, parse_override
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import decisions, tracking, versions
 from retrain.runs.run import Run
 from retrain.search import COMPLETE, FAILED, JOURNAL, PRUNED, Ending
 from retrain.step import DataVersion

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from retrain.atomic import write_json
+from retrain.disk import write_json
 from retrain.outputs import plan
 from retrain.step import DataVersion, Step
 from retrain.workload import Train

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from retrain import gc
-from retrain.atomic import write_json
+from retrain.disk import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions

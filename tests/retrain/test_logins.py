@@ -3,8 +3,7 @@
 import pytest
 
 from flows.predict import check_input
-from retrain.errors import UsageError
-from retrain.faults import has_login, without_login
+from retrain.errors import UsageError, has_login, without_login
 from retrain.params import load_workload
 from retrain.project import Project
 

@@ -85,10 +85,10 @@ def test_a_librarys_screens_of_text_are_cut():
 OTHER_LOCALE = r"""
 import locale
 from pathlib import Path
-from retrain import atomic, streams
-streams.prepare()
+from retrain import disk, streams
+messages.prepare()
 assert locale.getpreferredencoding(False) != "UTF-8", "the test needs another locale"
-atomic.write_text(Path("file"), "\u00b5")
+disk.write_text(Path("file"), "\u00b5")
 print(Path("file").read_bytes(), "\u00b5")
 """
 

@@ -11,8 +11,7 @@ from retrain.errors import RemoteError, UsageError
 from retrain.outputs import MANIFEST, digest_of_output
 from retrain.remote import Remote
 from retrain.step import Workspace
-from retrain.store import Store
-from retrain.verify import verify
+from retrain.store import Store, verify
 from retrain.workload import Train
 from tests import running
 from tests.retrain.test_store import DATA, STEP, WORKLOAD

@@ -8,8 +8,8 @@ import pytest
 TALKS_ON = """
 import sys
 from pathlib import Path
-from retrain import streams
-streams.prepare()
+from retrain import messages
+messages.prepare()
 for number in range(20_000):
     print("a line", number)
 Path("reached").touch()
@@ -18,8 +18,8 @@ sys.exit(3)
 
 OPENS_A_FILE = """
 import os, subprocess, sys
-from retrain import streams
-streams.prepare()
+from retrain import messages
+messages.prepare()
 with open("database", "wb") as file:
     assert file.fileno() > 2, file.fileno()
     print("out")

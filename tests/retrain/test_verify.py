@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from retrain import verify as module
+from retrain import store as module
 from retrain.errors import DamagedArtifactError
 from retrain.outputs import MANIFEST, plan
 from retrain.step import Step
-from retrain.verify import discard_if_damaged, refuse_damaged, verify
+from retrain.store import discard_if_damaged, refuse_damaged, verify
 from tests import running
 from tests.retrain.test_store import DATA, STEP, WORKLOAD, make_toy, with_lr
 

@@ -55,7 +55,7 @@ EDITS = {
     "models/resnet.py": [],
     "models/serving.py": ["evaluate"],
     "models/vit.py": ["train"],
-    "retrain/atomic.py": [],
+    "retrain/disk.py": [],
     "retrain/hardware.py": [],
     "retrain/params.py": [],
     "retrain/runs/console.py": [],

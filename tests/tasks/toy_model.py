@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from retrain import tracking
 from retrain.project import Project
+from retrain.registry import tracking
 from retrain.registry.versions import ModelVersion
 from retrain.step import Workspace
 from retrain.store import Artifact

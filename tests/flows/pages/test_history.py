@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from flows.pages import history, page
-from retrain.atomic import write_json
+from retrain.disk import write_json
 from retrain.errors import RejectedDataError
 from retrain.registry import decisions
 from retrain.runs import records

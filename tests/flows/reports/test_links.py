@@ -2,9 +2,8 @@
 
 import pytest
 
-from retrain import tracking
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import tracking, versions
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ import hashlib
 from dataclasses import fields
 from pathlib import Path
 
-from retrain import tracking
 from retrain.project import Project
-from retrain.registry import decisions, packages, versions
+from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 

@@ -9,10 +9,9 @@ from threading import Barrier
 import pytest
 from mlflow import MlflowClient
 
-from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, model_card, versions
+from retrain.registry import decisions, ledger, model_card, tracking, versions
 from retrain.registry.ledger import Decision
 from tests import templates
 from tests.retrain.registry.helpers import RULES, decision, history, register

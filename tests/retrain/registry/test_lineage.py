@@ -9,7 +9,7 @@ import pyarrow.csv
 import pytest
 from pyarrow import parquet
 
-from retrain.atomic import write_json
+from retrain.disk import write_json
 from retrain.errors import UsageError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project

@@ -1,7 +1,6 @@
 import pytest
 
-from retrain import tracking
-from retrain.registry import packages
+from retrain.registry import packages, tracking
 from tests.retrain.registry.helpers import WEIGHTS, register
 
 

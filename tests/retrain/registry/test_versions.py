@@ -8,10 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from retrain import tracking
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, packages, reading, versions
+from retrain.registry import decisions, ledger, packages, reading, tracking, versions
 from tests import templates
 from tests.retrain.registry.helpers import WEIGHTS, candidate_of, decision, register
 

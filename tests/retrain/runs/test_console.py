@@ -48,7 +48,7 @@ NOISE = """
 import logging, os, subprocess, sys
 from pathlib import Path
 from time import sleep
-from retrain import streams
+from retrain import messages
 from retrain.runs import console
 
 def noise(text):
@@ -58,7 +58,7 @@ def noise(text):
     os.write(1, (text + " by C").encode() + b"\\n")
     subprocess.run(["echo", text + " by a child"])
 
-streams.prepare()
+messages.prepare()
 console.QUIET_SECONDS = 0
 with console.on_screen(Path("run.log"), to_stderr=False):
     noise("noise0")
@@ -112,10 +112,10 @@ PARTS = """
 import sys
 from pathlib import Path
 from time import sleep
-from retrain import streams
+from retrain import messages
 from retrain.runs import console
 
-streams.prepare()
+messages.prepare()
 console.QUIET_SECONDS = float(sys.argv[1])
 with console.on_screen(Path("run.log"), to_stderr=False), console.progress("pull"):
     for unit in ("images", "bytes"):
@@ -150,9 +150,9 @@ def test_a_reader_that_ends_does_not_end_a_run_whose_lines_are_in_the_log(tmp_pa
 
 FULL_LOG = """
 from pathlib import Path
-from retrain import streams
+from retrain import messages
 from retrain.runs import console
-streams.prepare()
+messages.prepare()
 with console.on_screen(Path("/dev/full"), to_stderr=True):
     print("for the log")
 print("the result")

@@ -9,9 +9,9 @@ import textwrap
 import pytest
 from prefect.client.orchestration import get_client
 
-from retrain import tracking
 from retrain.project import Project
-from retrain.runs import lost
+from retrain.registry import tracking
+from retrain.runs import flow_runs
 from retrain.store import Store
 
 # Begins a flow with a task and a training in MLflow, and is killed there if it is told to.
@@ -20,7 +20,7 @@ BEGUN = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     from prefect import flow, task, runtime
-    from retrain import tracking
+    from retrain.registry import tracking
     from retrain.project import Project
     from retrain.store import Store
 
@@ -79,9 +79,9 @@ def test_a_run_that_was_killed_is_ended_as_soon_as_the_servers_answer(
     with monkeypatch.context() as unreachable:
         unreachable.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         unreachable.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-        lost.end_lost_runs(project)
+        flow_runs.end_lost_runs(project)
     assert len(Store(project.store).runs.killed()) == 1  # to be tried again
-    lost.end_lost_runs(project)
+    flow_runs.end_lost_runs(project)
     assert last_states() == ("Crashed", ["Crashed"])
     client = tracking.client(project)
     [run] = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
@@ -93,5 +93,5 @@ def test_runs_that_go_on_or_have_ended_are_left_alone(project, prefect_session):
     assert begin(project, "not at all") == 0
     with Store(project.store).runs.holding("a run"):
         assert Store(project.store).runs.killed() == set()
-        lost.end_lost_runs(project)
+        flow_runs.end_lost_runs(project)
     assert last_states() == ("Completed", ["Completed"])

@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from retrain import tracking
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.registry import tracking
 from retrain.servers import databases, ephemeral
 from tests import templates
 

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import Table
 
-from retrain import tracking
 from retrain.project import Project
+from retrain.registry import tracking
 from tasks.data.image_facts import FACTS, SCHEMA
 from tasks.data.predictions import LEARNT, learnt_images
 from tasks.data.reference import REFERENCE, find_reference, keep_reference

@@ -11,13 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from retrain import tracking
-from retrain.atomic import write_json
-from retrain.digests import sha256_of
+from retrain.disk import sha256_of, write_json
 from retrain.errors import DamagedArtifactError, EndsHereError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project
-from retrain.registry import decisions, packages, versions
+from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.runs.run import Mode, Run, following

@@ -14,10 +14,9 @@ from sklearn.metrics import accuracy_score
 
 import models
 from models.network import Observed
-from retrain import tracking
 from retrain.outputs import list_files
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import tracking, versions
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate

@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from retrain import tracking
 from retrain.cli.main import main
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, packages, versions
+from retrain.registry import decisions, ledger, packages, tracking, versions
 from retrain.step import DataVersion
 from tasks.promote.step import Intent
 from tests.tasks.promote.conftest import (

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from retrain import tracking
-from retrain.registry import model_card, packages, versions
+from retrain.registry import model_card, packages, tracking, versions
 from retrain.step import DataVersion
 from retrain.store import Artifact
 from tasks.data.metrics import ACCEPTS_NOTHING

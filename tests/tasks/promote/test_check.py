@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import models
-from retrain import tracking
-from retrain.registry import packages, versions
+from retrain.registry import packages, tracking, versions
 from tasks.data.reading import open_images
 from tasks.promote import check, package as packaging
 from tests.tasks.promote.conftest import COMPARE, ROWS, history, roll_back, train

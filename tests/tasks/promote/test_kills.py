@@ -11,9 +11,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.tracking._tracking_service import utils
 
-from retrain import tracking
 from retrain.project import Project
-from retrain.registry import decisions, model_card, packages, versions
+from retrain.registry import decisions, model_card, packages, tracking, versions
 from tasks.promote import check
 from tests import templates
 from tests.tasks.promote.conftest import FAST, approve, roll_back, run_on, train, trained_in

@@ -5,12 +5,11 @@ import json
 import pytest
 
 from flows import rollback
-from retrain import tracking
 from retrain.cli.main import main
 from retrain.code import source_of
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import packages, versions
+from retrain.registry import packages, tracking, versions
 from retrain.step import DataVersion
 from tasks.promote import package as packaging
 from tasks.promote.step import Intent

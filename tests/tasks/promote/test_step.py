@@ -4,9 +4,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from retrain import tracking
 from retrain.project import Project
-from retrain.registry import decisions, packages, versions
+from retrain.registry import decisions, packages, tracking, versions
 from tasks.data import package
 from tasks.data.image_facts import SCHEMA
 from tasks.data.reference import find_reference

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retrain.atomic import write_json
+from retrain.disk import write_json
 from retrain.outputs import plan
 from retrain.project import Project
 from retrain.step import DataVersion, Workspace

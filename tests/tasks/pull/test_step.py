@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from retrain import preflight
 from retrain.errors import UsageError
 from retrain.params import load_workload
 from retrain.project import Project
+from retrain.runs import preflight
 from retrain.workload import Data
 from tasks.pull.step import data_version, find_source, pull
 from tests.tasks.pull.pulling import failing_write, make_files, make_workspace, pulled

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from pyarrow.fs import FileSelector, FileSystem
 
-from retrain.atomic import write_json
-from retrain.digests import sha256_of
+from retrain.disk import sha256_of, write_json
 from retrain.errors import UsageError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project

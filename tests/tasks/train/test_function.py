@@ -10,7 +10,7 @@ from ray.train import TrainingFailedError
 from safetensors.torch import load
 
 import models
-from retrain import tracking
+from retrain.registry import tracking
 from retrain.runs.task import is_transient
 from retrain.workload import Best, Model, Scale, Train
 from tasks.train.reports import BEST, NEWEST

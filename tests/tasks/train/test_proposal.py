@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from retrain.params import load_workload, parse_yaml
-from retrain.preflight import check
 from retrain.project import Project
+from retrain.runs.preflight import check
 from tasks.data.survey import Survey
 from tasks.train.proposal import Backbone, find_backbone, propose
 from tasks.train.step import train

@@ -4,9 +4,9 @@ from time import time
 
 import pytest
 
-from retrain import tracking
 from retrain.errors import PrunedError
 from retrain.project import Project
+from retrain.registry import tracking
 from retrain.step import TrialContext
 from retrain.workload import Model, Scale, Train
 from tests.tasks.train.helpers import run

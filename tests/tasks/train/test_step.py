@@ -5,7 +5,7 @@ import torch
 
 import models
 from models.network import Network
-from retrain import tracking
+from retrain.registry import tracking
 from retrain.workload import Augment, Model, Scale, Train
 from tests.tasks.train.helpers import KEY, LABELS, SMALL, run, validated, write_prepared
 

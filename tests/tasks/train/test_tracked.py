@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from retrain import tracking
+from retrain.registry import tracking
 from retrain.workload import Train
 from tests.tasks.train.helpers import KEY, run
 

@@ -3,8 +3,8 @@ import subprocess
 
 import pytest
 
-from retrain import tracking
 from retrain.project import Project
+from retrain.registry import tracking
 from tests import templates
 
 PARAMS = {"train.lr": 0.001, "model.family": "vit", "model.pretrained": None}

@@ -14,7 +14,7 @@ from urllib.request import url2pathname
 
 from rich.markup import escape
 
-from retrain.faults import without_login
+from retrain.errors import without_login
 from retrain.project import Project
 from retrain.registry import moved
 from retrain.runs import console

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from retrain import tracking
-from retrain.errors import UsageError
-from retrain.faults import did_you_mean
+from retrain.errors import UsageError, did_you_mean
 from retrain.project import Project
+from retrain.registry import tracking
 from retrain.servers import ray_cluster
 from retrain.step import DataVersion, Step
 from retrain.workload import Workload

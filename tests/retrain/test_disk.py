@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from retrain import digests
-from retrain.digests import digest_of
+from retrain import disk
+from retrain.disk import digest_of
 
 NAMES = {f"{letter}{number}": number for number, letter in enumerate("aü\ud800bc" * 2)}
 VALUES = [
@@ -20,7 +20,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_the_digest_is_that_of_the_json_in_the_order_of_its_keys(value, monkeypatch):
-    monkeypatch.setattr(digests, "ITEMS", 3)
+    monkeypatch.setattr(disk, "ITEMS", 3)
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     assert digest_of(value) == hashlib.sha256(text.encode()).hexdigest()
 

@@ -10,9 +10,9 @@ import pytest
 from flows.train import train
 from flows.tune import tune
 from flows.validate import validate
-from retrain import preflight
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.runs import preflight
 from retrain.runs.run import Run
 from retrain.step import DataVersion
 from retrain.workload import Data, Gate, Model, Scale, Train, Workload
