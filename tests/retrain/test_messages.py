@@ -85,7 +85,7 @@ def test_a_librarys_screens_of_text_are_cut():
 OTHER_LOCALE = r"""
 import locale
 from pathlib import Path
-from retrain import disk, streams
+from retrain import disk, messages
 messages.prepare()
 assert locale.getpreferredencoding(False) != "UTF-8", "the test needs another locale"
 disk.write_text(Path("file"), "\u00b5")
