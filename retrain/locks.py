@@ -136,6 +136,12 @@ class Runs:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def under_way(self) -> list[str]:
+        """The processes with a run that goes on, each in words, with its command."""
+        killed = set(self._free_holds())
+        holds = [hold for hold in sorted(self.folder.glob("*.lock")) if hold not in killed]
+        return [_holder(hold).replace(" has it since ", ", since ") for hold in holds]
+
     def killed(self) -> set[str]:
         """The runs that were killed, until they are forgotten."""
         killed = {hold.stem.rpartition("-")[0] for hold in self._free_holds()}

@@ -38,6 +38,7 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
     """
     from flows.reports import overview
     from retrain.runs import console, records
+    from retrain.store import Store
 
     if workload:
         records.check_name(project, workload)
@@ -53,6 +54,8 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
             print(wrapped(with_local_times(sentence)))
         if unused := [state["workload"] for state in states if state not in used]:
             print(f"Not run here yet: {', '.join(unused)}")
+        for run in Store(project.store).runs.under_way():
+            print(wrapped(with_local_times(f"Under way: {run}")))
         if workload:
             _show_workload(states[0])
 

@@ -1,6 +1,8 @@
 import errno
 import fcntl
 import json
+import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -151,6 +153,8 @@ def test_a_killed_run_is_known_until_it_is_forgotten_with_its_temporary_files(st
     with store.runs.holding("run-2"):
         assert store.runs.oldest() <= time.time()
         assert store.runs.killed() == set()
+        [run] = store.runs.under_way()
+        assert re.match(rf"process {os.getpid()} on .* \(.*\), since 20", run)
     program = textwrap.dedent(
         f"""
         import os, signal

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -23,6 +24,8 @@ from retrain.step import TrialContext
 from retrain.store import Store
 from retrain.workload import Train
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD, outcomes, reasons
+
+ENGINE = Path(__file__).parents[3] / "retrain"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,18 @@ def test_a_step_runs_again_for_what_it_depends_on(run_toy, changed, why):
     assert reasons(run_toy(**changed | {"refresh": False}))[:2] == [None, None]
     if not changed:
         assert before.id[:8] in nth(after, 0).why
+
+
+def test_from_the_call_of_a_step_to_its_function_there_are_four_frames(run_toy):
+    seen = []
+
+    def looks_up(definition, data, workspace):
+        files = [frame.filename for frame in traceback.extract_stack()]
+        seen.extend(Path(file).name for file in files if Path(file).is_relative_to(ENGINE))
+        return {}
+
+    run_toy(steps=[replace(FIRST, function=looks_up)])
+    assert seen[seen.index("step.py") :] == ["step.py", "run.py", "run.py", "run.py"]
 
 
 def test_each_step_is_a_line_of_the_log_and_a_task_of_prefect(run_toy, caplog, task_states):
