@@ -52,7 +52,9 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     run.last_step = step.name
     with run.store.runs.holding(run.id):
         run.follow(flow.follows)
-    artifact = run.artifacts[step.name]
+    artifact = run.artifacts.get(step.name)
+    if artifact is None:  # such as that of a champion, before there is one
+        return _write(project, workload, {"step": step.name})
     recorded = asdict(version)
     del recorded["warning"], recorded["pin"]  # which are no reason to run the later stages
     record = {
