@@ -26,6 +26,7 @@ CASES = {
     "labels.csv": table("path,label", LABELS.items()),
     "photos/a.csv": table('"Filename";"Class"', LABELS.items(), ";").replace(b"photos/", b""),
     "labels.tsv": b"\xef\xbb\xbf" + table("image\tcategory", LABELS.items(), "\t"),
+    "spaced.csv": table("path, label ", [(name, f" {label} ") for name, label in LABELS.items()]),
     "all.jsonl": "\n".join(
         json.dumps({"file_name": name, "label": label}) for name, label in LABELS.items()
     ).encode(),
@@ -161,12 +162,6 @@ def test_many_lists_are_all_read(tmp_path):
     assert (len(images), {*images["label"]}) == (120, {"cat", "dog"})
 
 
-def test_space_around_the_words_of_a_list_means_nothing(tmp_path):
-    rows = [(name, f" {label} ") for name, label in LABELS.items()]
-    _, images = validated(tmp_path, IMAGES | {"labels.csv": table("path, label ", rows)})
-    assert {*images["label"]} == {"cat", "dog"}
-
-
 def test_names_in_either_form_of_unicode_are_the_same(tmp_path):
     taken_apart, joined = "ka\u0308tzchen", "k\u00e4tzchen"
     files, rows = {}, []
@@ -181,28 +176,21 @@ def test_names_in_either_form_of_unicode_are_the_same(tmp_path):
     assert {*images["label"]} == {joined, "hund"}
 
 
-def test_an_image_without_a_class_is_a_bad_one(tmp_path):
-    rows = [(name, label if number else "") for number, (name, label) in enumerate(LABELS.items())]
-    tolerant = Checks(min_images_per_class=3, max_bad_fraction=0.5)
-    _, images = validated(tmp_path, IMAGES | {"all.csv": table("path,label", rows)}, tolerant)
-    assert {*LABELS} - {*images["path"]} == {"photos/0.png"}
-
-
-PATHS = {
-    "../given/photos/1.png": "no file of data.path",
-    "photos/../../secret.png": "no file of data.path",
-    "/etc/passwd": "no file of data.path",
-    "C:\\photos\\1.png": "no file of data.path",
-    "https://example.com/1.png": "no file of data.path",
-    "s3://bucket/1.png": "no file of data.path",
-    "photos/99.png": "no file of data.path",
-}
-
-
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../given/photos/1.png",
+        "photos/../../secret.png",
+        "/etc/passwd",
+        "C:\\photos\\1.png",
+        "https://example.com/1.png",
+        "s3://bucket/1.png",
+        "photos/99.png",
+    ],
+)
 def test_a_path_that_leads_elsewhere_is_refused(tmp_path, path):
     files = IMAGES | {"labels.csv": table("path,label", [*LABELS.items(), (path, "cat")])}
-    with pytest.raises(ValueError, match=f"labels.csv names .*{PATHS[path]}") as caught:
+    with pytest.raises(ValueError, match=r"labels\.csv names .*no file of data\.path") as caught:
         pulled(tmp_path, files)
     assert "\n" not in str(caught.value)
 
