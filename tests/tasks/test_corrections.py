@@ -51,6 +51,12 @@ def write_csv(project: Project, *rows: dict) -> Path:
     return file
 
 
+def offer(project: Project, *images: bytes) -> None:
+    """Puts images where a list of what is worth a label has its copies."""
+    copies = {f"{digest_of(data)}.png": data for data in images}
+    write_files(project.root / "reports/photos/select-0123abcd-images", copies)
+
+
 def names(project: Project) -> list[str]:
     root = project.root / "images"
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
@@ -161,8 +167,7 @@ def test_what_is_wrong_is_found_before_anything_changes(project, wrong, message)
 def test_images_that_were_to_be_labelled_are_added(project):
     write_files(project.root / "images", FILES)
     digest = digest_of(png(7))
-    copies = {f"{digest}.png": png(7)}
-    write_files(project.root / "reports" / "photos" / "select-0123abcd-images", copies)
+    offer(project, png(7))
     new = row("camera 1/1.png", png(7), "dog", why=review_list.TO_LABEL)
     file = write_csv(project, new)
     plan = flow.plan(project, "photos", file)
@@ -181,8 +186,7 @@ def test_images_that_were_to_be_labelled_are_added(project):
 def test_an_import_that_was_ended_goes_on_where_it_was(project, monkeypatch):
     root = project.root / "images"
     write_files(root, FILES)
-    copies = {f"{digest_of(png(number))}.png": png(number) for number in (6, 7)}
-    write_files(project.root / "reports/photos/select-0123abcd-images", copies)
+    offer(project, png(6), png(7))
     new = [row(f"{n}.png", png(n), "dog", why=review_list.TO_LABEL) for n in (6, 7)]
     file = write_csv(project, *corrected(), *new)
     plan = flow.plan(project, "photos", file)
@@ -229,8 +233,7 @@ def test_each_export_of_label_studio_has_what_was_submitted(project, name):
         "train/dog/5.png": ("cat", False),
         "camera 1/7.png": ("cat", True),
     }
-    copies = {digest_of(b"7") + ".png": b"7"}
-    write_files(project.root / "reports" / "photos" / "select-0123abcd-images", copies)
+    offer(project, b"7")
     flow.plan(project, "photos", EXPORTS / name).apply()
     assert (project.root / f"images/train/cat/{digest_of(b'7')}.png").read_bytes() == b"7"
     expected = {digest_of(b"1"): "dog", digest_of(b"5"): "cat"}
@@ -318,8 +321,7 @@ def test_a_correction_names_the_class_as_people_see_it(project):
     files = {"n01/1.png": png(1), "n02/2.png": png(2), "names": b"n01 tench\nn02 goldfish\n"}
     write_files(project.root / "images", files)
     new = row("3.png", png(3), "tench", why=review_list.TO_LABEL)
-    copies = {f"select-0123abcd-images/{digest_of(png(3))}.png": png(3)}
-    write_files(project.root / "reports" / "photos", copies)
+    offer(project, png(3))
     file = write_csv(project, row("n01/1.png", png(1), "goldfish"), new)
     plan = flow.plan(project, "photos", file)
     assert plan.classes["tench"] == {"leave": 1, "come": 1}
@@ -328,13 +330,18 @@ def test_a_correction_names_the_class_as_people_see_it(project):
     assert names(project) == sorted([*files, f"n01/{digest_of(png(3))}.png", "corrections.csv"])
 
 
-@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
-def test_listed_images_are_corrected_and_the_list_stays(project, name):
-    text = {
-        "labels.csv": 'id,path,label\n1,a/1.png,cat\n2,a/2.png,"a, b"\n3,3.png,\n',
-        "labels.jsonl": '{"file": "a/1.png", "class": "cat"}\n{"file":"a/2.png","class":"a, b"}\n'
-        '{"file":"3.png","class":null}',
-    }[name]
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("labels.csv", 'id,path,label\n1,a/1.png,cat\n2,a/2.png,"a, b"\n3,3.png,\n'),
+        (
+            "labels.jsonl",
+            '{"file": "a/1.png", "class": "cat"}\n{"file":"a/2.png","class":"a, b"}\n'
+            '{"file":"3.png","class":null}',
+        ),
+    ],
+)
+def test_listed_images_are_corrected_and_the_list_stays(project, name, text):
     files = {"a/1.png": png(1), "a/2.png": png(2), "3.png": png(3), name: text.encode()}
     write_files(project.root / "images", files)
     file = write_csv(project, row("a/1.png", png(1), "a, b"), row("3.png", png(3), "cat"))
@@ -347,8 +354,7 @@ def test_listed_images_are_corrected_and_the_list_stays(project, name):
     assert (project.root / "images" / name).read_text() == text
     assert read(project.root / "images") == {digest_of(png(1)): "a, b", digest_of(png(3)): "cat"}
     assert flow.plan(project, "photos", file).changes == []
-    copies = {f"select-0123abcd-images/{digest_of(png(9))}.png": png(9)}
-    write_files(project.root / "reports" / "photos", copies)
+    offer(project, png(9))
     new = write_csv(project, row("9.png", png(9), "cat", why=review_list.TO_LABEL))
     with pytest.raises(UsageError, match="no images are added here"):
         flow.plan(project, "photos", new)

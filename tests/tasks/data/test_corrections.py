@@ -8,10 +8,6 @@ A, B = "a" * 64, "b" * 64
 HEADER = "sha256,label,by,at\n"
 
 
-def test_without_the_file_there_are_none(tmp_path):
-    assert corrections.read(tmp_path) == {}
-
-
 def test_of_two_rows_of_an_image_the_later_one_counts(tmp_path):
     rows = f'{A},cat,Ada,2026-01-01\n{B},"a, b",,\n{A}, dog ,,\n'
     (tmp_path / corrections.FILE).write_text(HEADER + rows)
@@ -43,23 +39,18 @@ def test_what_is_there_stays_byte_for_byte(tmp_path, before):
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "fault"),
     [
-        ("", 1),
-        (f"{A},cat,,\n", 1),
-        ("label,sha256,by,at\n", 1),
-        (f"{HEADER}{A},cat,,\n{B},,,\n", 3),
-        (f"{HEADER}{A},cat\n", 2),
-        (f"{HEADER}{A[:-1]},cat,,\n", 2),
+        ("", ", line 1: "),
+        (f"{A},cat,,\n", ", line 1: "),
+        ("label,sha256,by,at\n", ", line 1: "),
+        (f"{HEADER}{A},cat,,\n{B},,,\n", ", line 3: "),
+        (f"{HEADER}{A},cat\n", ", line 2: "),
+        (f"{HEADER}{A[:-1]},cat,,\n", ", line 2: "),
+        (f"{HEADER}kätzchen", " is no CSV file in UTF-8"),
     ],
 )
-def test_a_line_that_is_not_as_it_should_be_is_named(tmp_path, text, line):
-    (tmp_path / corrections.FILE).write_text(text)
-    with pytest.raises(ValueError, match=rf"corrections\.csv, line {line}: "):
-        corrections.read(tmp_path)
-
-
-def test_a_file_in_another_encoding_is_refused(tmp_path):
-    (tmp_path / corrections.FILE).write_bytes(HEADER.encode() + "kätzchen".encode("cp1252"))
-    with pytest.raises(ValueError, match=r"corrections\.csv is no CSV file in UTF-8"):
+def test_a_line_that_is_not_as_it_should_be_is_named(tmp_path, text, fault):
+    (tmp_path / corrections.FILE).write_text(text, encoding="cp1252")
+    with pytest.raises(ValueError, match=rf"corrections\.csv{fault}"):
         corrections.read(tmp_path)

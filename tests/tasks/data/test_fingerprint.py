@@ -27,10 +27,6 @@ def same(places: np.ndarray) -> np.ndarray:
     return np.zeros((len(places), THUMBNAIL), np.uint8)
 
 
-def distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.bitwise_count(one ^ other)
-
-
 PHOTOS = [photo(number) for number in range(100)]
 
 
@@ -91,7 +87,8 @@ def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(monkeypatch, at_
             changed = random.choice(63, bits, replace=False)
             prints[place + 100] = prints[place] ^ sum(1 << int(bit) for bit in changed)
     ranks = random.integers(0, 3, 1_000)
-    close = (distances(prints[:, None], prints) <= BITS) & (ranks[:, None] < ranks)
+    distances = np.bitwise_count(prints[:, None] ^ prints)
+    close = (distances <= BITS) & (ranks[:, None] < ranks)
     found = near_duplicates(prints, ranks, same)
     assert (found >= 0).tolist() == close.any(axis=1).tolist()
     assert 200 < (found >= 0).sum() < 300

@@ -1,10 +1,8 @@
 from retrain.store import Artifact
-from retrain.workload import Checks, Data, Gate
 from tasks.data import image_table
 from tasks.data.champion import TestSplit
-from tasks.data.splits import SPLITS
-from tasks.validate.step import validate
-from tests.tasks.toy_data import png, pulled, workspace, write_parquet
+from tests.tasks.toy_data import png
+from tests.tasks.validate.validating import FILES, run
 
 
 def test_numbers_in_names_are_ordered_as_numbers():
@@ -15,24 +13,16 @@ def test_numbers_in_names_are_ordered_as_numbers():
 
 
 def test_a_corrected_label_makes_another_test_split_of_the_same_images(tmp_path):
-    def digests(name, labels):
-        root = tmp_path / name
-        for number, split in enumerate(SPLITS):
-            images = [png(10 * number + row) for row in range(4)]
-            of_split = labels if split == "test" else ["a", "b", "a", "b"]
-            write_parquet(root / "data" / f"{split}.parquet", images, of_split)
-        space = workspace(root, "validate")
-        facts = validate(
-            Data(path="data"),
-            Checks(min_images_per_class=1),
-            Gate(),
-            pulled(root, "parquet"),
-            space,
-        )
-        artifact = Artifact("validate", "key", "digest", space.folder, facts)
-        return TestSplit(artifact).digest, image_table.digest_of_split(space.folder, "train")
+    files = FILES | {"test/cat/other.png": png(99)}
 
-    before, after = digests("before", ["a", "b", "a", "b"]), digests("after", ["a", "b", "b", "b"])
+    def digests(name, files):
+        facts, folder = run(tmp_path / name, files)
+        artifact = Artifact("validate", "key", "digest", folder, facts)
+        return TestSplit(artifact).digest, image_table.digest_of_split(folder, "train")
+
+    before = digests("before", files)
+    files["test/dog/other.png"] = files.pop("test/cat/other.png")
+    after = digests("after", files)
     assert before[0] != after[0]
     assert before[1] == after[1]
-    assert digests("again", ["a", "b", "a", "b"]) == before
+    assert digests("again", files) == after

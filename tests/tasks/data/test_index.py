@@ -1,12 +1,11 @@
 import io
-import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from retrain.workload import Data
-from tasks.data import index, units
+from tasks.data import index
 from tasks.data.reading import places_of
 from tests.tasks.toy_data import png, write_files, write_parquet
 
@@ -63,27 +62,6 @@ def test_parquet_rows_come_in_order_of_the_files_and_rows(tmp_path):
         ("train-1.parquet", 0, "cat/1.png"),
         ("train-1.parquet", 1, "train-1.parquet:1"),
         ("train-1.parquet", 2, "2.png"),
-    ]
-
-
-@pytest.mark.parametrize("row_group_size", [230, 100])
-def test_units_are_row_groups_or_parts_of_long_ones(tmp_path, monkeypatch, row_group_size):
-    images = [png(number) for number in range(230)]
-    labels = [str(number) for number in range(230)]
-    write_parquet(tmp_path / "data/a.parquet", images, labels, row_group_size=row_group_size)
-    monkeypatch.setattr(units, "WORTH_ROWS", 10)
-    monkeypatch.setattr(units, "MAX_UNIT_ROWS", 90)
-    found = listed(tmp_path)
-    places = places_of(found.images)
-    cut = units.cut(found.files, places, found.images["bytes"].to_pylist())
-    assert len(cut) > 2
-    assert max(unit.stop - unit.start for unit in cut) <= 90
-    read = [data for unit in cut for data in found.files.read(places[unit])]
-    assert read == images
-    assert found.images["label"].to_pylist() == labels
-    some = [3, 99, 100, 229]
-    assert list(found.files.read([("a.parquet", row) for row in some])) == [
-        images[row] for row in some
     ]
 
 
@@ -201,6 +179,7 @@ def test_files_with_and_without_a_split_are_refused(tmp_path, format, names):
         listed(tmp_path, format)
 
 
+@pytest.mark.parametrize("format", ["auto", "folders"])
 @pytest.mark.parametrize(
     ("names", "found"),
     [
@@ -208,12 +187,13 @@ def test_files_with_and_without_a_split_are_refused(tmp_path, format, names):
          [(None, "cat"), (None, "cat"), (None, "dog")]),
         (["Train/cat/1.png", "test/dog/4.png", "train/dog/2.png", "valid/cat/3.png"],
          [("train", "cat"), ("test", "dog"), ("train", "dog"), ("val", "cat")]),
-        (["car/2.png", "train/1.png"], [(None, "car"), (None, "train")]),
+        (["car/new/2.png", "car/old/1.png", "plane/4.png", "train/steam/3.png"],
+         [(None, "car"), (None, "car"), (None, "plane"), (None, "train")]),
     ],
 )  # fmt: skip
-def test_folders_are_classes_or_splits_of_them(tmp_path, names, found):
+def test_folders_are_classes_or_splits_of_them(tmp_path, format, names, found):
     write_files(tmp_path / "data", {name: name.encode() for name in names})
-    images = rows(tmp_path, "folders")
+    images = rows(tmp_path, format)
     assert [(image["split"], image["label"]) for image in images] == found
     for image, name in zip(images, names, strict=True):
         assert (image["file"], image["path"], image["row"], image["data"]) == (
@@ -224,8 +204,17 @@ def test_folders_are_classes_or_splits_of_them(tmp_path, names, found):
         )
 
 
+@pytest.mark.parametrize(
+    ("train", "test"), [("training_set", "test_set"), ("seg_train", "seg_test")]
+)
+def test_folders_of_splits_are_known_by_a_word_in_their_names(tmp_path, train, test):
+    found = described(tmp_path, [f"{train}/cat/1.png", f"{test}/cat/2.png", f"{test}/dog/3.png"])
+    assert [*found.values()] == [("cat", "test"), ("dog", "test"), ("cat", "train")]
+
+
 def test_only_hidden_files_and_texts_are_left_out(tmp_path):
     left_out = ["README.md", "cat/.DS_Store", ".git/x.png", "cat/labels.txt", "Thumbs.db"]
+    left_out += ["LICENSE", "README", "VERSION"]
     write_files(
         tmp_path / "data", dict.fromkeys([*left_out, "cat/1.png", "cat/2.heic", "cat/3"], png(1))
     )
@@ -247,42 +236,12 @@ def test_a_file_before_a_folder_of_nearly_its_name_comes_first(tmp_path):
     assert [image["file"] for image in rows(tmp_path, "folders")] == sorted(names)
 
 
-def test_units_of_files_are_as_many_as_spread_well(tmp_path, monkeypatch):
-    names = [f"a/{number:03}" for number in range(900)]
-    write_files(tmp_path / "data", {name: bytes(n + 1) for n, name in enumerate(names)})
-    monkeypatch.setattr(units, "WORTH_ROWS", 3)
-    found = listed(tmp_path, "folders")
-    places, sizes = places_of(found.images), found.images["bytes"].to_pylist()
-    cut = units.cut(found.files, places, sizes)
-    assert len(cut) == 300
-    assert cut == [slice(3 * n, 3 * n + 3) for n in range(300)]
-    monkeypatch.setattr(units, "UNITS", 30)
-    assert len(units.cut(found.files, places, sizes)) == 30
-
-
-def test_only_regular_files_are_read(tmp_path):
-    write_files(tmp_path / "data", {"cat/1.png": png(1)})
-    os.mkfifo(tmp_path / "data/cat/2.png")
-    assert [image["file"] for image in rows(tmp_path, "folders")] == ["cat/1.png"]
-
-
 def described(folder, names, **data):
     """The class and the split of each image, by its file, where each file is an image."""
     images = {name: png(number) for number, name in enumerate(names) if name.endswith(".png")}
     write_files(folder / "data", images)
     found = listed(folder, **data).images.to_pylist()
     return {row["file"]: (row["label"], row["split"]) for row in found}
-
-
-@pytest.mark.parametrize(
-    "names", [("training_set", "test_set"), ("seg_train", "seg_test"), ("Train", "VAL")]
-)
-def test_folders_of_splits_are_known_by_a_word_in_their_names(tmp_path, names):
-    files = [f"{top}/{label}/1.png" for top in names for label in ("even", "odd")]
-    for name, (label, split) in described(tmp_path, files).items():
-        top, folder, _ = name.split("/")
-        assert label == folder
-        assert split in top.lower()
 
 
 @pytest.mark.parametrize(
@@ -299,23 +258,6 @@ def test_folders_that_may_be_no_classes_are_asked_about(tmp_path, names, fault):
         described(tmp_path, names)
     labels = described(tmp_path, names, format="folders").items()
     assert all(label == name.split("/")[0] for name, (label, _) in labels)
-
-
-def test_a_group_below_the_classes_answers_the_question(tmp_path):
-    names = [f"{label}/{day}/1.png" for label in ("cat", "dog") for day in ("day1", "day2")]
-    found = described(tmp_path, names, group="^[^/]+/([^/]+)/")
-    assert {label for label, _ in found.values()} == {"cat", "dog"}
-
-
-def test_a_class_may_be_called_as_a_split_is(tmp_path):
-    names = ["car/old/1.png", "car/new/2.png", "train/steam/3.png", "plane/4.png"]
-    found = described(tmp_path, names)
-    assert found == {name: (name.split("/")[0], None) for name in names}
-
-
-def test_files_about_the_data_in_its_uppermost_folder_are_no_images(tmp_path):
-    write_files(tmp_path / "data", {"LICENSE": b"free", "README": b"read", "VERSION": b"2"})
-    assert {*described(tmp_path, ["cat/1.png", "dog/2.png"])} == {"cat/1.png", "dog/2.png"}
 
 
 def test_a_split_without_any_class_is_left_out_with_a_sentence(tmp_path, caplog):

@@ -28,9 +28,3 @@ def test_rows_come_in_the_order_that_was_asked_for(shards, pixels, rows):
     assert found.dtype == np.uint8
     found[:] = 0  # the file stays
     assert np.array_equal(shards[rows], pixels[rows])
-
-
-@pytest.mark.parametrize("row", [-1, 20])
-def test_a_row_that_is_not_there_is_no_other_row(shards, row):
-    with pytest.raises((AssertionError, IndexError)):
-        shards[np.array([0, row])]

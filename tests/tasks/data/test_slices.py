@@ -90,11 +90,6 @@ def test_images_are_divided_by_what_their_files_say(folders):
     ]
 
 
-def test_a_column_of_the_users_own_comes_from_the_rows_of_the_images(rows):
-    names, _ = divide(rows, "site", "contrast")
-    assert names["site"].to_pylist() == ["Lyon", "Oslo", "unknown"] * (ROWS // 3)
-
-
 def test_a_column_that_the_data_lacks_is_named_before_anything_is_decoded(rows):
     with pytest.raises(ValueError, match=r"has no column town, but aspect, brightness, .*, site, "):
         divide(rows, "town")

@@ -8,21 +8,16 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retrain.disk import write_json
-from retrain.outputs import plan
 from retrain.project import Project
 from retrain.step import DataVersion, Workspace
-from retrain.store import Artifact, Store
-from retrain.workload import Data, Model, Workload
+from retrain.workload import Data
 from tasks.pull.step import data_version, pull
-from tests.running import RunContext, make as make_output
 from tests.tasks.toy_data import png
 
 
@@ -70,16 +65,9 @@ def pulled(
         return version, files, {"format": facts["format"]}
 
 
-def made(store: Store, project: Project, data: Data, revision: str | None = None) -> Artifact:
-    """What a run of a project makes of a version of the data."""
-    workload = Workload(name="toy", data=data, model=Model(family="vit"))
-    version = data_version(data, project, revision)
-    planned = plan(pull, workload, [version])
-    artifact, _ = make_output(store, pull, workload, [version], RunContext("run", project))
-    memory = store.last_plan("toy", "pull")
-    memory.parent.mkdir(parents=True, exist_ok=True)
-    write_json(memory, asdict(planned))
-    return artifact
+def version_of(project: Project, path: str | Path, **data: str) -> str:
+    """The digest of the version of data."""
+    return data_version(Data(path=str(path), **data), project).digest
 
 
 def make_workspace(folder: Path, project: Project) -> Workspace:
@@ -94,12 +82,17 @@ def failing_write(project: Project, path: str | Path) -> str:
     program = (
         "import resource, sys; from pathlib import Path; import dvc.repo;"
         "from retrain.messages import message_of; from retrain.project import Project;"
-        "from retrain.store import Store; from retrain.workload import Data;"
-        "from tests.tasks.pull.pulling import made\n"
-        "project = Project(Path(sys.argv[1])); store = Store(project.store)\n"
+        "from retrain.store import Store; from retrain.workload import Data, Model, Workload;"
+        "from tasks.pull.step import data_version, pull;"
+        "from tests.running import RunContext, make\n"
+        "project, data = Project(Path(sys.argv[1])), Data(path=sys.argv[2])\n"
+        "workload = Workload(name='toy', data=data, model=Model(family='vit'))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))\n"
-        "try: made(store, project, Data(path=sys.argv[2]))\n"
-        "except OSError as error: print(message_of(error))"
+        "try:\n"
+        "    inputs = [data_version(data, project)]\n"
+        "    make(Store(project.store), pull, workload, inputs, RunContext('run', project))\n"
+        "except OSError as error:\n"
+        "    print(message_of(error))"
     )
     root = Path(__file__).parents[3]
     said = run(root, sys.executable, "-c", program, str(project.root), str(path))
@@ -107,9 +100,9 @@ def failing_write(project: Project, path: str | Path) -> str:
     return said
 
 
-def run(folder: Path, *command: str, **more: str) -> str:
+def run(folder: Path, *command: str) -> str:
     """Runs a command, which must succeed."""
-    environment = _environment() | more
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -120,14 +113,10 @@ def dvc(folder: Path, *arguments: str) -> str:
     return run(folder, sys.executable, "-m", "dvc", *arguments)
 
 
-def git(folder: Path, *arguments: str, date: str | None = None) -> str:
-    """Runs git, as somebody, at a date if it commits."""
+def git(folder: Path, *arguments: str) -> str:
+    """Runs git, as somebody."""
     who = ("-c", "user.name=t", "-c", "user.email=t@localhost")
-    return run(folder, "git", *who, *arguments, **({"GIT_COMMITTER_DATE": date} if date else {}))
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return run(folder, "git", *who, *arguments)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain.errors import UsageError
-from retrain.project import Project
 from retrain.workload import Data
 from tasks.data.listing import list_files
 from tasks.pull.hub_source import splits_of_files
@@ -91,9 +90,7 @@ def test_a_card_that_cannot_be_followed_is_refused_in_one_sentence(tmp_path, con
     assert "\n" not in str(error.value)
 
 
-def test_a_local_folder_of_two_data_sets_is_asked_for_one(tmp_path):
-    project = Project(tmp_path / "clone")
-    project.root.mkdir()
+def test_a_local_folder_of_two_data_sets_is_asked_for_one(project, tmp_path):
     make_files(tmp_path / "pets", *FILES, "LICENSE")
     with pytest.raises(UsageError, match=r"^data\.configuration: .*several.* digits, parity\.$"):
         pulled(project, tmp_path / "pets")

@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-from urllib.parse import quote, unquote
 
-import datasets
 import pytest
 from huggingface_hub import constants
 
@@ -17,41 +15,34 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 HUB_FILES = {"README.md": b"# Pets", "data/train-00000-of-00001.parquet": parquet("PAR1 train")}
 
 
+def serving_files(files):
+    return type("Handler", (HubServer,), {"files": files})
+
+
 class HubServer(Answer):
     """The few requests of the Hugging Face hub that a data set takes."""
 
     files = HUB_FILES
-    sha = SHA
     asked: list[str] = []  # noqa: RUF012  the paths of the requests
 
     def do_GET(self):  # noqa: N802
-        oids = {name: hashlib.sha1(body).hexdigest() for name, body in self.files.items()}
-        path, _, query = self.path.partition("?")
-        folder = unquote(path.partition(f"/tree/{self.sha}/")[2])
-        tree = []
-        for name, body in self.files.items():
-            if name.startswith(f"{folder}/" if folder else ""):
-                lfs = {"oid": hashlib.sha256(body).hexdigest(), "size": 9, "pointerSize": 9}
-                file = {"type": "file", "path": name, "size": len(body), "oid": oids[name]}
-                tree.append(file | {"lfs": lfs})
-        if "recursive=true" not in query.lower():
-            tree = children(tree, folder)
-        description = {"id": "me/pets", "sha": self.sha, "siblings": []}
+        path = self.path.partition("?")[0]
+        description = {"id": "me/pets", "sha": SHA, "siblings": []}
+        tree = [
+            {"type": "file", "path": name, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
+            for name, body in self.files.items()
+        ]
         answers = {
-            "/api/datasets/me/pets/revision/main": (json.dumps(description).encode(), "main"),
-            f"/api/datasets/me/pets/revision/{self.sha}": (json.dumps(description).encode(), "sha"),
-            f"/api/datasets/me/pets/tree/{self.sha}": (json.dumps(tree).encode(), "tree"),
-            f"/api/datasets/me/pets/tree/{self.sha}/{quote(folder, safe='')}": (
-                json.dumps(tree).encode(),
-                "tree",
-            ),
+            "/api/datasets/me/pets/revision/main": json.dumps(description).encode(),
+            f"/api/datasets/me/pets/tree/{SHA}": json.dumps(tree).encode(),
         }
         for name, body in self.files.items():
-            answers[f"/datasets/me/pets/resolve/{self.sha}/{name}"] = (body, oids[name])
+            answers[f"/datasets/me/pets/resolve/{SHA}/{name}"] = body
         self.asked.append(path)
         if path in answers:
-            self.body, tag = answers[path]
-            self.headers_sent = {"X-Repo-Commit": self.sha, "ETag": f'"{tag}"'}
+            self.body = answers[path]
+            tag = hashlib.sha1(self.body).hexdigest()
+            self.headers_sent = {"X-Repo-Commit": SHA, "ETag": f'"{tag}"'}
         else:
             self.status, self.body = 404, b""
             missing = "RevisionNotFound" if "/me/pets/" in path else "RepoNotFound"
@@ -59,18 +50,6 @@ class HubServer(Answer):
         super().do_GET()
 
     do_HEAD = do_GET  # noqa: N815
-
-
-def children(files, folder):
-    """What is directly in a folder: files, and folders."""
-    start, found = len(folder) + 1 if folder else 0, {}
-    for file in files:
-        name, _, below = file["path"][start:].partition("/")
-        path = f"{folder}/{name}".lstrip("/")
-        found[path] = (
-            {"type": "directory", "path": path, "oid": "0" * 40, "size": 0} if below else file
-        )
-    return list(found.values())
 
 
 @pytest.fixture
@@ -84,7 +63,6 @@ def pull(tmp_path, monkeypatch):
             monkeypatch.setattr(constants, "ENDPOINT", url)
             monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", resolve)
             monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-            monkeypatch.setattr(datasets.config, "HF_ENDPOINT", url)
             return pulled(Project(tmp_path), path, format="hub", **data)
 
     return call
@@ -117,7 +95,7 @@ def test_a_data_set_that_the_hub_has_not_is_named(pull, path):
 )
 def test_a_data_set_without_parquet_files_or_with_a_name_outside_is_refused(pull, files, fault):
     with pytest.raises(ValueError, match=fault):
-        pull("me/pets", type("Handler", (HubServer,), {"files": files}))
+        pull("me/pets", serving_files(files))
 
 
 def test_a_hub_that_is_away_is_an_error_that_is_tried_again(pull):
@@ -150,11 +128,8 @@ SEVERAL = dict.fromkeys(
 )  # fmt: skip
 
 
-def serving_files(files):
-    return type("Handler", (HubServer,), {"files": files})
-
-
-def test_only_the_files_of_the_named_configuration_are_downloaded(pull):
+def test_only_the_files_of_the_named_configuration_are_downloaded(pull, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home"))
     handler = serving_files(SEVERAL | {"README.md": CARD.encode()})
     assert set(pull("me/pets", handler, configuration="digits")[1]) == {
         "README.md", "digits/train/0.parquet", "digits/dev/a.parquet", "digits/dev/b.parquet",
@@ -162,6 +137,7 @@ def test_only_the_files_of_the_named_configuration_are_downloaded(pull):
     assert set(pull("me/pets", handler, configuration="parity")[1]) == {
         "README.md", "parity/test/0.parquet",
     }  # fmt: skip
+    assert not (tmp_path / "home").exists()  # nothing is written outside the run's folder
 
 
 @pytest.mark.parametrize("card", [CARD, "# Pets"])
@@ -176,10 +152,3 @@ def test_a_data_set_of_several_configurations_is_asked_for_one(pull, card):
 def test_without_a_card_a_configuration_is_a_folder(pull):
     files = pull("me/pets", serving_files(SEVERAL), configuration="parity")[1]
     assert set(files) == {"parity/test/0.parquet", "parity/train/0.parquet"}
-
-
-def test_nothing_is_written_outside_the_runs_folder(pull, tmp_path, monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "home" / "datasets")
-    pull("me/pets", serving_files(SEVERAL | {"README.md": CARD.encode()}), configuration="digits")
-    assert not (tmp_path / "home").exists()

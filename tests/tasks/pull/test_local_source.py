@@ -6,30 +6,9 @@ from pathlib import Path
 import pytest
 
 from retrain.errors import UsageError
-from retrain.project import Project
-from retrain.workload import Data
 from tasks.pull import file_sources
 from tasks.pull.file_sources import LocalSource
-from tasks.pull.step import data_version
-from tests.tasks.pull.pulling import make_files, pulled
-
-
-@pytest.fixture
-def project(tmp_path):
-    (tmp_path / "clone").mkdir()
-    return Project(tmp_path / "clone")
-
-
-def version_of(project, path, **data):
-    return data_version(Data(path=str(path), **data), project).digest
-
-
-def test_a_folder_is_copied_without_what_is_hidden(project, tmp_path):
-    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png", ".git/x", "cat/.DS_Store")
-    version, files, facts = pulled(project, tmp_path / "pets")
-    assert files == {"cat/1.png": "cat/1.png", "dog/1.png": "dog/1.png"}
-    assert facts == {"format": "folders"}
-    assert not version.tracked
+from tests.tasks.pull.pulling import make_files, pulled, version_of
 
 
 def test_a_relative_path_starts_at_the_project_and_a_tilde_at_home(project, tmp_path, monkeypatch):
@@ -69,9 +48,9 @@ def test_a_place_that_is_not_there_or_empty_is_named(project, tmp_path):
             version_of(project, tmp_path / path)
 
 
-def test_only_regular_files_are_data(project, tmp_path):
+def test_only_regular_files_that_are_not_hidden_are_data(project, tmp_path):
     root = tmp_path / "odd"
-    make_files(root, "cat/1.png", "dog/1.png")
+    make_files(root, "cat/1.png", "dog/1.png", ".git/x", "cat/.DS_Store")
     make_files(tmp_path / "there", "1.png")
     os.mkfifo(root / "cat/pipe.png")
     for link, to in {
@@ -83,7 +62,9 @@ def test_only_regular_files_are_data(project, tmp_path):
         "ant": tmp_path / "there",
     }.items():
         (root / link).symlink_to(to)
-    _, files, _ = pulled(project, root)
+    version, files, facts = pulled(project, root)
+    assert (facts["format"], version.tracked) == ("folders", False)
+    assert files["cat/1.png"] == "cat/1.png"
     assert set(files) == {"ant/1.png", "cat/1.png", "dog/1.png", "dog/1 again.png"}
 
 

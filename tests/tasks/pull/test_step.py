@@ -1,4 +1,4 @@
-"""The step itself: archives, the two formats, and nothing heavy on import."""
+"""The step itself: archives, what is no data set, and which paths are none."""
 
 import io
 import os
@@ -14,17 +14,11 @@ from retrain.params import load_workload
 from retrain.project import Project
 from retrain.runs import preflight
 from retrain.workload import Data
-from tasks.pull.step import data_version, find_source, pull
+from tasks.pull.step import data_version, pull
 from tests.tasks.pull.pulling import failing_write, make_files, make_workspace, pulled
 
 ROOT = Path(__file__).parents[3]
 PETS = {"cat/1.png": "1", "dog/2.png": "2"}
-
-
-@pytest.fixture
-def project(tmp_path):
-    (tmp_path / "clone").mkdir()
-    return Project(tmp_path / "clone")
 
 
 def make_zip(path, files):
@@ -132,9 +126,9 @@ def test_a_broken_archive_is_refused_and_leaves_nothing(project, tmp_path, make)
 
 
 @pytest.mark.parametrize("path", ["{}/pets", "file://{}/pets", "{}/pets.zip"])
-def test_a_disk_that_takes_no_more_is_said_in_one_sentence_and_leaves_nothing(tmp_path, path):
-    project = Project(tmp_path / "clone")
-    project.root.mkdir()
+def test_a_disk_that_takes_no_more_is_said_in_one_sentence_and_leaves_nothing(
+    project, tmp_path, path
+):
     files = {name: text * 2_000_000 for name, text in PETS.items()}
     make_zip(tmp_path / "pets.zip", files)
     for name, text in files.items():
@@ -164,18 +158,6 @@ def test_a_path_that_holds_the_project_is_refused_before_anything_is_read(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("names", "format"),
-    [
-        (["README.md", "data/train.parquet"], "parquet"),
-        (["train.parquet"], "parquet"),
-    ],
-)
-def test_the_format_is_recognised_by_the_names(project, tmp_path, names, format):
-    make_files(tmp_path / "pets", *names)
-    assert pulled(project, tmp_path / "pets")[2] == {"format": format}
-
-
-@pytest.mark.parametrize(
     ("names", "found"),
     [
         (["a.png", "b.png"], r"2 files with \.png in no folder"),
@@ -189,24 +171,9 @@ def test_what_is_no_data_set_is_answered_with_what_was_found(project, tmp_path, 
         pulled(project, tmp_path / "pets")
 
 
-@pytest.mark.parametrize("path", ["/tmp", "memory://pets", "https://127.0.0.1/pets.zip"])
+@pytest.mark.parametrize(
+    "path", ["/tmp", "database", "memory://pets", "https://127.0.0.1/pets.zip"]
+)
 def test_git_knows_no_version_of_data_outside_dvc(project, path):
     with pytest.raises(UsageError, match="is not under DVC"):
         data_version(Data(path=path), project, "HEAD")
-
-
-@pytest.mark.parametrize(
-    ("data", "source"),
-    [
-        ({"path": "data/pets"}, "DvcSource"),
-        ({"path": "{root}/data"}, "DvcSource"),
-        ({"path": "database"}, "LocalSource"),
-        ({"path": "../pets"}, "LocalSource"),
-        ({"path": "https://example.com/data/pets.zip"}, "UrlSource"),
-        ({"path": "me/pets", "format": "hub"}, "HubSource"),
-    ],
-)
-def test_the_path_says_where_the_data_comes_from(project, data, source):
-    config = Data.model_validate(data | {"path": data["path"].format(root=project.root)})
-    found = find_source(config, project, None)
-    assert type(found).__name__ == source

@@ -9,22 +9,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from retrain.errors import UsageError
-from retrain.project import Project
 from retrain.runs.task import is_transient
-from retrain.workload import Data
 from tasks.pull.file_sources import UrlSource
-from tasks.pull.step import data_version
-from tests.tasks.pull.pulling import make_files, pulled, read_files, serving
-
-
-@pytest.fixture
-def project(tmp_path):
-    (tmp_path / "clone").mkdir()
-    return Project(tmp_path / "clone")
-
-
-def version_of(project, path, **data):
-    return data_version(Data(path=str(path), **data), project).digest
+from tests.tasks.pull.pulling import make_files, pulled, read_files, serving, version_of
 
 
 def test_a_folder_at_a_url_is_downloaded(project):
@@ -177,8 +164,3 @@ def test_files_that_a_killed_download_has_fetched_are_not_fetched_again(tmp_path
         assert asked == ["cat/1.png", "dog/1.png", "dog/1.png", "dog/2.png"]
     finally:
         memory.rm("/killed", recursive=True)
-
-
-def test_a_file_url_is_a_place_on_this_machine(project, tmp_path):
-    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png")
-    assert pulled(project, f"file://{tmp_path}/pets") == pulled(project, tmp_path / "pets")

@@ -1,7 +1,5 @@
 """What an earlier validation has found is taken, and the output is what it is from nothing."""
 
-from unittest.mock import patch
-
 import pytest
 
 from models.image import inspect
@@ -63,18 +61,3 @@ def test_the_machines_of_ray_take_them_too(tmp_path, monkeypatch, caplog, ray_se
     second, anew = two_weeks(tmp_path, monkeypatch)
     assert content(second) == content(anew)
     assert "18 of 21 images were known" in caplog.text
-
-
-def test_an_image_that_did_not_decode_is_looked_at_again(tmp_path):
-    files = FILES | {"train/dog/late.png": png(78)}
-    with patch.object(scan, "inspect", wraps=inspect) as inspected:
-        inspected.side_effect = lambda data: _refuse(data, files["train/dog/late.png"])
-        facts, earlier = run(tmp_path / "first", files, TOLERANT)
-    assert facts["quarantined"] == 1
-    assert run(tmp_path / "second", files, TOLERANT, earlier=earlier)[0]["quarantined"] == 0
-
-
-def _refuse(data, refused):
-    if data == refused:
-        raise ValueError("a decoder is not installed")
-    return inspect(data)

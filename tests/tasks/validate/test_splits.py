@@ -166,8 +166,3 @@ def test_a_lacking_split_is_taken_out_of_train_alone(there, lacking, times):
     assert (splits[3_000:] == there).all()
     assert {*splits[:3_000]} == {"train", lacking}
     assert (splits[:3_000] == lacking).mean() == pytest.approx(0.2, abs=0.025)
-
-
-def test_given_splits_stay():
-    given = ["train"] * 5 + ["val"] * 50 + ["test"] * 5
-    assert divide(["a"] * 60, given=given) == given

@@ -34,8 +34,7 @@ def run(tmp_path, files, checks=CHECKS, kind="folders", earlier=None, **data):
     write_files(tmp_path / "data", files)
     space = workspace(tmp_path, "validate", earlier)
     config = Data(path="data", **data)
-    names = {name: data[name] for name in ("label_names",) if name in data}
-    return validate(config, checks, Gate(), pulled(tmp_path, kind, **names), space), space.folder
+    return validate(config, checks, Gate(), pulled(tmp_path, kind, **data), space), space.folder
 
 
 def rejection(tmp_path, files, checks=CHECKS, **data):
