@@ -1,59 +1,26 @@
-"""The images that reach the training: examples, batches, and what a `DataLoader` makes of them."""
-
-from itertools import chain
+"""What a `DataLoader` makes of the images that reach the training."""
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tasks.train.datasets import BatchSampler, Loader, SplitDataset, in_order, processes_for
-from tests.tasks.train.helpers import write_form, write_split
-
-CPU = torch.device("cpu")
-ROWS, SIZE = 53, 8
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    """Every pixel of an image is the number of its row, and so is its label."""
-    folder = tmp_path_factory.mktemp("prepared")
-    images = np.repeat(np.arange(ROWS, dtype=np.uint8), SIZE * SIZE * 3)
-    shards = np.split(images.reshape(ROWS, SIZE, SIZE, 3), [20, 21, 40])
-    write_split(folder / "train", shards, np.arange(ROWS))
-    write_form(folder, ("a", "b"), size=SIZE, channels=3)
-    return SplitDataset(folder, "train")
-
-
-def rows_of(batches):
-    """The row numbers of the batches, after a look at whether images and labels belong together."""
-    rows = []
-    for images, labels in batches:
-        assert images.dtype == torch.uint8 and labels.dtype == torch.int64
-        assert torch.equal(images, labels.to(torch.uint8)[:, None, None, None].expand_as(images))
-        rows.append(labels.tolist())
-    return rows
-
-
-@pytest.mark.parametrize(("rank", "workers"), [(0, 1), (1, 2)])
-def test_batches_are_those_of_the_sampler_from_any_on(dataset, rank, workers):
-    which = BatchSampler(ROWS, size=4, seed=0, rank=rank, workers=workers)
-    loader = Loader(dataset, which, CPU)
-    for epoch in range(2):
-        for first in range(14):
-            assert rows_of(loader.epoch(epoch, first)) == which.epoch(epoch)[first:].tolist()
-
-
-def test_rows_in_order_end_with_a_smaller_batch(dataset):
-    assert rows_of(in_order(dataset, range(10, 17), 3, CPU)) == [[10, 11, 12], [13, 14, 15], [16]]
+from tasks.data.shards import open_prepared
+from tasks.train.datasets import SplitDataset, processes_for
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_a_loader_of_the_user_s_gets_every_example_once(dataset, processes):
-    image, label = dataset[7]
-    assert image.shape == (SIZE, SIZE, 3) and image.unique().tolist() == [label] == [7]
+def test_a_loader_of_the_user_s_gets_every_example_once(images, processes):
+    dataset, stored = SplitDataset(images, "train"), open_prepared(images).split("train")
+    assert dataset[7][0].dtype == torch.uint8 and dataset[7][0].shape == (8, 8, 1)
     loader = DataLoader(dataset, batch_size=10, shuffle=True, num_workers=processes)
-    assert sorted(chain(*rows_of(loader))) == list(range(ROWS))
+    found = [
+        (image.numpy().tobytes(), int(label))
+        for batch in loader
+        for image, label in zip(*batch, strict=True)
+    ]
+    pixels = [image.tobytes() for image in stored.images[np.arange(len(stored))]]
+    assert sorted(found) == sorted(zip(pixels, stored.labels.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
