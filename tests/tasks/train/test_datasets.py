@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tasks.data.shards import open_prepared
-from tasks.train.datasets import SplitDataset, processes_for
+from tasks.train.datasets import SplitDataset
 
 
 @pytest.mark.parametrize("processes", [0, 2])
@@ -21,15 +21,3 @@ def test_a_loader_of_the_user_s_gets_every_example_once(images, processes):
     ]
     pixels = [image.tobytes() for image in stored.images[np.arange(len(stored))]]
     assert sorted(found) == sorted(zip(pixels, stored.labels.tolist(), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("device", "batch", "expected"),
-    [
-        ("cuda:0", (256, 224, 224, 3), 2),
-        ("cuda:0", (64, 32, 32, 3), 0),  # to hand it over would take longer than to read it
-        ("cpu", (256, 224, 224, 3), 0),
-    ],
-)
-def test_processes_bring_the_large_batches_of_a_training_on_a_gpu(device, batch, expected):
-    assert processes_for(torch.device(device), np.prod(batch)) == expected
