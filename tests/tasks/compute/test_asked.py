@@ -164,16 +164,13 @@ def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp
         assert process.wait(60) == code
 
 
-def test_features_and_probabilities_have_a_row_for_each_image():
+def test_features_have_a_row_for_each_image_and_a_network_that_tells_none_is_refused():
     floats = pa.list_(pa.float32())
     features = pa.array([[1, 2, 3], [4, 5, 6]], floats)
     batch = pa.table({"features": features, "probabilities": [[0.5, 0.5], [0.25, 0.75]]})
     assert rows_of(batch, "features").tolist() == [[1, 2, 3], [4, 5, 6]]
     assert rows_of(batch, "probabilities").tolist() == [[0.5, 0.5], [0.25, 0.75]]
     assert rows_of(batch.slice(1), "features").tolist() == [[4, 5, 6]]
-
-
-def test_a_network_that_tells_no_embeddings_is_refused_in_a_sentence():
     nothing = pa.table({"features": pa.array([None, None], pa.list_(pa.float32()))})
     with pytest.raises(ValueError, match="The model does not tell the embeddings of images"):
         rows_of(nothing, "features")
