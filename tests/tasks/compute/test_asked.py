@@ -59,9 +59,7 @@ def test_it_says_what_a_plain_loop_says_of_files_and_of_rows(model, package, ima
     assert sum(shown) == ROWS
 
 
-def test_a_call_that_was_ended_goes_on_and_the_answers_are_the_same(
-    package, images, tmp_path, monkeypatch
-):
+def test_a_call_that_was_ended_goes_on_and_the_answers_are_the_same(package, images, tmp_path):
     files, places, _ = images
     once = pa.concat_tables(ask(package, files, places, tmp_path))
     [file] = (tmp_path / asked.ANSWERS).iterdir()
@@ -70,10 +68,6 @@ def test_a_call_that_was_ended_goes_on_and_the_answers_are_the_same(
     assert len([*(tmp_path / asked.ANSWERS).iterdir()]) == 2
     assert again["sha256"].to_pylist() == once["sha256"].to_pylist()
     assert np.abs(rows_of(again, "probabilities") - rows_of(once, "probabilities")).max() < 1e-6
-    monkeypatch.setattr(asked, "PROGRAM", tmp_path / "gone.py")
-    asked.end_waiting()
-    with pytest.raises(ValueError, match="No such file"):
-        [*ask(package, files, places, tmp_path / "new")]
 
 
 def test_a_bad_image_and_a_file_that_is_gone_are_errors_of_their_rows(package, images, tmp_path):
@@ -99,18 +93,9 @@ def changed(package, folder, name, before, after):
     return folder
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """The programs that are started."""
-    asked.end_waiting()
-    programs, start = [], asked._Program
-    monkeypatch.setattr(asked, "_Program", lambda: programs.append(start()) or programs[-1])
-    return programs
-
-
 @pytest.mark.skipif(sys.platform == "darwin", reason="a program answers once there")
-def test_one_program_answers_for_packages_with_other_code(
-    model, package, images, tmp_path, started
+def test_packages_with_other_code_answer_in_turns_and_a_broken_one_says_why(
+    model, package, images, tmp_path
 ):
     files, places, _ = images
     last = "np.asarray(image).reshape(size, size, channels)"
@@ -122,13 +107,9 @@ def test_one_program_answers_for_packages_with_other_code(
         answers = pa.concat_tables(ask(each, files, places, folder))
         expected = plain_probabilities(model, seen, ROWS)
         assert np.abs(rows_of(answers, "probabilities") - expected).max() < 1e-6
-    assert len(started) == 1
     with pytest.raises(ValueError, match="Error: old"):
         [*ask(broken, files, places, tmp_path / "3")]
     assert pa.concat_tables(ask(package, files, places, tmp_path / "4")) == answers
-    assert len(started) == 2
-    asked.end_waiting()
-    assert all(program.poll() is not None for program in started)
 
 
 @pytest.mark.slow
@@ -183,16 +164,13 @@ def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp
         assert process.wait(60) == code
 
 
-def test_features_and_probabilities_have_a_row_for_each_image():
+def test_features_have_a_row_for_each_image_and_a_network_that_tells_none_is_refused():
     floats = pa.list_(pa.float32())
     features = pa.array([[1, 2, 3], [4, 5, 6]], floats)
     batch = pa.table({"features": features, "probabilities": [[0.5, 0.5], [0.25, 0.75]]})
     assert rows_of(batch, "features").tolist() == [[1, 2, 3], [4, 5, 6]]
     assert rows_of(batch, "probabilities").tolist() == [[0.5, 0.5], [0.25, 0.75]]
     assert rows_of(batch.slice(1), "features").tolist() == [[4, 5, 6]]
-
-
-def test_a_network_that_tells_no_embeddings_is_refused_in_a_sentence():
     nothing = pa.table({"features": pa.array([None, None], pa.list_(pa.float32()))})
     with pytest.raises(ValueError, match="The model does not tell the embeddings of images"):
         rows_of(nothing, "features")

@@ -8,10 +8,8 @@ EIGHT = {"CPU": 8.0}
 @pytest.mark.parametrize(
     ("nodes", "workers", "on_gpus", "expected"),
     [
-        ([{"CPU": 4.0}], 2, False, 1),
         ([{"CPU": 8.0}], 3, False, 1),
         ([EIGHT] * 3, 1, False, 4),  # not half of all 24
-        ([EIGHT] * 3, 3, False, 4),
         ([EIGHT] * 3, 4, False, 2),
         ([{"CPU": 4.0}, {"CPU": 16.0}], 2, False, 4),
         ([{"CPU": 2.0}], 3, False, 1 / 3),

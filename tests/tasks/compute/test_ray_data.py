@@ -35,13 +35,6 @@ def cluster(ray_session, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
 
 
-@places
-def test_results_come_in_order_and_little_work_is_done_here(ray_session, seconds):
-    results = results_of(of(lambda n: (2 * n, os.getpid())), range(100), seconds=seconds)
-    assert [twice for twice, _ in results] == list(range(0, 200, 2))
-    assert (os.getpid() in {process for _, process in results}) == (seconds < 1)
-
-
 class Loaded:
     """What a worker has loaded; it says who it is and what it was called with."""
 

@@ -40,9 +40,24 @@ class Embedded:
         }
 
 
-def write_images(folder: Path, rows: int = 96) -> Path:
+def write_backbone(folder: Path) -> Path:
+    """A ViT for these images, with a last layer and so without a pooler."""
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        image_size=8, patch_size=4, num_channels=1, hidden_size=16, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=32, initializer_range=0.2,
+    )  # fmt: skip
+    ViTForImageClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
     """Three splits as `preprocess` leaves them: 8 x 8 pixels, one channel."""
-    write_prepared(folder, rows)
+    folder = write_prepared(tmp_path_factory.mktemp("images") / "images")
     data = open_prepared(folder)
     for name in ("train", "val", "test"):
         split = data.split(name)
@@ -60,25 +75,6 @@ def write_images(folder: Path, rows: int = 96) -> Path:
     return folder
 
 
-def write_backbone(folder: Path) -> Path:
-    """A ViT for these images, with a last layer and so without a pooler."""
-    import torch
-    from transformers import ViTConfig, ViTForImageClassification
-
-    torch.manual_seed(0)
-    config = ViTConfig(
-        image_size=8, patch_size=4, num_channels=1, hidden_size=16, num_hidden_layers=2,
-        num_attention_heads=2, intermediate_size=32, initializer_range=0.2,
-    )  # fmt: skip
-    ViTForImageClassification(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("images") / "images")
-
-
 @pytest.fixture(scope="session")
 def backbone(tmp_path_factory):
     return write_backbone(tmp_path_factory.mktemp("backbone") / "vit")
@@ -90,19 +86,13 @@ def head_on(backbone: Path) -> Model:
     return Model(family="embedding_head", **settings, hidden=8, dropout=0.3)
 
 
-def run_embed(
-    root: Path,
-    images: Path,
-    backbone: Path,
-    batch_size: int = 16,
-    output: str = "output",
-) -> Embedded:
+def run_embed(root: Path, images: Path, backbone: Path, output: str = "output") -> Embedded:
     """Runs the step; in the same root again, as a retry of it."""
     folder, scratch = root / output, root / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)
     workspace = Workspace(folder, scratch, "key", "toy", Project(root))
-    evaluation = Evaluate(batch_size=batch_size, precision="fp32")
+    evaluation = Evaluate(batch_size=16, precision="fp32")
     prepared = open_prepared(images)
     rows = {split: len(prepared.split(split)) for split in ("train", "val", "test")}
     facts = {"storage": "pixels", "rows": rows, "classes": list(prepared.labels)}

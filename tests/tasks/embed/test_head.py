@@ -19,7 +19,7 @@ from tasks.train import network
 from tasks.train.reports import NEWEST
 from tests.tasks.embed.conftest import head_on
 from tests.tasks.toy_model import described, workspace
-from tests.tasks.train.helpers import LABELS, Trained, run, run_interrupted
+from tests.tasks.train.helpers import LABELS, run, run_interrupted, validated
 
 RECIPE = Train(
     epochs=6, batch_size=16, optimizer="adam", lr=0.03, weight_decay=0.0, schedule="plateau",
@@ -36,31 +36,13 @@ def trained(tmp_path_factory, embedded, backbone):
     return run(root, embedded.folder, RECIPE, model=head_on(Path("vit")))
 
 
-@pytest.fixture(scope="module")
-def evaluated(tmp_path_factory, trained, embedded):
-    """The folder of the evaluation on embeddings."""
-    facts = {"weights": trained.facts["weights"]}
-    artifact = Artifact("train", "k", "d", trained.folder, facts)
-    place = workspace(tmp_path_factory.mktemp("evaluated") / "output", trained.project.root)
-    checked = described(embedded.artifact)
-    evaluate(FP32, Gate(), artifact, embedded.artifact, checked, place)
-    return place.folder
-
-
-def network_of(trained: Trained) -> torch.nn.Module:
-    return models.load(trained.folder / "model").module
-
-
 def test_the_head_learns_and_the_epoch_with_the_lowest_loss_is_kept(trained, embedded):
     losses = [epoch["val_loss"] for epoch in trained.history]
     assert trained.facts["val_loss"] == min(losses)
     assert losses[trained.facts["best_epoch"] - 1] == min(losses)
     assert trained.facts["val_accuracy"] > 0.5  # by chance: 0.33
-    val = open_prepared(embedded.folder).split("val")
-    with torch.inference_mode():
-        logits = network_of(trained)(torch.from_numpy(val.images[np.arange(len(val))]))
-    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(val.labels))
-    assert float(loss) == pytest.approx(min(losses), rel=1e-5)
+    loss, *_ = validated(trained, embedded.folder)
+    assert loss == pytest.approx(min(losses), rel=1e-5)
 
 
 def test_no_part_of_a_batch_is_too_small_for_batch_norm(embedded, backbone, tmp_path):
@@ -87,14 +69,21 @@ def test_an_interrupted_training_ends_with_the_same_bits(
     assert steps == list(range(15, 6 * 6))
 
 
-def test_the_evaluation_says_what_the_network_says_of_the_images(evaluated, trained, images):
+def test_the_evaluation_on_embeddings_says_what_the_network_says_of_the_images(
+    trained, embedded, images, tmp_path
+):
+    artifact = Artifact("train", "k", "d", trained.folder, {"weights": trained.facts["weights"]})
+    place = workspace(tmp_path / "output", trained.project.root)
+    checked = described(embedded.artifact)
+    evaluate(FP32, Gate(), artifact, embedded.artifact, checked, place)
     test = open_prepared(images).split("test")
     pixels = torch.from_numpy(test.images[np.arange(len(test))])
-    expected = network_of(trained).probabilities(pixels, "fp32").numpy()
-    table = pq.read_table(evaluated / "predictions.parquet")
+    module = models.load(trained.folder / "model").module
+    expected = module.probabilities(pixels, "fp32").numpy()
+    table = pq.read_table(place.folder / "predictions.parquet")
     assert np.allclose(np.stack(table["probabilities"].to_numpy()), expected, atol=1e-6)
     assert table["path"].to_pylist() == [f"test/{row}.png" for row in range(9)]
-    classes = json.loads((evaluated / "classes.json").read_text())
+    classes = json.loads((place.folder / "classes.json").read_text())
     assert [row["label"] for row in classes["classes"]] == list(LABELS)
 
 

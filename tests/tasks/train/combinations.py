@@ -22,7 +22,9 @@ from ruamel.yaml import YAML
 from flows.train import train
 from retrain.params import load_workload, vary
 from retrain.project import Project
+from retrain.step import DataVersion
 from retrain.workload import Workload
+from tasks.train.checks import try_settings
 from tasks.train.job import TrainingJob
 from tests import hub
 from tests.tasks.train.helpers import write_form, write_split
@@ -160,14 +162,16 @@ class Place:
         return {each: self._refusal(each) for each in combinations(self.workloads)}
 
     def _refusal(self, chosen: Combination) -> str | None:
+        project = Project(ROOT)
         try:
             workload = self.workload(chosen)
+            for step in train.steps_for(workload):
+                for fault in step.check(workload, project):
+                    return fault
+            try_settings(workload, project, DataVersion("data", tracked=False))
         except ValueError as error:
-            return str(error)
-        steps, project = train.steps_for(workload), Project(ROOT)
-        found = [fault for step in steps for fault in step.check(workload, project)]
-        found = found or [fault for step in steps for fault in step.check_slowly(workload, project)]
-        return found[0] if found else None
+            return str(error).splitlines()[0]
+        return None
 
     def job(self, chosen: Combination, folder: Path) -> TrainingJob:
         """The training of a combination, which leaves its files in a folder."""

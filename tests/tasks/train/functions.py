@@ -15,12 +15,8 @@ from examples import accelerate_loop, huggingface, network, ported
 from tests.tasks.train import reporting
 
 
-class Unexpected:
-    """What the factory below returns."""
-
-
 def no_module(num_classes):
-    return Unexpected()
+    return {}
 
 
 def with_an_idle_parameter(num_classes):
@@ -91,17 +87,15 @@ class Forgets(torch.nn.Module):
         return pixels.flatten(1) @ self.weights + self.bias
 
 
-def forgets(num_classes):
-    return Forgets(num_classes)
-
-
-def report(metrics, weights=None):
-    """Reports metrics, and weights if there are some."""
+def report(metrics, named=None, **weights):
+    """Reports metrics, and a file for each of the weights that are some; one may be named."""
+    files = {f"{name}.pt": each for name, each in weights.items() if each is not None}
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = None
-        if weights is not None:
-            torch.save(weights, Path(folder, "weights.pth"))
-            checkpoint = ray.train.Checkpoint.from_directory(folder)
+        for name, each in files.items():
+            torch.save(each, Path(folder, name))
+        checkpoint = Checkpoint.from_directory(folder) if files else None
+        if named:
+            checkpoint.set_metadata({"weights": named})
         ray.train.report(metrics, checkpoint=checkpoint)
 
 
@@ -119,7 +113,7 @@ def reports(config):
             },
         }[kind]
         numbers = {name: torch.tensor(float(value)) for name, value in metrics.items()}
-        report(numbers, weights)
+        report(numbers, weights=weights)
     return lambda: None  # which cannot be pickled
 
 
@@ -142,28 +136,19 @@ def reports_wrapped(config):
     made[3] = torch.compile(made[3])
     names = torch.compile(made).state_dict()
     assert "_orig_mod.3._orig_mod.weight" in names
-    report({"score": 0.5}, {f"module.{name}": value for name, value in names.items()})
+    report({"score": 0.5}, weights={f"module.{name}": each for name, each in names.items()})
 
 
-def reports_two(config, named=None):
+def reports_two(config):
     """Two networks in a checkpoint: an average of the weights, as some keep it, and the network."""
     made = config["model"].state_dict()
     average, other = ({key: torch.full_like(each, n) for key, each in made.items()} for n in (1, 2))
-    with tempfile.TemporaryDirectory() as folder:
-        torch.save(average, Path(folder, "average.pt"))
-        torch.save({"network": other, "epoch": 3}, Path(folder, "model.pt"))
-        checkpoint = ray.train.Checkpoint.from_directory(folder)
-        if named:
-            checkpoint.set_metadata({"weights": named})
-        ray.train.report({"score": 0.5}, checkpoint=checkpoint)
+    model = {"network": other, "epoch": 3}
+    report({"score": 0.5}, config.get("named"), average=average, model=model)
 
 
-def names_one_of_two(config):
-    reports_two(config, "model.pt")
-
-
-def reports_more_than_it_can(config):
-    report({"val_accuracy": 0.99}, config["model"].state_dict())
+def reports_the_model(config):
+    report(config["metrics"], weights=config["model"].state_dict())
 
 
 def reports_tied(config):
@@ -171,12 +156,8 @@ def reports_tied(config):
     made = tied(len(config["classes"]))
     with tempfile.TemporaryDirectory() as folder:
         save_model(made, str(Path(folder, "model.safetensors")))
-        checkpoint = ray.train.Checkpoint.from_directory(folder)
+        checkpoint = Checkpoint.from_directory(folder)
         ray.train.report({"score": 0.5}, checkpoint=checkpoint)
-
-
-def reports_pretrained(config):
-    report({"score": 0.5}, config["model"].state_dict())
 
 
 def reports_by_name(config):
@@ -221,7 +202,7 @@ def hangs_on_one_worker(config):
     """The others wait for it."""
     if ray.train.get_context().get_world_rank():
         time.sleep(600)
-    report({"score": 0.5}, config["model"].state_dict())
+    report({"score": 0.5}, weights=config["model"].state_dict())
 
 
 def raises_on_the_last_worker(config):

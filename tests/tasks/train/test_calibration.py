@@ -1,7 +1,6 @@
 """The temperature that is found after a training, and what it does to the probabilities."""
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,54 +11,46 @@ from models.network import Network
 from retrain.workload import Train
 from tasks.data.shards import open_prepared
 from tasks.train.calibration import temperature
-from tests.tasks.train.helpers import run, write_prepared
+from tasks.train.datasets import SplitDataset
+from tests.tasks.train.helpers import run, write_form, write_prepared, write_split
 
 CLASSES, ROWS = 4, 4000
 
 
-class Given(torch.nn.Module):
-    """A classifier whose pixels are its logits."""
-
-    def forward(self, pixels):
-        return pixels.flatten(1)
-
-
-@dataclass(frozen=True)
-class Split:
-    """Images of one row of pixels, the logits, times some factor, of the labels' probabilities."""
-
-    images: np.ndarray
-    labels: np.ndarray
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, rows):
-        return torch.from_numpy(self.images[rows]), torch.from_numpy(self.labels[rows])
+def split_of(folder, images, labels):
+    """A validation split of images of one row of pixels."""
+    write_split(folder / "val", [images], labels)
+    write_form(folder, [*map(str, range(CLASSES))], size=1, channels=1)
+    return SplitDataset(folder, "val")
 
 
-def answered(factor):
-    """A network that is as sure as `factor` times what the labels bear out, and its images."""
+def answered(folder, factor):
+    """A network that is as sure as `factor` times what the labels bear out, and its images.
+
+    Their pixels are its logits, times some factor, of the labels' probabilities.
+    """
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (ROWS, 1, CLASSES, 1), np.uint8)
     scale = 3.0
     weights = np.exp(pixels.reshape(ROWS, CLASSES) / 255 * scale)
     shares = np.cumsum(weights / weights.sum(1, keepdims=True), axis=1)
     labels = (random.random((ROWS, 1)) > shares).sum(1)
-    return Network(Given(), {}, [0.0], [1 / (scale * factor)]), Split(pixels, labels)
+    network = Network(torch.nn.Flatten(), {}, [0.0], [1 / (scale * factor)])
+    return network, split_of(folder, pixels, labels)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
-def test_it_undoes_what_a_network_is_too_sure_or_too_unsure(factor):
-    network, split = answered(factor)
+def test_it_undoes_what_a_network_is_too_sure_or_too_unsure(tmp_path, factor):
+    network, split = answered(tmp_path, factor)
     assert temperature(network, split, 256, "fp32") == pytest.approx(factor, rel=0.1)
 
 
-def test_it_is_1_if_what_one_half_gains_the_other_loses():
+def test_it_is_1_if_what_one_half_gains_the_other_loses(tmp_path):
     sure = np.array([[[0], [255]]] * 40, np.uint8)
     right = np.array([1, 0] * 20)  # in one half all, in the other none
-    network = Network(Given(), {}, [0.0], [0.2])
-    assert temperature(network, Split(sure[:, None], right), 256, "fp32") == 1.0
+    network = Network(torch.nn.Flatten(), {}, [0.0], [0.2])
+    split = split_of(tmp_path, sure[:, None], right)
+    assert temperature(network, split, 256, "fp32") == 1.0
 
 
 def test_a_training_saves_it_and_its_answers_stay(tmp_path):

@@ -13,7 +13,7 @@ import torch
 from retrain.workload import Augment, Model, Scale, Train
 from tasks.train import loop, network
 from tasks.train.reports import HISTORY, NEWEST
-from tests.tasks.train.helpers import OFTEN, SMALL, run, run_interrupted, write_prepared
+from tests.tasks.train.helpers import OFTEN, SMALL, run, write_prepared
 
 ROOT = Path(__file__).parents[3]
 RECIPE = Train(epochs=4, batch_size=16, lr=0.01, augment=Augment(shift=1, flip=True))
@@ -62,12 +62,6 @@ def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, s
         [epoch["train_loss"] for epoch in each.history] for each in (resumed, undisturbed)
     )
     assert losses == others
-
-
-def test_a_training_in_bf16_goes_on_too(images, tmp_path, ending_before, steps):
-    recipe = RECIPE.model_copy(update={"precision": "bf16", "epochs": 3})
-    run_interrupted(tmp_path, images, recipe, ending_before(8), model=DROPOUT)
-    assert steps == list(range(8, 3 * PER_EPOCH))
 
 
 @pytest.mark.parametrize("damage", ["cut short", "a flipped bit"])

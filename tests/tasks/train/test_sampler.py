@@ -10,20 +10,6 @@ def batches(rows=23, size=4, seed=0, rank=0, workers=1, **more):
     return BatchSampler(rows, size, seed, rank, workers, **more)
 
 
-def test_an_epoch_has_every_row_at_most_once_and_only_the_odd_ones_are_left_out():
-    rows = batches().epoch(0)
-    assert rows.shape == (5, 4)
-    assert len(np.unique(rows)) == 20
-    assert rows.min() >= 0 and rows.max() < 23
-
-
-def test_each_epoch_and_each_seed_has_its_own_order():
-    first = batches().epoch(0)
-    assert np.array_equal(first, batches().epoch(0))
-    assert not np.array_equal(first, batches().epoch(1))
-    assert not np.array_equal(first, batches(seed=1).epoch(0))
-
-
 @pytest.mark.parametrize("chances", [None, class_weights(LABELS, 3)[LABELS]])
 @pytest.mark.parametrize("workers", [2, 4])
 def test_workers_share_out_the_very_batches_of_one(chances, workers):

@@ -18,15 +18,11 @@ from retrain.workload import Best, Data, Lora, Model, Train, Workload
 from tasks.data.champion import Start
 from tasks.train.start import find_start
 from tasks.train.step import train
+from tests.tasks.toy_model import VERSION
 from tests.tasks.train.helpers import LABELS, SMALL, run
 
 BASE = Train(epochs=3, batch_size=16, lr=0.01)
 AGAIN = BASE.model_copy(update={"init": "champion", "epochs": 1, "lr": 1e-6})
-VERSION = versions.ModelVersion(
-    name="sides", weights="1" * 64, package_digest=None, train_digest="", train_key=None,
-    start=None, family="vit", images={}, classes=None, metrics={}, data=None, commit=None,
-    run_id="", version=7, aliases=("champion",), verdict=None, created="",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

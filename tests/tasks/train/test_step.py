@@ -7,6 +7,7 @@ import models
 from models.network import Network
 from retrain.registry import tracking
 from retrain.workload import Augment, Model, Scale, Train
+from tests.tasks.embed.conftest import write_backbone
 from tests.tasks.train.helpers import KEY, LABELS, SMALL, run, validated, write_prepared
 
 RECIPE = Train(epochs=12, batch_size=16, lr=0.01, augment=Augment(shift=1))
@@ -84,13 +85,7 @@ def test_memory_that_cannot_be_had_is_the_users_to_mend(monkeypatch, sizes):
 
 
 def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(
-        image_size=8, num_channels=1, patch_size=4, hidden_size=16,
-        num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-    )  # fmt: skip
-    ViTForImageClassification(config).save_pretrained(tmp_path / "starting-points" / "tiny")
+    write_backbone(tmp_path / "starting-points" / "tiny")
     model = Model(family="vit", pretrained="starting-points/tiny")
     trained = run(tmp_path, images, RECIPE.model_copy(update={"epochs": 1}), model=model)
     assert str(tmp_path).encode() not in b"".join(trained.model_files().values())

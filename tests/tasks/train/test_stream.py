@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[3]
 COUNT = 150
 DATA = Data(path="data")
 RECIPE = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
+in_folders = pytest.mark.parametrize("both", ["folders"], indirect=True)
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,10 @@ def both(request, tmp_path_factory):
     return prepare(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return prepare(tmp_path_factory.mktemp("stream"), "folders")
-
-
-def test_it_trains_the_network_that_prepared_images_give(folders, tmp_path):
-    shards = run(tmp_path / "shards", folders.pixels, RECIPE)
-    streamed = run(tmp_path / "stream", folders.source, RECIPE, pulled=folders.pulled)
+@in_folders
+def test_it_trains_the_network_that_prepared_images_give(both, tmp_path):
+    shards = run(tmp_path / "shards", both.pixels, RECIPE)
+    streamed = run(tmp_path / "stream", both.source, RECIPE, pulled=both.pulled)
     assert streamed.facts == shards.facts
     assert streamed.model_files() == shards.model_files()
 
@@ -128,9 +125,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_workers_and_the_tasks_that_decode_for_them_share_two_cpus(folders, tmp_path):
+@in_folders
+def test_workers_and_the_tasks_that_decode_for_them_share_two_cpus(both, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, folders.source, folders.pulled, tmp_path / "two"],
+        [sys.executable, "-c", PROGRAM, both.source, both.pulled, tmp_path / "two"],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
         timeout=400,
     )  # fmt: skip
@@ -138,10 +136,11 @@ def test_workers_and_the_tasks_that_decode_for_them_share_two_cpus(folders, tmp_
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_gets_the_images_that_were_left(folders, tmp_path):
+@in_folders
+def test_a_killed_worker_is_replaced_and_gets_the_images_that_were_left(both, tmp_path):
     scale = Scale(workers=2, checkpoint_seconds=1e-9)
     with killing_a_worker(tmp_path):
-        streamed = run(tmp_path, folders.source, RECIPE, scale=scale, pulled=folders.pulled)
+        streamed = run(tmp_path, both.source, RECIPE, scale=scale, pulled=both.pulled)
     assert [epoch["epoch"] for epoch in streamed.history] == [1, 2, 3]
 
 
