@@ -11,10 +11,9 @@ Then, in the first folder, with nothing changed: `retrain train vit`, `retrain t
 (every step from the cache, through Prefect), and `dvc repro` (which has run once before). Wall time
 of whole commands in seconds, medians over the rounds; a step's time is the one that the run prints.
 
-Result of 2026-11-22, two cores, 3 rounds: cold flow 31.4 s to 21.8 s for the script, ratio 1.44.
-About 14 s of it pass outside the steps, most of them while the server makes its database and the
-imports are done; train takes 10.4 s, evaluate 3.8 s, promote 2.5 s. Unchanged 0.92 s to 4.13 s for
-`dvc repro`, ratio 0.22; with `--run` 7.0 s. A day before, on a faster machine: 19.9 s to 14.3 s.
+Result of 2026-11-27, two cores, 3 rounds: cold flow 21.2 s, the script 15.1 s (ratio 1.41), the
+script in Prefect 26.9 s (0.79). train takes 4.8 s, promote 4.6 s. Unchanged 1.36 s to 5.31 s for
+`dvc repro`, ratio 0.26, of which the import of Prefect is the most; with `--run` 5.6 s.
 """
 
 import argparse
