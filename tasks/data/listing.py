@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from rich.markup import escape
+
 
 def list_files(
     root: Path, above: str = "", hidden: bool = False, parents: Sequence[Path] = ()
@@ -53,6 +55,11 @@ def _state(entry: "os.DirEntry[str]", above: str) -> os.stat_result:
             f"{above}{entry.name} is a link to {Path(entry.path).readlink()}, which is not there. "
             "Put the file there, or delete the link."
         ) from None
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of many names, for a line of the console."""
+    return escape(", ".join(names[:3]) + (" …" if len(names) > 3 else ""))
 
 
 def link_file(source: Path | str, target: Path | str) -> None:
