@@ -27,8 +27,8 @@ def code_digests(modules: Iterable[str], root: Path | None = None) -> dict[str, 
 
     Comments, formatting, docstrings and code for type checkers do not count. All imports are
     followed, inside functions too, to every module below the project's root that is not installed
-    there; a user's code that imports by `importlib` has all modules of its package. Versions of Python
-    differ in their syntax trees, so the digests differ, too.
+    there; a user's code that imports by `importlib` has all modules of its package. The digests
+    depend on the version of Python, whose syntax trees they are of.
 
     Args:
         modules: Dotted names, such as `tasks.preprocess.step`.
@@ -205,7 +205,7 @@ class _Effective(ast.NodeTransformer):
             self.imports.append(node)
         return super().visit(node)
 
-    def visit_If(self, node: ast.If) -> Any:  # noqa: N802
+    def visit_If(self, node: ast.If) -> Any:
         """Leaves the other branch of `if TYPE_CHECKING:`."""
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             return [self.visit(statement) for statement in node.orelse]
