@@ -23,7 +23,7 @@ def join(listed: pa.Table, found: pa.Table) -> pd.DataFrame:
     properties: pd.DataFrame = found.drop_columns(["thumbnail"]).to_pandas()
     joined: pd.DataFrame = pd.concat([images, properties], axis=1)
     if animated := joined["path"][joined["is_animated"].eq(True)].tolist():
-        said = f"of {len(animated):,} images with several pictures the first one counts"
+        said = f"of several pictures in an image the first one counts ({len(animated):,})"
         console.say(f"validate: {said}: {some(animated)}")
     return joined
 

@@ -96,7 +96,7 @@ def test_of_several_pictures_the_first_one_counts_and_it_is_said(tmp_path, caplo
     _, folder = run(tmp_path, FILES | {"train/cat/moving.gif": gif})
     images = pd.read_parquet(folder / "images.parquet").set_index("path")
     assert images["brightness"]["train/cat/moving.gif"] == pytest.approx(50 / 255)
-    said = "of 1 images with several pictures the first one counts: train/cat/moving.gif"
+    said = "of several pictures in an image the first one counts (1): train/cat/moving.gif"
     assert said in caplog.text
 
 
