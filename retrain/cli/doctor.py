@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
+from retrain import messages
 from retrain.cli.command import KEEPING, Answer, Clone, app
 from retrain.errors import shorten
 from retrain.messages import message_of
@@ -132,6 +133,13 @@ def _remote(project: Project) -> str:
     return "answers"
 
 
+def _disk(_: Project) -> str:
+    space, folder = messages.least_space()
+    if space < messages.MIN_BYTES:
+        raise ValueError(f"{space / 1e9:.1f} GB are left in {folder}: make room there")
+    return f"{space / 1e9:.1f} GB are left in {folder}"
+
+
 def _store(project: Project) -> str:
     from retrain.store import Store
 
@@ -164,6 +172,7 @@ def _servers(project: Project) -> str:
 CHECKS: dict[str, Callable[[Project], str]] = {
     "packages": _packages,
     "GPU": _gpu,
+    "disk": _disk,
     "DVC remote": _remote,
     "store": _store,
     "servers": _servers,
