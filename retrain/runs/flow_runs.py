@@ -12,6 +12,7 @@ from prefect.client.schemas.filters import FlowRunFilter
 from prefect.runtime import flow_run
 from prefect.states import Completed, Crashed, Failed
 
+from retrain.errors import RejectedDataError, UsageError
 from retrain.locks import Runs
 from retrain.messages import message_of
 from retrain.project import Project
@@ -22,6 +23,16 @@ from retrain.store import Store
 P = ParamSpec("P")
 
 logger = logging.getLogger("retrain")
+
+
+def _is_needed(record: logging.LogRecord) -> bool:
+    """Whether a line of Prefect has more than the state: no traceback of what the user can mend."""
+    error = record.exc_info and record.exc_info[1]
+    return not isinstance(error, UsageError | RejectedDataError)
+
+
+for _name in ("prefect.engine", "prefect.flow_runs"):
+    logging.getLogger(_name).addFilter(_is_needed)
 
 
 def ending_in_a_state(body: Callable[P, Any]) -> Callable[P, Any]:
