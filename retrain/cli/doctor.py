@@ -151,13 +151,12 @@ def _store(project: Project) -> str:
 
 
 def _servers(project: Project) -> str:
-    from retrain.registry import tracking
     from retrain.runs import preflight
     from retrain.servers import databases, reachable, services
 
-    databases.refuse_newer(databases.of_prefect(project), "prefect")
-    if file := tracking.database_of(project):
-        databases.refuse_newer(file, "mlflow")
+    databases.check(databases.of_prefect(project), "prefect")
+    if file := databases.of_mlflow(project):
+        databases.check(file, "mlflow")
     preflight.check_surroundings(project)  # those that the environment names
     if api := services.server_api(project):
         reachable.check("PREFECT_API_URL", api, "/health")
