@@ -35,7 +35,10 @@ from tasks.train.step import train as train_network
 from tasks.validate.step import validate
 
 # In the order in which they are imported while a server starts.
-IMPORTS = (*OF_MODELS, "great_expectations", "ray.train.torch", "transformers.modeling_utils")
+IMPORTS = (
+    *(*OF_MODELS, "torch", "great_expectations"),
+    *("ray.train.torch", "transformers.modeling_utils"),
+)
 
 
 @flow(

@@ -14,7 +14,6 @@ from retrain.registry import decisions, versions
 from retrain.registry.ledger import Entry
 from retrain.runs import records
 
-MAX_ROWS = 200  # of the table
 FEW_DAYS = 5 * 86400.0  # seconds in which a date alone does not tell decisions apart
 
 
@@ -26,16 +25,16 @@ def content(project: Project, name: str) -> dict[str, Any]:
         name: Of the workload.
 
     Returns:
-        The `champion`; the decisions, the oldest first, each with the metrics of its version; how
-        many wait; all failed trainings that are kept; the newest of both as `rows`; and the runs
-        that have a page.
+        The `champion`; the decisions, the oldest first, each with the metrics of its version; the
+        one that is `waiting`; all failed trainings that are kept; the newest of both as `rows`; and
+        the runs that have a page.
     """
     ledger, champion = decisions.read(project, name), None
     with suppress(ValueError):  # it was deleted, as `status` says
         champion = versions.champion(project, name)
     entries = [_described(project, name, entry) for entry in ledger.entries]
     failures = records.failed_runs(project, name, "train")
-    rows = sorted([*entries, *failures], key=lambda row: str(row["time"]), reverse=True)[:MAX_ROWS]
+    rows = sorted([*entries, *failures], key=lambda row: str(row["time"]), reverse=True)
     measured = [entry for entry in entries if entry["metrics"]]
     return {
         "workload": name,
@@ -43,10 +42,9 @@ def content(project: Project, name: str) -> dict[str, Any]:
         "entries": entries,
         "measured": measured,
         "dates": dates([entry["at"] for entry in measured]),
-        "is_waiting": ledger.waiting is not None,
+        "waiting": ledger.waiting,
         "failures": failures,
         "rows": rows,
-        "older": len(entries) - sum("action" in row for row in rows),
         "pages": {file.stem for file in folder_of(project, name).glob("*.html")},
     }
 

@@ -65,7 +65,7 @@ def init(
         return _written({"workload": example}, flow.take_over(project, example))
     if images is None:
         raise UsageError("Name a folder of images (retrain init photos), or an --example.")
-    folder = Path(located(str(images.expanduser())))
+    folder = Path(located(str(images)))
     if not folder.is_dir():
         raise UsageError(f"There is no folder {folder}: name a folder of images.")
     name = name or re.sub(r"[^A-Za-z0-9]+", "-", folder.name).strip("-") or "images"
@@ -117,6 +117,8 @@ def _written(document: dict[str, Any], files: list[str], *, has_remote: bool = T
     commands = [
         f"git add {' '.join(files)} && git commit -m 'Workload {name}'",
         f"retrain train {name}",
+        "make up",
+        f"prefect deployment run train/{name} --watch",
         f'mlflow models serve -m "models:/{name}@champion" --env-manager local --port 5001',
     ]
 
@@ -125,7 +127,8 @@ def _written(document: dict[str, Any], files: list[str], *, has_remote: bool = T
         if not has_remote:
             print(wrapped("Only this clone has the images, as long as DVC has no remote of yours:"))
             print(
-                "  dvc fetch data.dvc && dvc remote add --default team PLACE && dvc push data.dvc"
+                "  dvc fetch data.dvc && dvc remote add --default team PLACE && dvc push data.dvc\n"
+                "  git commit -m 'DVC remote' .dvc/config"
             )
         print("Next:", *(f"  {command}" for command in commands), sep="\n")
 
