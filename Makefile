@@ -33,6 +33,7 @@ upgrade:  ## Merge a newer version of this project (REF=upstream/main), and show
 	git fetch upstream
 	git merge --no-edit $(REF)
 	@$(MAKE) --no-print-directory setup
+	@$(BIN)/python -m retrain.servers.upgrade
 	@$(BIN)/retrain train --dry-run
 
 lock:  ## Lock the newest versions that pyproject.toml allows (UPGRADE=NAME for one package).

@@ -26,6 +26,9 @@ os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(
 # process grew to several times the size of its data.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
+# Under `uv run`, Ray would send the clone to the workers, and have uv start each of them.
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+
 # A Ray that this project starts is for this machine only: it listens on loopback (the variable's
 # name is Ray's) and refuses requests without a token.
 if not os.environ.get("RAY_ADDRESS"):

@@ -36,7 +36,7 @@ FindVersion = Callable[[Data, Project, str | None], DataVersion]
 Check = Callable[[Workload, Project], Iterable[str]]
 
 # What takes long to import, and is imported while a server starts.
-OF_MODELS = ("mlflow", "torch", "pyarrow.parquet")
+OF_MODELS = ("mlflow", "pyarrow.parquet")
 
 
 class Report(Protocol):
@@ -90,11 +90,14 @@ class Flow(PrefectFlow[P, R]):
         with ExitStack() as stack:
             if not PREFECT_API_URL.value():
                 project = find_project()
+                runs = Store(project.store).runs
+                stack.enter_context(runs.starting())
                 meanwhile = [partial(import_module, name) for name in self._imports]
                 # Which may have to make MLflow's database.
                 meanwhile.append(partial(tracking.client, project))
                 api = ephemeral.start_ephemeral_server(project, meanwhile)
                 stack.enter_context(temporary_settings({PREFECT_API_URL: api}))
+                flow_runs.end_runs_never_held(runs)
             return super().__call__(*args, **kwargs)
 
 

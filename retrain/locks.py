@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -107,6 +107,11 @@ def _sign(file: int) -> None:
 
 
 _KILLED_SECONDS = 7 * 86400.0
+_HOLDS, _STARTS = "*.lock", "*.start"
+
+
+def _run_of(hold: Path) -> str:
+    return hold.stem.rpartition("-")[0]
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,27 @@ class Runs:
             finally:
                 self._release(hold)
 
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Tells other processes that this one may be about to hold a run, while the block lasts."""
+        for left in self._free(_STARTS):
+            left.unlink(missing_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        own = self.folder / f"{os.getpid()}.start"
+        with locked(own):
+            try:
+                yield
+            finally:
+                own.unlink(missing_ok=True)
+
+    def lost(self, runs: Collection[str]) -> set[str]:
+        """Those of some runs that no process holds, or may be about to hold."""
+        own = self.folder / f"{os.getpid()}.start"
+        if {*self.folder.glob(_STARTS)} - {*self._free(_STARTS), own}:
+            return set()
+        held = {*self.folder.glob(_HOLDS)} - {*self._free(_HOLDS)}
+        return set(runs) - set(map(_run_of, held))
+
     def temporary(self, run: str) -> Path:
         """A folder for temporary files, which goes with the run that is `holding` the store."""
         folder = self._hold(run).with_suffix(".files")
@@ -138,18 +164,17 @@ class Runs:
 
     def under_way(self) -> list[str]:
         """The processes with a run that goes on, each in words, with its command."""
-        killed = set(self._free_holds())
-        holds = [hold for hold in sorted(self.folder.glob("*.lock")) if hold not in killed]
+        killed = set(self._free(_HOLDS))
+        holds = [hold for hold in sorted(self.folder.glob(_HOLDS)) if hold not in killed]
         return [_holder(hold).replace(" has it since ", ", since ") for hold in holds]
 
     def killed(self) -> set[str]:
         """The runs that were killed, until they are forgotten."""
-        killed = {hold.stem.rpartition("-")[0] for hold in self._free_holds()}
-        return killed - {"dvc"}
+        return set(map(_run_of, self._free(_HOLDS))) - {"dvc"}
 
     def forget_killed(self) -> None:
         """Removes what killed runs have left, except their scratch."""
-        for hold in self._free_holds():
+        for hold in self._free(_HOLDS):
             self._release(hold)
 
     def oldest(self) -> float:
@@ -158,21 +183,21 @@ class Runs:
         Returns:
             Seconds since the epoch; now if there is none.
         """
-        began, killed = [time()], set(self._free_holds())
-        for hold in self.folder.glob("*.lock"):
+        began, killed = [time()], set(self._free(_HOLDS))
+        for hold in self.folder.glob(_HOLDS):
             with suppress(FileNotFoundError):  # it has ended
                 start = hold.stat().st_mtime
                 if hold not in killed or time() - start < _KILLED_SECONDS:
                     began.append(start)
         return min(began)
 
-    def _free_holds(self) -> Iterator[Path]:
-        """The locks of killed runs; each is held until the next is asked for."""
+    def _free(self, pattern: str) -> Iterator[Path]:
+        """The locks of killed processes; each is held until the next is asked for."""
         from filelock import Timeout
 
-        for hold in self.folder.glob("*.lock"):
-            with suppress(Timeout), locked(hold, wait=False):
-                yield hold
+        for lock in self.folder.glob(pattern):
+            with suppress(Timeout), locked(lock, wait=False):
+                yield lock
 
     def _release(self, hold: Path) -> None:
         """Removes the files of a run that has ended; the caller has its lock."""

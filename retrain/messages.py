@@ -73,7 +73,7 @@ def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
 def lacks_space(error: BaseException) -> bool:
     """Whether a disk is full, which a library, a database or a server may hide."""
     is_full = any(getattr(cause, "errno", None) in FULL for cause in _causes(error))
-    return is_full or _least_space()[0] < MIN_BYTES
+    return is_full or least_space()[0] < MIN_BYTES
 
 
 def message_of(error: BaseException) -> str:
@@ -87,7 +87,7 @@ def message_of(error: BaseException) -> str:
     ):  # it is the project's own, or about a value that the user gave
         return _shortened(error)
     if lacks_space(error):
-        space, folder = _least_space()
+        space, folder = least_space()
         remaining = f"{space / 1e6:.0f} MB are left there"
         return f"The disk is full: make room in {folder} ({remaining}), or use another disk."
     return _shortened(error)
@@ -103,9 +103,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _least_space() -> tuple[int, Path]:
+def least_space() -> tuple[int, Path]:
     """The free bytes of the fullest of the folders that a run writes to, and that folder."""
-    folders = [Path(os.environ.get("TMPDIR", "/tmp")), Path.cwd()]
+    temporary = os.environ.get("TMPDIR", "/tmp")
+    folders = [Path(temporary), Path(os.environ.get("RAY_TMPDIR", temporary)), Path.cwd()]
     try:
         project = find_project()
         folders += [project.store, project.state, project.root / "mlruns"]

@@ -114,7 +114,9 @@ def at_home(project: Project) -> Iterator[None]:
 
 def place(text: str) -> str:
     """A path as the user means it, who may be in another folder than the project's; or a URL."""
-    return text if "://" in text else str(_started_in.get(Path.cwd()) / text)
+    if "://" in text:
+        return text
+    return str(_started_in.get(Path.cwd()) / Path(text).expanduser())
 
 
 def confirmed(question: str, to_json: bool) -> bool:

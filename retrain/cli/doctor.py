@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
+from retrain import messages
 from retrain.cli.command import KEEPING, Answer, Clone, app
 from retrain.errors import shorten
 from retrain.messages import message_of
@@ -132,6 +133,13 @@ def _remote(project: Project) -> str:
     return "answers"
 
 
+def _disk(_: Project) -> str:
+    space, folder = messages.least_space()
+    if space < messages.MIN_BYTES:
+        raise ValueError(f"{space / 1e9:.1f} GB are left in {folder}: make room there")
+    return f"{space / 1e9:.1f} GB are left in {folder}"
+
+
 def _store(project: Project) -> str:
     from retrain.store import Store
 
@@ -143,13 +151,12 @@ def _store(project: Project) -> str:
 
 
 def _servers(project: Project) -> str:
-    from retrain.registry import tracking
     from retrain.runs import preflight
     from retrain.servers import databases, reachable, services
 
-    databases.refuse_newer(databases.of_prefect(project), "prefect")
-    if file := tracking.database_of(project):
-        databases.refuse_newer(file, "mlflow")
+    databases.check(databases.of_prefect(project), "prefect")
+    if file := databases.of_mlflow(project):
+        databases.check(file, "mlflow")
     preflight.check_surroundings(project)  # those that the environment names
     if api := services.server_api(project):
         reachable.check("PREFECT_API_URL", api, "/health")
@@ -164,6 +171,7 @@ def _servers(project: Project) -> str:
 CHECKS: dict[str, Callable[[Project], str]] = {
     "packages": _packages,
     "GPU": _gpu,
+    "disk": _disk,
     "DVC remote": _remote,
     "store": _store,
     "servers": _servers,

@@ -65,7 +65,7 @@ def init(
         return _written({"workload": example}, flow.take_over(project, example))
     if images is None:
         raise UsageError("Name a folder of images (retrain init photos), or an --example.")
-    folder = Path(located(str(images.expanduser())))
+    folder = Path(located(str(images)))
     if not folder.is_dir():
         raise UsageError(f"There is no folder {folder}: name a folder of images.")
     name = name or re.sub(r"[^A-Za-z0-9]+", "-", folder.name).strip("-") or "images"

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from retrain.locks import locked
+from retrain.servers import databases
 
 FILE = "mlflow.db"
 # The columns of MLflow's database with places below those of experiments.
@@ -39,8 +40,7 @@ def mend(root: Path) -> Path | None:
     with locked(root / f".{FILE}.moved.lock"), closing(sqlite3.connect(file)) as database, database:
         if not (stale := _stale(root)):
             return None
-        with closing(sqlite3.connect(kept)) as copy:
-            database.backup(copy)
+        databases.copy(file, kept)
         for table, column in PLACES:
             for old, new in stale.items():
                 database.execute(

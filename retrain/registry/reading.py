@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from retrain.project import Project
 from retrain.registry import tracking
 from retrain.registry.ledger import Ledger, Row, parse
+from retrain.servers import databases
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -84,7 +85,7 @@ def _ask(project: Project, name: str) -> Ledger:
 
 def names(project: Project) -> list[str]:
     """The names of all registered models; no database is made to find none."""
-    file = tracking.database_of(project)
+    file = databases.of_mlflow(project)
     if file and not file.exists():
         return []
     return [

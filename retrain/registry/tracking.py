@@ -49,8 +49,7 @@ def client(project: Project) -> "MlflowClient":
     uri, file = project.tracking_uri, mended(project)
     if file is None:
         return MlflowClient(uri, uri)
-    databases.refuse_newer(file, "mlflow")
-    with databases.created(file, _migrate):
+    with databases.created(file, databases.migrate_mlflow):
         return MlflowClient(uri, uri)
 
 
@@ -145,7 +144,7 @@ def end_lost_runs(project: Project, is_lost: Callable[[str], bool]) -> None:
         project: The clone that uses this MLflow.
         is_lost: Whether no process trains with a key; False if the key is not from this clone.
     """
-    file = database_of(project)
+    file = databases.of_mlflow(project)
     if file and not file.exists():
         return
     mlflow = client(project)
@@ -289,23 +288,19 @@ def find_run(project: Project, run_id: str) -> "Run | None":
         return None
 
 
-def database_of(project: Project) -> Path | None:
-    """The SQLite file of MLflow's store; None for another kind of store."""
-    path = project.tracking_uri.removeprefix("sqlite:///")
-    return None if path == project.tracking_uri or "?" in path else Path(path)
-
-
 def mended(project: Project) -> Path | None:
-    """The same, with the places of a clone that was moved set right, which is told."""
-    file = database_of(project)
+    """The SQLite file of MLflow's store, with the places of a clone that was moved set right.
+
+    None for another kind of store.
+
+    Raises:
+        UsageError: Another release of MLflow has made it.
+    """
+    file = databases.of_mlflow(project)
+    if file:
+        databases.check(file, "mlflow")
     if file == project.root / moved.FILE and file.exists() and (kept := moved.mend(project.root)):
         tell(
             f"The clone was moved: {file.name} has its new place now, and {kept.name} is as it was."
         )
     return file
-
-
-def _migrate(path: Path) -> None:
-    from mlflow.db import upgrade
-
-    upgrade.callback(f"sqlite:///{path}")

@@ -259,6 +259,8 @@ def register(
     place = f"{PACKAGES}/{candidate.package_digest}"
     client.log_artifacts(run, str(package), place)
     values = {"version": asdict(candidate), **(lineage or {})}
+    if fault := project.git_fault():
+        tracking.tell(fault)
     text = json.dumps(values, indent=1, sort_keys=True, allow_nan=False) + "\n"
     record = hashlib.sha256(text.encode()).hexdigest()
     client.log_text(run, text, f"{RECORDS}/{record}.json")

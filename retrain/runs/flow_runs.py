@@ -8,9 +8,12 @@ from typing import Any, ParamSpec
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.runtime import flow_run
-from prefect.states import Completed, Failed
+from prefect.states import Completed, Crashed, Failed
 
+from retrain.errors import RejectedDataError, UsageError
+from retrain.locks import Runs
 from retrain.messages import message_of
 from retrain.project import Project
 from retrain.registry import tracking
@@ -20,6 +23,16 @@ from retrain.store import Store
 P = ParamSpec("P")
 
 logger = logging.getLogger("retrain")
+
+
+def _is_needed(record: logging.LogRecord) -> bool:
+    """Whether a line of Prefect has more than the state: no traceback of what the user can mend."""
+    error = record.exc_info and record.exc_info[1]
+    return not isinstance(error, UsageError | RejectedDataError)
+
+
+for _name in ("prefect.engine", "prefect.flow_runs"):
+    logging.getLogger(_name).addFilter(_is_needed)
 
 
 def ending_in_a_state(body: Callable[P, Any]) -> Callable[P, Any]:
@@ -63,8 +76,6 @@ def name_by_data(flow: str, workload: str, version: str) -> None:
         client.set_flow_run_name(UUID(flow_run.id), f"{flow}-{workload}-{version[:8]}")
 
 
-logger = logging.getLogger(__name__)
-
 MESSAGE = "Its process was ended from outside."
 
 
@@ -82,6 +93,26 @@ def end_lost_runs(project: Project) -> None:
             logger.warning("The runs that were killed could not be ended: %s", error)
             return
     store.runs.forget_killed()  # those of DVC, too
+
+
+def end_runs_never_held(runs: Runs) -> None:
+    """Marks runs as crashed that were killed when the clone's own Prefect had begun them.
+
+    A process holds the store a moment later than Prefect makes the record of its run.
+
+    Args:
+        runs: Those of the clone. The server is the clone's own, too.
+    """
+    with get_client(sync_client=True) as client:
+        live = client.read_flow_runs(flow_run_filter=_live({"deployment_id": {"is_null_": True}}))
+    if lost := runs.lost({str(run.id) for run in live}):
+        mark_crashed(MESSAGE, lost)
+
+
+def _live(more: dict[str, Any]) -> FlowRunFilter:
+    """The flow runs that go on according to Prefect."""
+    states = {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}
+    return FlowRunFilter.model_validate({"state": states, **more})
 
 
 def _is_released(store: Store, key: str) -> bool:
@@ -103,14 +134,8 @@ def mark_crashed(message: str, runs: Collection[str]) -> None:
         message: The message of the state `Crashed`.
         runs: The ids of the flow runs.
     """
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter
-    from prefect.states import Crashed
-
-    live: dict[str, Any] = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
-    run_filter = FlowRunFilter.model_validate(live | {"id": {"any_": sorted(runs)}})
     with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=run_filter):
+        for run in client.read_flow_runs(flow_run_filter=_live({"id": {"any_": sorted(runs)}})):
             its_tasks = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
             for task in client.read_task_runs(flow_run_filter=its_tasks):
                 if task.state and not task.state.is_final():

@@ -5,6 +5,7 @@ be pickle, and a store that others can write to must not decide what code runs h
 """
 
 import faulthandler
+import logging
 import sys
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
@@ -25,6 +26,10 @@ from retrain.servers.patches import let_forks_end
 from retrain.step import TrialContext
 
 let_forks_end()
+# Each step has a line of its own, by `console.ended`.
+logging.getLogger("prefect.task_runs").addFilter(
+    lambda record: record.levelno > logging.INFO or "Finished in state" not in record.getMessage()
+)
 
 CACHED = "Cached"  # what Prefect calls the state of a task that did not have to run
 PRUNED = "Pruned"  # what Prefect calls the state of a trial that was ended early

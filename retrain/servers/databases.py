@@ -1,4 +1,4 @@
-"""Creates the SQLite databases of other tools completely or not at all.
+"""Creates and migrates the SQLite databases of other tools completely or not at all.
 
 MLflow and Prefect create theirs by running all their migrations, which takes seconds. A process
 that is killed meanwhile, or a disk that is full, leaves a database with a part of the tables, on
@@ -7,10 +7,14 @@ models cannot replace the migrations: `create_all` fails for both.
 """
 
 import os
+import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +31,13 @@ MIGRATIONS = {
     "mlflow": "store/db_migrations/versions",
     "prefect": "server/database/_migrations/versions/sqlite",
 }
+UPGRADE = "make down && .venv/bin/python -m retrain.servers.upgrade"
+
+
+def of_mlflow(project: Project) -> Path | None:
+    """The SQLite file of MLflow's store; None for another kind of store."""
+    path = project.tracking_uri.removeprefix("sqlite:///")
+    return None if path == project.tracking_uri or "?" in path else Path(path)
 
 
 def of_prefect(project: Project) -> Path:
@@ -34,28 +45,98 @@ def of_prefect(project: Project) -> Path:
     return Path(os.environ.get("PREFECT_HOME") or project.state / "prefect") / "prefect.db"
 
 
-def refuse_newer(path: Path, tool: str) -> None:
-    """Refuses a database of a newer version of its tool, which itself says nothing that helps.
+def check(path: Path, tool: str) -> None:
+    """Refuses a database of another release of its tool, which itself says nothing that helps.
 
     Args:
         path: The database, which may be missing.
         tool: The name of the package.
 
     Raises:
-        UsageError: No migration that is installed leads to the database's revision.
+        UsageError: It was made by a newer release, or by an earlier one and has to be migrated.
     """
+    revision = _revision(path)
+    known, newest = _migrations(tool)
+    if revision and revision not in known:
+        raise UsageError(
+            f"{path} was made by a newer {tool} than {version(tool)}, which is installed "
+            "here: install the packages of that clone's requirements.lock (git pull && "
+            "make setup), or move the database away."
+        )
+    if revision not in (None, newest):
+        raise UsageError(
+            f"{path} was made by an earlier {tool} than {version(tool)}, which is installed here. "
+            f"This keeps a copy and migrates it: {UPGRADE}"
+        )
+
+
+def _revision(path: Path) -> str | None:
+    """The last migration of a database; None if it is missing, or another kind of file."""
+    if path.exists():
+        with closing(sqlite3.connect(path)) as database, suppress(sqlite3.DatabaseError):
+            for (revision,) in database.execute("SELECT version_num FROM alembic_version"):
+                return str(revision)
+    return None
+
+
+@cache
+def _migrations(tool: str) -> tuple[set[str], str]:
+    """The migrations of a tool that are installed, and the newest of them, by their revisions."""
     spec = find_spec(tool)
-    if not path.exists() or spec is None or spec.origin is None:
-        return
-    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.DatabaseError):
-        query = "SELECT version_num FROM alembic_version"
-        for (revision,) in database.execute(query).fetchall():
-            if not any((Path(spec.origin).parent / MIGRATIONS[tool]).glob(f"*{revision}*")):
-                raise UsageError(
-                    f"{path} was made by a newer {tool} than {version(tool)}, which is installed "
-                    "here: install the packages of that clone's requirements.lock (git pull && "
-                    "make setup), or move the database away."
-                )
+    assert spec and spec.origin
+    files = (Path(spec.origin).parent / MIGRATIONS[tool]).glob("*.py")
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    known, earlier = (
+        set(re.findall(rf"""^{name}\b[^=]*= ["'](\w+)""", text, re.MULTILINE))
+        for name in ("revision", "down_revision")
+    )
+    [newest] = known - earlier
+    return known, newest
+
+
+def migrate_mlflow(path: Path) -> None:
+    """Creates MLflow's database, or brings it to the newest revision."""
+    from mlflow.db import upgrade
+
+    upgrade.callback(f"sqlite:///{path}")
+
+
+def migrate_prefect(path: Path) -> None:
+    """Creates Prefect's database, or brings it to the newest revision."""
+    url = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{path}"}
+    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+    subprocess.run(command, env=os.environ | url, check=True, stdout=subprocess.DEVNULL)
+
+
+def migrate(path: Path, tool: str, to_newest: Callable[[Path], None]) -> Path | None:
+    """Migrates a database, if an earlier release of its tool has made it.
+
+    Args:
+        path: The database, which may be missing, and which nothing uses.
+        tool: The name of the package.
+        to_newest: Migrates the file of a path.
+
+    Returns:
+        The copy of the database as it was; None if nothing had to be migrated.
+    """
+    revision, (known, newest) = _revision(path), _migrations(tool)
+    if revision not in known - {newest}:
+        return None
+    kept = path.with_name(f"{path.name}.{revision}")
+    copy(path, kept)
+
+    def create(aside: Path) -> None:
+        shutil.copyfile(kept, aside)
+        to_newest(aside)
+
+    _create(path, create)
+    return kept
+
+
+def copy(path: Path, target: Path) -> None:
+    """Copies a database, with what is still in its log."""
+    with closing(sqlite3.connect(path)) as database, closing(sqlite3.connect(target)) as other:
+        database.backup(other)
 
 
 @contextmanager

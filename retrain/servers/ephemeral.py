@@ -39,7 +39,7 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
         UsageError: A newer version of Prefect has made the database.
         RuntimeError: The server ended at its start, or took too long; its output is in the log.
     """
-    databases.refuse_newer(databases.of_prefect(project), "prefect")
+    databases.check(databases.of_prefect(project), "prefect")
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]

@@ -10,7 +10,6 @@ import gc
 import os
 import runpy
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -92,14 +91,8 @@ def create_prefect_database() -> None:
     setting = get_current_settings().server.database.connection_url
     url = make_url(setting.get_secret_value()) if setting else None
     if url and url.get_backend_name() == "sqlite" and url.database and not url.query:
-        with databases.created(Path(url.database), _migrate):
+        with databases.created(Path(url.database), databases.migrate_prefect):
             pass
-
-
-def _migrate(path: Path) -> None:
-    url = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{path}"}
-    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
-    subprocess.run(command, env=os.environ | url, check=True, stdout=subprocess.DEVNULL)
 
 
 def _collect_garbage() -> None:

@@ -45,6 +45,8 @@ def check(name: str, address: str, probe: str = "") -> None:
         elif url.hostname and (port := url.port or PORTS.get(scheme)):
             socket.create_connection((url.hostname, port), timeout=SECONDS).close()
     except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
+        if "_ALERT_" in str(error):  # of TLS: it answers, and wants what the library may have
+            return
         raise ConnectionError(
             f"{name}: nothing answers at {without_login(address)} ({error}). Start that server, or "
             f"correct {name}."

@@ -216,7 +216,7 @@ def _start(project: Project) -> None:
             f"{API} names {api}, which the runs of this clone use: take it out of the environment "
             "or of .env, and the servers can be started here."
         )
-    databases.refuse_newer(databases.of_prefect(project), "prefect")
+    databases.check(databases.of_prefect(project), "prefect")
     end_processes(f"{project.state}:")  # what a killed supervisor has left
     ports = {name: _free(port) for name, port in USUAL_PORTS.items()}
     file = project.state / CONFIGURATION_FILE

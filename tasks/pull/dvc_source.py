@@ -90,7 +90,7 @@ class DvcSource:
         The remote is asked for a single object, which `dvc push` sends last; what cannot be known
         within seconds is not mentioned.
         """
-        is_pinned_here = self.revision is None and self.project.is_in_git()
+        is_pinned_here = self.revision is None and self.project.commit() is not None
         if is_pinned_here and self.project.git("status", "--porcelain", "--", "data.dvc"):
             yield (
                 "data.dvc is not committed, so nobody else knows of this version of the data: git "
@@ -190,6 +190,11 @@ class DvcSource:
                 "(dvc add data), or set data.path to a place outside data/; of revisions, git "
                 "fetch gets new ones."
             ) from None
+        if pinned.get("hash") != "md5":
+            raise UsageError(
+                "data.dvc is of DVC 2, whose hashes are others (md5-dos2unix): dvc cache migrate "
+                "--dvc-files, dvc push, git commit data.dvc."
+            )
         return dict(pinned)
 
     def _repo(self) -> Any:

@@ -175,6 +175,7 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
     assert last["decision"]["verdict"] == "champion already"
     assert f"Unchanged('{last['outcome']}'" in watched.stdout
     assert "Flow run finished successfully in 'Unchanged'." in watched.stdout
+    assert watched.stdout.count("Finished in state") == 1  # of the run: a step has one line, ours
     [summary] = ask(
         f"{servers['PREFECT_API_URL']}/artifacts/filter",
         {"artifacts": {"key": {"like_": "vit-summary"}}, "sort": "CREATED_DESC", "limit": 1},
@@ -187,6 +188,16 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
     assert state["message"] in watched.stdout
     assert state["message"].startswith(f"Nothing changed since run {last['run'][:8]} of ")
     assert last_run(clone) == last
+
+
+def test_a_wrong_parameter_of_a_deployment_is_one_sentence(clone, servers):
+    command = ("prefect", "deployment", "run", "train/vit", "--watch", "--param")
+    wrong = 'overrides={"train.epoch": 5}'
+    watched = clone.run(*command, wrong, code=1, COLUMNS="500", **servers).stdout
+    sentence = "workload vit: train.epoch: no such key. Did you mean 'train.epochs'?"
+    assert last_flow_run(servers["PREFECT_API_URL"])["state"]["message"] == sentence
+    assert sentence in watched
+    assert "Traceback" not in watched
 
 
 def test_a_workload_that_init_made_is_one_model_three_ways(clone, servers, tmp_path):

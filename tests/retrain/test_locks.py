@@ -51,3 +51,30 @@ def test_a_wait_says_which_process_has_the_lock_and_since_when(tmp_path, monkeyp
     assert len(waited) >= 3
     for line in waited[:3]:
         assert line.startswith(process)
+
+
+STARTING = """
+import sys
+from pathlib import Path
+from retrain.locks import Runs
+with Runs(Path(sys.argv[1])).starting():
+    print("begun", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_run_is_lost_that_no_process_holds_or_may_be_about_to_hold(tmp_path):
+    runs = locks.Runs(tmp_path / "holds")
+    with runs.starting(), runs.holding("a"):
+        assert runs.lost(["a", "b"]) == {"b"}
+        assert len(runs.under_way()) == 1
+        with subprocess.Popen(
+            [sys.executable, "-c", STARTING, runs.folder],
+            cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        ) as other:  # fmt: skip
+            assert other.stdout.readline() == b"begun\n"
+            assert runs.lost(["b"]) == set()
+            other.kill()
+        assert runs.lost(["b"]) == {"b"}
+    with runs.starting():
+        assert [path.suffix for path in runs.folder.iterdir()] == [".start"]

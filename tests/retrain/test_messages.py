@@ -53,7 +53,7 @@ def test_a_full_disk_is_named_whatever_the_error(fail):
 
 def test_the_fullest_of_the_folders_that_a_run_writes_to_is_named(tmp_path, monkeypatch):
     def usage(folder):
-        return SimpleNamespace(free=10 if folder.name == "mlruns" else 10**9)
+        return SimpleNamespace(free=10 if folder.name in ("mlruns", "of ray") else 10**9)
 
     (tmp_path / "mlruns").mkdir()
     monkeypatch.setattr(messages.shutil, "disk_usage", usage)
@@ -64,6 +64,10 @@ def test_the_fullest_of_the_folders_that_a_run_writes_to_is_named(tmp_path, monk
     assert message_of(ValueError("lr is wrong")) == "lr is wrong"
     (tmp_path / "mlruns").rmdir()
     assert message_of(RuntimeError("500 Internal Server Error")) == "500 Internal Server Error"
+    (tmp_path / "of ray").mkdir()
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "of ray"))
+    full = f"The disk is full: make room in {tmp_path}/of ray (0 MB are left there)"
+    assert message_of(RuntimeError("Timed out waiting for file")).startswith(full)
 
 
 def test_errors_that_name_each_other_as_their_cause_are_told_all_the_same():

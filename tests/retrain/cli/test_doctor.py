@@ -103,6 +103,18 @@ def test_a_server_that_the_environment_names_and_that_is_down_is_a_fault(
     assert says.startswith("MLFLOW_TRACKING_URI: nothing answers at")
 
 
+def test_a_full_disk_of_rays_files_is_a_fault(clone, capsys, monkeypatch, tmp_path):
+    full = tmp_path / "ray"
+    full.mkdir()
+    monkeypatch.setenv("RAY_TMPDIR", str(full))
+    usage = shutil.disk_usage(full)
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda place: usage._replace(free=10) if place == full else usage
+    )
+    state, says = findings(capsys, 1)["disk"]
+    assert (state, says) == ("fault", f"0.0 GB are left in {full}: make room there")
+
+
 def test_a_database_of_a_newer_version_is_a_fault(clone, capsys):
     with closing(sqlite3.connect(clone.root / "mlflow.db")) as database, database:
         database.execute("CREATE TABLE alembic_version AS SELECT 'ffffffffffff' AS version_num")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from retrain.cli import command
 from retrain.cli.main import main
 
 ROOT = Path(__file__).parents[3]
@@ -53,6 +54,12 @@ def test_a_failure_is_one_line_and_with_json_one_document(clone, capsys, argumen
     [(name, value)] = json.loads(output).items()
     assert name == "error"
     assert errors == f"retrain: {value}\n"
+
+
+def test_a_path_may_begin_with_the_home_of_the_user(clone, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(clone / "home"))
+    assert command.place("~/photos") == str(clone / "home" / "photos")
+    assert command.place("s3://bucket/~") == "s3://bucket/~"
 
 
 def test_outside_a_clone_there_is_a_document_too(tmp_path, monkeypatch, capsys):

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
+import subprocess
 from contextlib import closing
 
 import pytest
@@ -131,6 +133,15 @@ def test_a_version_carries_what_is_known_of_the_model(project, name, tmp_path):
     assert str(fast) == "p95 of a single image: 12.3 ms (p50 1.00 ms; 20 calls, 2 threads, cpu)"
     versions.mark_broken(project, made, "it answers nonsense")
     assert versions.get(project, name, 1).broken == "it answers nonsense"
+
+
+def test_a_version_is_never_registered_without_its_commit_in_silence(tmp_path, monkeypatch, capsys):
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    templates.place_mlflow_database(tmp_path)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    register(Project(tmp_path), "vit", "a", tmp_path)
+    assert "No commit is recorded, because git does not tell it" in capsys.readouterr().err
 
 
 def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project, name):

@@ -1,5 +1,6 @@
 """Databases whose creation is killed, fails, or happens twice at once."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -10,8 +11,8 @@ import pytest
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import tracking
-from retrain.servers import databases, ephemeral
+from retrain.registry import tracking, versions
+from retrain.servers import databases, ephemeral, upgrade
 from tests import templates
 
 # Creates a table of two, says so, and waits for a line before it creates the other.
@@ -106,13 +107,65 @@ def test_a_database_of_a_newer_version_is_refused_in_one_sentence(tmp_path, monk
     place[tool](tmp_path)
     project = Project(tmp_path)
     file = {"mlflow": tmp_path / "mlflow.db", "prefect": databases.of_prefect(project)}[tool]
-    databases.refuse_newer(file, tool)
+    databases.check(file, tool)
     query(file, "UPDATE alembic_version SET version_num = 'ffffffffffff'")
     with pytest.raises(UsageError, match=f"was made by a newer {tool} than ") as refused:
-        databases.refuse_newer(file, tool)
+        databases.check(file, tool)
     assert len(str(refused.value).splitlines()) == 1
+    if tool == "mlflow":
+        with pytest.raises(UsageError, match="newer"):
+            versions.champion(project, "vit")
     with pytest.raises(UsageError, match="newer"):
         if tool == "mlflow":
             tracking.client(project)
         else:
             ephemeral.start_ephemeral_server(project, [])
+
+
+@pytest.fixture(params=databases.MIGRATIONS)
+def earlier(request, tmp_path, monkeypatch):
+    """A project with a database that lacks the last migration; its tool, and the file."""
+    monkeypatch.delenv("PREFECT_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("workloads: {}")
+    if request.param == "mlflow":
+        from alembic import command
+        from alembic.script import ScriptDirectory
+        from mlflow.store.db.utils import _get_alembic_config
+        from mlflow.store.tracking.dbmodels.initial_models import Base
+        from sqlalchemy import create_engine
+
+        engine = create_engine(f"sqlite:///{tmp_path}/mlflow.db")
+        Base.metadata.create_all(engine)
+        config = _get_alembic_config(str(engine.url))
+        _, last, *_ = ScriptDirectory.from_config(config).walk_revisions()
+        with engine.begin() as config.attributes["connection"]:
+            command.upgrade(config, last.revision)
+        return request.param, tmp_path / "mlflow.db"
+    templates.place_prefect_database(tmp_path)
+    file = databases.of_prefect(Project(tmp_path))
+    url = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{file}"}
+    down = [sys.executable, "-m", "prefect", "server", "database", "downgrade", "-y", "-r", "-1"]
+    subprocess.run(down, check=True, env=os.environ | url)
+    return request.param, file
+
+
+@pytest.mark.slow
+def test_a_database_of_an_earlier_release_is_kept_and_migrated(earlier, tmp_path, capsys):
+    tool, file = earlier
+    [old] = query(file, "SELECT version_num FROM alembic_version")
+    query(file, "CREATE TABLE of_the_user (value)")
+    command = "python -m retrain.servers.upgrade"
+    with pytest.raises(UsageError, match=f"earlier {tool} than .*: make down && .*{command}"):
+        if tool == "mlflow":
+            versions.champion(Project(tmp_path), "vit")
+        else:
+            ephemeral.start_ephemeral_server(Project(tmp_path), [])
+    upgrade.main()
+    kept = file.with_name(f"{file.name}.{old}")
+    assert f"{kept.name} is as it was" in capsys.readouterr().out
+    assert query(kept, "SELECT version_num FROM alembic_version") == [old]
+    databases.check(file, tool)
+    assert query(file, "SELECT count(*) FROM of_the_user") == [0]
+    upgrade.main()
+    assert capsys.readouterr().out == ""

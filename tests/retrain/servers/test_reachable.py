@@ -2,6 +2,7 @@
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 from time import monotonic
@@ -57,6 +58,18 @@ def test_any_answer_of_a_web_server_is_one():
     with serving(Refusing) as url:
         reachable.check("X", url, "/health")
         assert not reachable.answers(url)
+
+
+def test_a_server_that_wants_a_certificate_of_the_client_answers(tmp_path):
+    """Which one it is, MLflow's client is told by MLFLOW_TRACKING_CLIENT_CERT_PATH."""
+    key, own = tmp_path / "key.pem", tmp_path / "own.pem"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout"
+    subprocess.run([*make.split(), key, "-out", own], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own, key)
+    for context.verify_mode in (ssl.CERT_NONE, ssl.CERT_REQUIRED):
+        with serving(Answer, context) as url:
+            reachable.check("MLFLOW_TRACKING_URI", url.replace("http:", "https:"), "/health")
 
 
 def test_what_speaks_no_tls_is_said_for_a_secure_address():

@@ -2,6 +2,7 @@
 
 import io
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -120,9 +121,13 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 @contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def serving(
+    handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """Serves HTTP on a free port of this machine; gives the URL of its root."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -156,6 +157,13 @@ class Slow(BaseHTTPRequestHandler):
         self.may_end.wait(60)
 
 
+def test_a_repository_that_git_refuses_stops_no_run(project, monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    assert project.git_fault()  # which is told before a run, whatever its data
+    assert list(DvcSource(project, PurePath("digits"), None).warnings()) == []
+
+
 def test_the_working_trees_data_is_neither_read_nor_changed(project):
     make_files(project.root / "data", "digits/cat/mine.png")
     overwrite(project.root / "data" / "digits" / "cat" / "mine.png", "not added to DVC yet")
@@ -214,6 +222,10 @@ def test_another_version_is_that_of_a_git_revision_that_has_data(project):
         (
             "outs:\n- path: data\n  md5: ../out.dir",
             "no data.dvc in this clone that pins",
+        ),
+        (
+            f"outs:\n- md5: {'0' * 32}.dir\n  path: data",
+            "data.dvc is of DVC 2, .*dvc cache migrate --dvc-files",
         ),
     ],
 )
