@@ -30,7 +30,7 @@ def test_a_training_shows_why_and_what_it_is_made_of(clone, first):
     assert f"{low:.4f} to {high:.4f}" in html
     assert 'src="data:image/png;base64,' in html
     assert "confused-0" in html
-    assert "8 of 64 images of the first batch." in html
+    assert "6 of 64 images of the first batch." in html
     assert f"retrain reproduce vit@{first['model']['version']}" in html
 
 
