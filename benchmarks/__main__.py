@@ -25,7 +25,6 @@ NAMES = (
     "training_loops",
     "two_workers",
     "predict",
-    "gpu",
     "flow",
     "gate",
     "prepare",

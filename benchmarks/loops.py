@@ -166,14 +166,6 @@ def bare(workload: Workload, images: Path) -> Speed:
     return by_hand(workload, data, batches)
 
 
-def ideal_loader(workload: Workload, images: Path) -> Speed:
-    """The plain loop on one batch again and again: what no loader can be faster than."""
-    data, batch = open_prepared(images), workload.train.batch_size
-    x, y = tensors(data, "train")
-    one = x[:batch].to(_device(), copy=True), y[:batch].to(_device(), copy=True)
-    return by_hand(workload, data, lambda: iter([one] * (len(x) // batch)))
-
-
 def hf_trainer(workload: Workload, images: Path) -> Speed:
     """The Trainer of `transformers` with its own loader."""
     from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments

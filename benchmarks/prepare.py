@@ -3,25 +3,15 @@
     python -m benchmarks.prepare --cifar cifar10/test.parquet --rounds 3
 
 The data: the JPEGs of a Parquet file of CIFAR-10 (columns `image`, a struct of `bytes` and `path`,
-and `label`), as it is and as class folders, made into 64 x 64; and `--photos` JPEGs of 1,500 x
-1,000 (quality 85, 4:2:0, some 300 kB), which are those images with noise, made into 224 x 224.
+and `label`) as class folders, made into 64 x 64; and `--photos` JPEGs of 1,500 x 1,000 (quality 85,
+4:2:0, some 300 kB), which are those images with noise, made into 224 x 224.
 
 - preprocess: images/s of the real step, from its call to its return. Ray runs and has its workers.
-- pool: images/s of a pool of two processes that runs already. Each reads the encoded images of a
-  part, decodes and crops them with Pillow (no draft mode), scales them (bicubic) and writes them to
-  a `.npy` file.
+- pool: images/s of a pool of two processes that runs already. Each decodes and crops the images of
+  a part with Pillow (no draft mode), scales them (bicubic) and writes them to a `.npy` file.
 
-A kind counts with the median of its rounds; they take turns.
-
-Result of 2026-11-21, two cores, 3 rounds: 1.68 times the pool at their own 32 x 32, 2.56 for photos
-(300 of them). At 64 x 64 it was 1.42 from Parquet and 1.14 from class folders, when small images
-were still scaled several at a time, in two thirds of Pillow's time.
-
-What Pillow allows: from 32 to 64 an image takes 80 µs of a core, of which decoding takes 10,
-scaling 49, and reading, writing and Python 20; the pool takes 112. A plan of Ray Data takes 0.12 s
-in which nothing is prepared, whatever the number of images. Of 10,000 images that is a fifth of the
-time: 80 / 2 + 4 µs for each and 0.12 s are 0.56 s, where the pool takes 0.63; and from class
-folders the listing of the files is added.
+A kind counts with the median of its rounds; they take turns. Of small images, scaling by Pillow is
+most of the work in both.
 """
 
 import argparse
@@ -75,27 +65,19 @@ def main() -> None:
         write_data(root, options.cifar, options.photos)
         ray_cluster.connect()
         list(each(lambda _: abs, range(8), seconds=1e6))  # starts the workers
-        for data, format, size, target in (
-            # At 64 x 64, as much as scaling by Pillow allows.
-            ("parquet", "parquet", 64, "≥ 1.1"),
-            ("parquet", "parquet", 32, "≥ 2.0"),
-            ("folders", "folders", 64, "≥ 0.9"),
-            ("photos", "folders", 224, "≥ 2.0"),
-        ):
-            compare(root / data, format, Images(size=size), pool, options.rounds, target)
+        compare(root / "small", Images(size=64), pool, options.rounds, "≥ 0.9")
+        compare(root / "photos", Images(size=224), pool, options.rounds, "≥ 2.0")
         ray_cluster.disconnect()
 
 
 def write_data(root: Path, cifar: Path, photos: int) -> None:
-    """Lays the three kinds of data out as `pull` does, below `<kind>/data`."""
+    """Lays the two kinds of data out as `pull` does, below `<kind>/data`."""
     table = pq.read_table(cifar)
-    (root / "parquet/data").mkdir(parents=True)
-    (root / "parquet/data/images.parquet").symlink_to(cifar.resolve())
     rows = table["image"].combine_chunks()
     encoded = rows.field("bytes").to_pylist()
     labels = table["label"].to_pylist()
     for number, (label, image) in enumerate(zip(labels, encoded, strict=True)):
-        path = root / f"folders/data/{label}/{number:05}.jpg"
+        path = root / f"small/data/{label}/{number:05}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(image)
     random = np.random.default_rng(0)
@@ -108,10 +90,9 @@ def write_data(root: Path, cifar: Path, photos: int) -> None:
         photo.save(path, "JPEG", quality=85, subsampling="4:2:0")
 
 
-def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, target: str) -> None:
+def compare(root: Path, images: Images, pool: Pool, rounds: int, target: str) -> None:
     """Prepares the images of a folder in turns, and prints the figures."""
     found = index.build(root / "data", DATA)
-    assert found.format == format
     pq.write_table(found.images, root / index.FILE)
     pulled = Artifact("pull", "", "", root, {"image_column": found.files.image_column})
     space = _workspace(root / f"validated-{images.size}")
@@ -136,7 +117,7 @@ def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, ta
                     prepared = open_prepared(Path(folder) / "output/files")
                     assert sum(len(prepared.split(split)) for split in facts["rows"]) == count
     speed = {kind: count / statistics.median(taken) for kind, taken in seconds.items()}
-    what = f"{count:,} as {root.name} to {images.size} x {images.size}"
+    what = f"{count:,} {root.name} images to {images.size} x {images.size}"
     ours, theirs = speed["preprocess"], speed["pool"]
     report(Row("prepare", what, ours, "two-process Pillow pool", theirs, "images/s", target))
 
@@ -149,28 +130,17 @@ def _workspace(root: Path) -> Workspace:
 
 
 def run_pool(pool: Pool, paths: Sequence[Path], size: int, folder: Path) -> None:
-    """Prepares images as one would by hand: a row group, or some files, at a time."""
+    """Prepares images as one would by hand, some files at a time."""
     folder.mkdir()
-    parts: list[list[Path] | tuple[Path, int]]
-    if paths[0].suffix == ".parquet":
-        row_groups = pq.ParquetFile(paths[0]).num_row_groups
-        parts = [(paths[0], number) for number in range(row_groups)]
-    else:
-        parts = [list(paths[first : first + PART]) for first in range(0, len(paths), PART)]
+    parts = [paths[first : first + PART] for first in range(0, len(paths), PART)]
     work = partial(_write_part, size)
     pool.starmap(
         work, ((part, folder / f"{number}.npy") for number, part in enumerate(parts)), chunksize=1
     )
 
 
-def _write_part(size: int, part: list[Path] | tuple[Path, int], target: Path) -> None:
-    if isinstance(part, tuple):
-        path, row_group = part
-        table = pq.ParquetFile(path).read_row_group(row_group, columns=["image"])
-        encoded = [image["bytes"] for image in table["image"].to_pylist()]
-    else:
-        encoded = [path.read_bytes() for path in part]
-    np.save(target, np.stack([_prepare(data, size) for data in encoded]))
+def _write_part(size: int, part: Sequence[Path], target: Path) -> None:
+    np.save(target, np.stack([_prepare(path.read_bytes(), size) for path in part]))
 
 
 def _prepare(data: bytes, size: int) -> np.ndarray:

@@ -1,20 +1,26 @@
 """How fast `train` trains, against what one would write instead.
 
     python -m benchmarks.train_throughput --rounds 5
+    python -m benchmarks.train_throughput --settings gpu
 
 Each round runs every way of training once, in turns, in one process: the same network,
 hyperparameters, images, batch, epochs and, as many as the step chooses, threads. The
 project's step is the real one, with images on disk, checkpoints, progress and MLflow. It is
 compared with
 
-- bare: a PyTorch loop over tensors in memory, in fp32
-- ideal loader: that loop on one batch again and again, which no loader can beat
+- bare: a PyTorch loop over tensors in memory, of the GPU if there is one, without PyTorch's
+  deterministic algorithms; on CPUs in fp32
 - HF Trainer: that of `transformers`, with its own loader
 
 The figures are images/s, training (from an epoch's first batch to its last) and epoch (from one
 epoch's end to the next one's, with validation and all that is done besides). The first epoch of a
 training is left out as warm-up; a training counts with the median of its epochs, and a way with the
 median of its trainings. The ratio is that of the step to the bare loop.
+
+`gpu` is ViT-B/16 at 224 pixels in bf16, which is left out without a GPU. For a GPU whose peak is
+known, it prints the share of it: 3 x the FLOPs of a forward pass (`flops` of `models.vit`: matrix
+products only, a multiplication with its addition is two; a backward pass is two forward passes) x
+images/s / the dense bf16 peak that its maker states.
 """
 
 import argparse
@@ -32,6 +38,7 @@ import torch
 from benchmarks import loops
 from benchmarks.loops import Speed
 from benchmarks.table import Row, report
+from models import vit
 from retrain.params import load_workload
 from retrain.project import find_project
 from retrain.workload import Workload
@@ -46,7 +53,22 @@ MIDDLING = {
     "train.augment": {"flip": True, "shift": 4},
 }
 FP32 = {"train.precision": "fp32"}
-ALL = ("step", "bare", "ideal_loader", "hf_trainer")
+VIT_B16 = {
+    "images.size": 224,
+    "images.channels": 3,
+    "model.patch_size": 16,
+    "model.hidden_size": 768,
+    "model.layers": 12,
+    "model.heads": 12,
+    "train.batch_size": 256,
+    "train.epochs": 2,
+    "train.precision": "bf16",
+    "train.augment": {"flip": True},
+}
+ALL = ("step", "bare", "hf_trainer")
+GPU = "gpu"
+# Dense bf16 FLOP/s without sparsity, as NVIDIA states them, by a part of the device's name.
+PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L4": 121e12}
 
 
 @dataclass(frozen=True)
@@ -72,6 +94,7 @@ SETTINGS = {
     "small": Setting("vit as shipped, 8 x 8 grey, fp32", FP32, 1237, ALL),
     "middling": Setting("vit 192 x 6, 32 x 32 RGB, fp32", MIDDLING | FP32, 1024, ALL),
     "auto": Setting("vit 192 x 6, precision auto", MIDDLING, 1024, target="≥ 1.6 (with AMX)"),
+    GPU: Setting("ViT-B/16, 224 x 224 RGB, bf16", VIT_B16, 16384, ALL, "≥ 0.95"),
 }
 
 
@@ -83,7 +106,10 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     options = parser.parse_args()
     for name in options.settings:
-        run(SETTINGS[name], options.rounds)
+        if name == GPU and not torch.cuda.is_available():
+            print("gpu is left out: there is none")
+        else:
+            run(SETTINGS[name], options.rounds)
 
 
 def run(setting: Setting, rounds: int) -> None:
@@ -110,11 +136,21 @@ def run(setting: Setting, rounds: int) -> None:
             figures = getattr(ours, part), way, getattr(theirs, part), "images/s"
             goal = target if part == "training" else "-"
             report(Row("train_throughput", f"{setting.name}, {part}", *figures, goal))
+    if torch.cuda.is_available():
+        print(f"{share_of_peak(workload, ours.training):.1%} of the GPU's peak")
+
+
+def share_of_peak(workload: Workload, speed: float) -> float:
+    """The share of the GPU's peak that a training of some images/s uses; 0 if that is not known."""
+    settings = vit.Settings.model_validate(workload.model.model_dump(exclude={"family"}))
+    flops = 3 * settings.flops((workload.images.size,) * 2 + (workload.images.channels,))
+    device = torch.cuda.get_device_name()
+    return speed * flops / next((PEAKS[name] for name in PEAKS if name in device), float("inf"))
 
 
 def speed(way: str, workload: Workload, images: Path) -> Speed:
-    """Trains in one way; all but the step are in fp32."""
-    if way != "step":
+    """Trains in one way; on CPUs all but the step are in fp32."""
+    if way != "step" and not torch.cuda.is_available():
         hyperparameters = workload.train.model_copy(update={"precision": "fp32"})
         workload = workload.model_copy(update={"train": hyperparameters})
     found: Speed = getattr(loops, way)(workload, images)

@@ -6,14 +6,13 @@ The network is a ViT 192 x 6 on 1,024 random images of 32 x 32, in fp32, in one 
 ways of a pair run in turns. The project's side is the real step, with checkpoints, progress and
 MLflow.
 
-- `huggingface`: the Trainer of `transformers`, as one would call it
-- `dataloader`: a plain loop over PyTorch's `DataLoader`
-- `ray_data`: a plain loop in `TorchTrainer` over the batches of Ray Data, from Parquet
-- `function`: the same function in `TorchTrainer`, without this project (`functions.py`)
+- `huggingface`: the Trainer of `transformers` in a training function of one's own, against the
+  Trainer as one would call it
+- `ray_data`: images that Ray Data decodes meanwhile, against a plain loop in `TorchTrainer` over
+  the batches of Ray Data, from Parquet
 
-The figures are images/s of training (of whole epochs with their checkpoint for `function`, and
-with evaluation for `huggingface`), the
-median of a training's epochs but the first, and of the trainings.
+The figures are images/s of training (of whole epochs with evaluation for `huggingface`), the median
+of a training's epochs but the first, and of the trainings.
 """
 
 import argparse
@@ -26,16 +25,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks import functions, loops
+from benchmarks import loops
 from benchmarks.table import Row, report
 from benchmarks.train_throughput import FP32, MIDDLING
 from models.image import to_arrays
-from models.network import in_stored_units, normalise
 from retrain.params import load_workload
 from retrain.project import find_project
-from retrain.workload import Model, Workload
+from retrain.workload import Workload
 from tasks.data.shards import open_prepared
 
 ROWS = 1024
@@ -61,67 +58,6 @@ def huggingface(workload: Workload, images: Path) -> float:
     history = loops.run_step(changed(workload, train=chosen), images)[1]
     rows = ROWS // workload.train.batch_size * workload.train.batch_size
     return rows / statistics.median(entry["seconds"] for entry in history[1:])
-
-
-def dataloader_by_hand(workload: Workload, images: Path) -> float:
-    """A plain loop over a `DataLoader`."""
-    data = open_prepared(images)
-    loader = DataLoader(
-        TensorDataset(*loops.tensors(data, "train")),
-        workload.train.batch_size,
-        shuffle=True,
-        drop_last=True,
-    )
-
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        yield from loader
-
-    return loops.by_hand(workload, data, batches).training
-
-
-def function(workload: Workload, images: Path) -> float:
-    """The step with a function of the user's."""
-    size, channels = workload.images.size, workload.images.channels
-    arguments = {"size": size, "channels": channels}
-    model = Model(family="custom", factory="benchmarks.functions:Classifier", arguments=arguments)
-    best = workload.train.best.model_copy(update={"metric": "loss"})
-    chosen = {"function": "benchmarks.functions:train", "best": best}
-    custom = changed(workload, train=chosen).model_copy(update={"model": model})
-    history = loops.run_step(custom, images)[1]
-    return statistics.median(entry["speed"] for entry in history[1:])
-
-
-def function_by_hand(workload: Workload, images: Path) -> float:
-    """The same function in `TorchTrainer`, on tensors in memory."""
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    data = open_prepared(images)
-    pixels, labels = loops.tensors(data, "train")
-    half = in_stored_units([0.5] * data.shape[2])
-    config = {
-        "train": TensorDataset(normalise(pixels, half, half), labels),
-        "classes": data.labels,
-        "shape": data.shape,
-        **workload.train.model_dump(include={"epochs", "batch_size", "lr"}),
-    }
-    speeds: list[float] = []
-
-    def recording(config: dict[str, Any]) -> None:
-        from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
-
-        utils = get_train_fn_utils()
-        utils.report = lambda metrics, **_: speeds.append(metrics["speed"])
-        functions.train(config)
-
-    with tempfile.TemporaryDirectory() as folder:
-        TorchTrainer(
-            recording,
-            train_loop_config=config,
-            scaling_config=ScalingConfig(num_workers=0),
-            run_config=RunConfig(storage_path=folder),
-        ).fit()
-    return statistics.median(speeds[1:])
 
 
 def ray_data(workload: Workload, images: Path) -> float:
@@ -172,8 +108,6 @@ def ray_data_by_hand(workload: Workload, images: Path) -> float:
 
 PAIRS: dict[str, tuple[Callable[..., float], Callable[..., float]]] = {
     "huggingface": (huggingface, lambda *given: loops.hf_trainer(*given).epoch),
-    "dataloader": (lambda *given: loops.step(*given).training, dataloader_by_hand),
-    "function": (function, function_by_hand),
     "ray_data": (ray_data, ray_data_by_hand),
 }
 

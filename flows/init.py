@@ -8,11 +8,13 @@ moved nor changed.
 """
 
 import io
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -22,9 +24,17 @@ from ruamel.yaml.error import YAMLError
 
 from flows.train import train
 from retrain import disk
-from retrain.errors import UsageError
-from retrain.params import as_yaml, check_name, load_workload, parse_yaml, workload_names
+from retrain.errors import UsageError, validate
+from retrain.params import (
+    as_yaml,
+    check_name,
+    load_workload,
+    parse_override,
+    parse_yaml,
+    workload_names,
+)
 from retrain.project import PARAMS, Project
+from retrain.workload import Data
 from tasks.data.survey import Survey as Survey, survey
 from tasks.pull.dvc_source import STARTER
 from tasks.pull.file_sources import LocalSource
@@ -95,7 +105,7 @@ def check(project: Project, name: str, images: Path, remote: str | None) -> None
 
 
 def look(
-    project: Project, name: str, images: Path, pretrained: str | None
+    project: Project, name: str, images: Path, pretrained: str | None, told: Sequence[str]
 ) -> tuple[Survey, Proposal]:
     """Looks at images, and proposes a workload for them and this machine.
 
@@ -104,21 +114,36 @@ def look(
         name: The name of the workload.
         images: The folder.
         pretrained: A folder, a model on the hub, or `none`; None for one that is chosen.
+        told: Parameters of the section `data`, such as `data.format=folders`.
 
     Raises:
-        UsageError: There is no such network.
+        UsageError: There is no such network, or no such parameter.
         ValueError: The images cannot be read, or are too few.
         ConnectionError: The hub does not give the network.
     """
-    seen = survey(images)
+    path = _place(project, name, images).as_posix()
+    settings = {"data": {"path": path}}
+    for dotted, value in map(parse_override, told):
+        section, _, key = dotted.partition(".")
+        settings.setdefault(section, {})[key] = value
+    if settings.keys() != {"data"}:
+        raise UsageError("--set takes parameters of data here: edit params.yaml for the others.")
+    data = validate(Data, settings["data"], name, ("data",))
+    try:
+        seen = survey(images, data)
+    except ValueError as error:
+        if not re.search(r"data\.(format|\w+_column)", str(error)):
+            raise
+        raise ValueError(f"{error} (Here: --set data.format=folders or the like.)") from None
     backbone = None
     if pretrained != NO_NETWORK and not (seen.is_grey and pretrained is None):
         try:
             backbone = find_backbone(pretrained, project.root)
         except FileNotFoundError as error:
             raise UsageError(f"--pretrained: {error}.") from None
-    path = _place(project, name, images).as_posix()
-    return seen, propose(path, seen, threads_here(), backbone)
+    proposal = propose(path, seen, threads_here(), backbone)
+    entry = {**proposal.entry, "data": {**proposal.entry["data"], **settings["data"]}}
+    return seen, replace(proposal, entry=entry)
 
 
 def write(

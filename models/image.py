@@ -9,7 +9,8 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, PngImagePlugin, UnidentifiedImageError
+from PIL.Image import Transpose
 
 # Pillow reads forty more; most are rare, and EPS would start Ghostscript on the file.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
@@ -17,7 +18,26 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 # reads it with the package pi-heif, an extra of this project.
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 
+# The most pixels that are decoded of an image: half a gigabyte. The decoder of a JPEG of four times
+# `REDUCED` or more halves it, so that a photo of a phone, 108 or 200 million, takes what others do.
+MAX_PIXELS, REDUCED = 180_000_000, 22_500_000
+Image.MAX_IMAGE_PIXELS = 16 * MAX_PIXELS  # Pillow would count those of a JPEG before
+PngImagePlugin.MAX_TEXT_CHUNK = 2**26  # bytes; a colour profile or a text may be larger than one MB
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # what such a file begins with
+
 Box = tuple[int, int, int, int]
+
+# What brings an image the right way up, by the orientation in its EXIF data.
+UPRIGHT = {
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}
+ON_ITS_SIDE = (5, 6, 7, 8)
 
 RESAMPLING = "bicubic"  # with antialiasing
 
@@ -37,6 +57,7 @@ class ImageProperties:
         format: Pillow's name of its encoding: `JPEG`, `PNG` …
         camera: The make and the model in its EXIF data; None without them.
         taken: When it was taken, by its EXIF data: `2026:11:23 14:55:02`; None if that is unknown.
+        is_animated: Whether it has more than one picture, of which the first one counts.
     """
 
     width: int
@@ -45,6 +66,7 @@ class ImageProperties:
     format: str
     camera: str | None
     taken: str | None
+    is_animated: bool
 
 
 def inspect(data: bytes, reduced: bool = False) -> tuple[ImageProperties, NDArray[np.uint8]]:
@@ -54,7 +76,8 @@ def inspect(data: bytes, reduced: bool = False) -> tuple[ImageProperties, NDArra
         data: The encoded image.
         reduced: Whether a JPEG is decoded at down to an eighth of its size, but not below 16 pixels
             in either direction. That reads every bit of it, so that damage is found, and saves a
-            third of the time.
+            third of the time. Else only one of 90 million pixels or more is, to 22.5 million or
+            more.
 
     Returns:
         Its properties; and its pixels, uint8 (H, W, C), the right way up, C being 1 or 3.
@@ -62,16 +85,26 @@ def inspect(data: bytes, reduced: bool = False) -> tuple[ImageProperties, NDArra
     Raises:
         ValueError: The image does not decode; the message says why.
     """
-    image, (width, height), _ = _decode(data, least=16 if reduced else None)
-    flat = _flatten(image)
+    decoded = _decode(data, least=16 if reduced else None)
+    flat, opened = _flatten(decoded.image), decoded.opened
     pixels = np.asarray(flat).reshape(flat.height, flat.width, -1)
-    camera, taken = _camera_and_time(image.getexif())
-    properties = ImageProperties(width, height, image.mode, str(image.format), camera, taken)
-    return properties, pixels
+    camera, taken = _camera_and_time(opened)
+    sides, kind = (decoded.width, decoded.height), str(opened.format)
+    animated = _is_animated(opened)
+    return ImageProperties(*sides, opened.mode, kind, camera, taken, animated), pixels
 
 
-def _camera_and_time(exif: Image.Exif) -> tuple[str | None, str | None]:
-    """The camera and the time in EXIF data, as in `ImageProperties`."""
+def _is_animated(image: Image.Image) -> bool:
+    """Whether an image has a second picture, other than the preview that a camera adds."""
+    try:
+        return image.format != "MPO" and bool(getattr(image, "is_animated", False))
+    except Exception:  # it is damaged
+        return True
+
+
+def _camera_and_time(image: Image.Image) -> tuple[str | None, str | None]:
+    """The camera and the time in an image's EXIF data, as in `ImageProperties`."""
+    exif = image.getexif()
     if not exif:
         return None, None
     makers = (exif.get(tag) for tag in (ExifTags.Base.Make, ExifTags.Base.Model))
@@ -105,8 +138,8 @@ def to_array(data: bytes, size: int, channels: int, resize: str) -> NDArray[np.u
     Raises:
         ValueError: The image does not decode; the message says why.
     """
-    image, sides, reduction = _decode(data, least=2 * size)
-    return _scale(image, reduction, size, channels, _box(*sides, resize))
+    decoded = _decode(data, least=2 * size)
+    return _scale(decoded, size, channels, _box(decoded.width, decoded.height, resize))
 
 
 def cut_array(
@@ -129,8 +162,8 @@ def cut_array(
     Raises:
         ValueError: The image does not decode; the message says why.
     """
-    image, sides, reduction = _decode(data, least=2 * size / shorter_side)
-    return _scale(image, reduction, size, channels, box(*sides))
+    decoded = _decode(data, least=2 * size / shorter_side)
+    return _scale(decoded, size, channels, box(decoded.width, decoded.height))
 
 
 def to_arrays(encoded: Sequence[bytes], size: int, channels: int, resize: str) -> NDArray[np.uint8]:
@@ -151,46 +184,64 @@ def to_arrays(encoded: Sequence[bytes], size: int, channels: int, resize: str) -
     return np.stack([to_array(data, size, channels, resize) for data in encoded])
 
 
-def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, int], float]:
+@dataclass(frozen=True)
+class _Decoded:
+    """A decoded image.
+
+    Attributes:
+        opened: As Pillow has opened it.
+        image: Its first picture, the right way up, in any of Pillow's modes.
+        width: In pixels, the right way up, before it was reduced.
+        height: In pixels, the right way up, before it was reduced.
+        reduction: How many of these a pixel now stands for, in each direction.
+    """
+
+    opened: Image.Image
+    image: Image.Image
+    width: int
+    height: int
+    reduction: float
+
+
+def _decode(data: bytes, least: float | None) -> _Decoded:
     """Decodes the first picture of an encoded image.
 
     Args:
         data: The encoded image.
         least: The smallest shorter side that a JPEG's decoder may reduce it to, in pixels; None for
-            no reduction. Other formats are never reduced.
-
-    Returns:
-        The image, the right way up, in any of Pillow's modes; its width and height in pixels before
-        it was reduced; and how many of these a pixel now stands for, in each direction.
+            no reduction but of very large ones. Other formats are never reduced.
 
     Raises:
         ValueError: The image does not decode.
     """
-    limit = Image.MAX_IMAGE_PIXELS or float("inf")
     try:
         is_heic = data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS
         formats = (*FORMATS, "HEIF") if is_heic and reads_heic() else FORMATS
         image: Image.Image = Image.open(io.BytesIO(data), formats=formats)
         width, height = image.size
-        if width * height > limit:  # up to twice as many, Pillow only warns
-            raise ValueError(f"{width} x {height} pixels are too many")
-        draft = image.draft(None, (math.ceil(least), math.ceil(least))) if least else None
-        reduction = width / draft[1][2] if draft else 1
+        if least is None:
+            least = math.sqrt(REDUCED * min(image.size) / max(image.size))
+        draft = image.draft(None, (math.ceil(least), math.ceil(least)))
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"{width} x {height} pixels are more than {MAX_PIXELS:,}")
         # Of colours of 16 bits, Pillow keeps the upper 8.
         is_narrowed = ";16" in str(getattr(image, "tile", "")) and image.mode[0] != "I"
         image.load()
         if is_narrowed:
             _check_range(np.asarray(image.convert("RGB")).max(), 255)
-        if image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8):  # it lies on its side
-            width, height = height, width
-        ImageOps.exif_transpose(image, in_place=True)
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
     except UnidentifiedImageError:
         if is_heic and not reads_heic():
             raise ValueError("HEIC, which needs a package: pip install pi-heif") from None
+        if data.startswith(LFS_POINTER):
+            raise ValueError("a Git LFS pointer in place of an image: git lfs pull") from None
         raise ValueError(f"not an image ({', '.join(FORMATS)})" if data else "empty") from None
     except Exception as error:  # a decoder may raise anything for a broken file
         raise ValueError(str(error) or type(error).__name__) from error
-    return image, (width, height), reduction
+    # `ImageOps.exif_transpose` would write the EXIF data anew, and some cannot be written.
+    upright = image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
+    sides = (height, width) if orientation in ON_ITS_SIDE else (width, height)
+    return _Decoded(image, upright, *sides, width / draft[1][2] if draft else 1)
 
 
 @cache
@@ -204,32 +255,25 @@ def reads_heic() -> bool:
     return True
 
 
-def _scale(
-    image: Image.Image,
-    reduction: float,
-    size: int,
-    channels: int,
-    box: tuple[int, int, int, int],
-) -> NDArray[np.uint8]:
+def _scale(decoded: _Decoded, size: int, channels: int, box: Box) -> NDArray[np.uint8]:
     """Brings a part of a decoded image to the size wanted.
 
     Args:
-        image: The decoded image, as `_decode` returns it.
-        reduction: How many original pixels one of its pixels stands for, in each direction.
+        decoded: The image.
         size: Height and width of the result.
         channels: The channels of the result, 1 or 3.
         box: The part's left, top, right and bottom before the image was reduced.
     """
-    image = _convert(_flatten(image), "L" if channels == 1 else "RGB")
+    image = _convert(_flatten(decoded.image), "L" if channels == 1 else "RGB")
     if not (image.size == (size, size) and box == (0, 0, size, size)):
-        left, top, right, bottom = (side / reduction for side in box)
+        left, top, right, bottom = (side / decoded.reduction for side in box)
         image = image.resize(
             (size, size), Image.Resampling[RESAMPLING.upper()], box=(left, top, right, bottom)
         )
     return np.asarray(image).reshape(size, size, channels)
 
 
-def _box(width: int, height: int, resize: str) -> tuple[int, int, int, int]:
+def _box(width: int, height: int, resize: str) -> Box:
     """The part of an image that is scaled: left, top, right, bottom."""
     if resize == "stretch":
         return 0, 0, width, height

@@ -34,6 +34,7 @@ from models.network import Observed
 
 BATCH_SIZE = 256
 HINT = "send the image's bytes (base64)"
+TO_STANDARD = str.maketrans("-_", "+/")  # from the base64 for URLs
 
 
 class RequestError(MlflowException):  # type: ignore[misc]  # MLflow has no types
@@ -147,6 +148,8 @@ def _check(model: Path, files: Mapping[str, str]) -> None:
 def _encoded(image: object, row: int) -> bytes:
     """The bytes of an encoded image, which JSON can hold as base64 only.
 
+    The base64 may be that for URLs, with or without padding, and be in a data URL.
+
     Raises:
         RequestError: The value is something else, such as the address of an image.
     """
@@ -154,9 +157,13 @@ def _encoded(image: object, row: int) -> bytes:
         return bytes(image)
     if not isinstance(image, str):
         raise RequestError(f"row {row}: this is no image; {HINT}")
+    # The line breaks that the command `base64` makes mean nothing.
+    text = "".join(image.split())
+    if text.startswith("data:"):
+        text = text.partition(";base64,")[2]
+    text = text.translate(TO_STANDARD).rstrip("=")
     try:
-        # The line breaks that the command `base64` makes mean nothing.
-        return base64.b64decode("".join(image.split()), validate=True)
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except ValueError:
         raise RequestError(f"row {row}: no base64; {HINT}, not a URL or a path") from None
 

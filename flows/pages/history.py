@@ -26,9 +26,9 @@ def content(project: Project, name: str) -> dict[str, Any]:
         name: Of the workload.
 
     Returns:
-        The `champion`; the decisions, the oldest first, each with the metrics of its version; how
-        many wait; all failed trainings that are kept; the newest of both as `rows`; and the runs
-        that have a page.
+        The `champion`; the decisions, the oldest first, each with the metrics of its version; the
+        one that is `waiting`; all failed trainings that are kept; the newest of both as `rows`; and
+        the runs that have a page.
     """
     ledger, champion = decisions.read(project, name), None
     with suppress(ValueError):  # it was deleted, as `status` says
@@ -43,7 +43,7 @@ def content(project: Project, name: str) -> dict[str, Any]:
         "entries": entries,
         "measured": measured,
         "dates": dates([entry["at"] for entry in measured]),
-        "is_waiting": ledger.waiting is not None,
+        "waiting": ledger.waiting,
         "failures": failures,
         "rows": rows,
         "older": len(entries) - sum("action" in row for row in rows),

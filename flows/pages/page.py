@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrain.messages import local_time
+from retrain.messages import local_time, with_local_times
 from retrain.project import Project
 from retrain.runs import console
 
@@ -40,7 +40,7 @@ def environment() -> "Environment":
     found = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    found.filters |= {"shown": shown, "local_time": local_time}
+    found.filters |= {"shown": shown, "local_time": local_time, "local_times": with_local_times}
     found.tests["figure"] = FIGURE.match
     found.globals |= {"axis": axis, "ticks": ticks, "interval": interval}
     found.globals["thumbnail"] = thumbnails.of_file

@@ -5,13 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flows.pages import answers, data
 from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.runs.records import Document
 from retrain.step import REPORT
 from retrain.store import Artifact
+from tasks.data import thumbnails
 from tasks.promote import outcome
+from tasks.train.job import FIRST_BATCH
 
 
 def content(project: Project, document: Document, made: Mapping[str, Artifact]) -> dict[str, Any]:
@@ -33,11 +37,21 @@ def content(project: Project, document: Document, made: Mapping[str, Artifact]) 
     if "train" in made:
         found["history"] = _read(made["train"].folder / REPORT / "history.json")
         found["precision"] = outcome.precision(made["train"].facts)
+        found["first_images"] = _first_images(made["train"].folder / REPORT / FIRST_BATCH)
     if "evaluate" in made:
         found["classes"] = _read(made["evaluate"].folder / "classes.json")["classes"]
     if {"evaluate", "preprocess"} <= made.keys():
         found["answers"] = answers.content(made)
     return found
+
+
+def _first_images(file: Path) -> list[Any]:
+    """The first images that the network saw, as a gallery has them; of the project's own loop."""
+    if not file.exists():
+        return []
+    with np.load(file) as kept:
+        seen = zip(kept["images"], kept["labels"].tolist(), strict=True)
+        return [([thumbnails.of_array(pixels, name)], [(name, "")]) for pixels, name in seen]
 
 
 def _read(file: Path) -> Any:

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
 from humanize import naturalsize
 
 from retrain.cli.command import (
@@ -19,6 +20,7 @@ from retrain.cli.command import (
 )
 from retrain.errors import UsageError
 from retrain.messages import wrapped
+from retrain.runs import console
 
 if TYPE_CHECKING:
     from flows.init import Proposal, Survey
@@ -32,6 +34,9 @@ def init(
     name: str | None = None,
     remote: str | None = None,
     pretrained: str | None = None,
+    overrides: Annotated[
+        tuple[str, ...], Parameter(name="--set", metavar="KEY=VALUE", show_default=False)
+    ] = (),
     example: str | None = None,
     yes: bool = False,
     project: Clone,
@@ -49,6 +54,8 @@ def init(
         remote: A folder or URL that becomes the DVC remote, to which the images are pushed.
         pretrained: A network to start from: a folder, a model on the Hugging Face hub, or none. If
             it is left out, a small one of the hub is used if the hub answers.
+        overrides: Tell what the images are, such as data.format=folders or data.label_column=breed
+            (repeatable).
         example: A workload of examples/, in place of a folder of images.
         yes: Ask nothing.
     """
@@ -64,9 +71,10 @@ def init(
     name = name or re.sub(r"[^A-Za-z0-9]+", "-", folder.name).strip("-") or "images"
     remote = remote and located(remote)
     flow.check(project, name, folder, remote)
-    seen, proposal = flow.look(project, name, folder, pretrained)
-    lines = _proposed(name, seen, proposal)
-    print(*lines, sep="\n", file=sys.stderr if to_json else sys.stdout)
+    screen = sys.stderr if to_json else sys.stdout
+    with console.shown_on(screen):
+        seen, proposal = flow.look(project, name, folder, pretrained, overrides)
+    print(*_proposed(name, seen, proposal), sep="\n", file=screen)
     if sys.stdin.isatty() and not (yes or to_json):
         from rich.prompt import Confirm
 

@@ -156,7 +156,9 @@ def _surroundings(record: Mapping[str, Any]) -> Iterator[str]:
     files = (record["uncommitted"] or {}).get("files", ())
     if lost := [file for file in files if file not in RECORDED]:
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
-    for name, recorded_version in lineage.libraries(record).items():
+    recorded_libraries = lineage.libraries(record)
+    recorded_libraries.pop("python", None)  # it is one of the surroundings
+    for name, recorded_version in recorded_libraries.items():
         try:
             version = installed(name)
         except PackageNotFoundError:

@@ -321,12 +321,20 @@ def counted(name: str, total: int | None, unit: str = "images") -> Iterator[Call
 
 def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Shows rows under column names; all columns but the first are numbers."""
-    drawn = Table(columns[0], box=SIMPLE, pad_edge=False)
-    for column in columns[1:]:
-        drawn.add_column(column, justify="right")
-    for row in rows:
-        drawn.add_row(*map(escape, row))
+    drawn = _table(columns, rows)
+    for column in drawn.columns[1:]:
+        column.justify = "right"
     say(drawn)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """A table; None is an empty cell, and a column without a value is left out."""
+    cells = [["" if cell is None else escape(str(cell)) for cell in row] for row in rows]
+    filled = [place for place in range(len(columns)) if any(row[place] for row in cells)]
+    drawn = Table(*(columns[place] for place in filled), box=SIMPLE, pad_edge=False)
+    for row in cells:
+        drawn.add_row(*(row[place] for place in filled))
+    return drawn
 
 
 def say_places(document: Mapping[str, Any]) -> None:
@@ -358,7 +366,5 @@ def print_steps(document: Mapping[str, Any]) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Prints rows under column names; None is an empty cell."""
-    drawn = Table(*columns, box=SIMPLE, pad_edge=False)
-    for row in rows:
-        drawn.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(drawn, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console.print(_table(columns, rows), highlight=False)

@@ -125,7 +125,7 @@ class Checks(Section):
         description="The smallest shorter side, in pixels.",
     )
     max_side: Side = Field(
-        default=10_000,
+        default=20_000,
         description="The largest longer side, in pixels.",
     )
     max_bad_fraction: Fraction = Field(

@@ -11,7 +11,7 @@ from models.image import ImageProperties
 from tasks.data.fingerprint import THUMBNAIL
 
 FILE = "findings.arrow"
-_TYPES = {int: pa.int32(), str: pa.string(), str | None: pa.string()}
+_TYPES = {int: pa.int32(), bool: pa.bool_(), str: pa.string(), str | None: pa.string()}
 PROPERTIES = {name: _TYPES[kind] for name, kind in get_type_hints(ImageProperties).items()}
 FINDINGS = pa.schema(
     {

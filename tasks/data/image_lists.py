@@ -1,14 +1,21 @@
 """Reads lists of images: CSV, TSV or JSONL files with a row for each image and its class."""
 
 import posixpath
+import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+from rich.markup import escape
+
+from retrain.runs import console
 from retrain.workload import Data
 from tasks.data import corrections
+from tasks.data.listing import some
 from tasks.data.splits import ALIASES, label_of, split_of
 
 if TYPE_CHECKING:
@@ -18,12 +25,19 @@ SUFFIXES = (".csv", ".tsv", ".jsonl")
 # Files beside images that tell more about them, as the Hugging Face hub names them.
 METADATA = tuple(f"metadata{suffix}" for suffix in (*SUFFIXES, ".parquet"))
 ASK = "Set data.format to folders if the folders are the classes"
-# The columns of a list as it is read, and their usual names in small letters.
+# The columns of a list as it is read, and their usual names in small letters and digits.
 USUAL = {
-    "file": ("path", "file_name", "filename", "filepath", "file", "image"),
-    "label": ("label", "labels", "class", "category"),
+    "file": (
+        *("path", "filepath", "imagepath", "filename", "imagename", "file", "image", "img"),
+        *("imageid", "id"),
+    ),
+    "label": ("label", "labels", "class", "classname", "category"),
     "split": ("split",),
 }
+# One of these is the class if there is no other.
+KINDS = {"breed", "choice", "diagnosis", "species", "target", "variety"}
+# What a model has answered has such a column, and is no list beside another.
+ANSWERS = {"confidence", "prediction", "predicted", "probability", "score"}
 
 
 def read(
@@ -39,12 +53,12 @@ def read(
 
     Returns:
         A row for each image: `file` as it is written there, `label` and `split` as far as the file
-        has them, and the user's own columns.
+        has them, and the user's own columns. The names of all are in `attrs["columns"]`.
 
     Raises:
         ValueError: The file is no table.
     """
-    wanted = {"file": image_column, "label": label_column, "split": None}
+    wanted = {"file": image_column, "label": label_column}
     try:
         rows = _read_table(root / name, {*wanted.values()})
     except (ValueError, OSError) as error:  # those of pandas and pyarrow are such
@@ -52,16 +66,25 @@ def read(
         raise ValueError(
             f"{name} cannot be read as a table ({reason}): mend or remove it. {ASK}."
         ) from None
-    rows.columns = [str(column).strip() for column in rows.columns]
-    usual = {column.lower(): column for column in reversed(rows.columns)}
+    columns = rows.columns = [str(column).strip() for column in rows.columns]
+    usual = {_simple(column): column for column in reversed(columns)}
+    kinds = KINDS & usual.keys()
+    known = USUAL | {"label": (*USUAL["label"], *(kinds if len(kinds) == 1 else ()))}
     found = {
-        key: column or next((usual[name] for name in USUAL[key] if name in usual), None)
-        for key, column in wanted.items()
+        key: wanted.get(key) or next((usual[each] for each in names if each in usual), None)
+        for key, names in known.items()
     }
-    given = {column: key for key, column in found.items() if column in rows.columns}
+    given = {column: key for key, column in found.items() if column in columns}
     # A column of the user's own that has one of our names means nothing.
     others = rows.columns.difference([*USUAL, *given], sort=False)
-    return rows[[*given, *others]].rename(columns=given)
+    rows = rows[[*given, *others]].rename(columns=given)
+    rows.attrs["columns"] = columns
+    return rows
+
+
+def _simple(column: str) -> str:
+    """The name of a column in small letters and digits: `File Name` and `file_name` are alike."""
+    return re.sub("[^a-z0-9]", "", column.lower())
 
 
 def _read_table(path: Path, columns: set[str | None]) -> "pd.DataFrame":
@@ -83,9 +106,9 @@ def _read_table(path: Path, columns: set[str | None]) -> "pd.DataFrame":
         "keep_default_na": False,
         "na_values": [""],
     }
-    texts = {name for usual in USUAL.values() for name in usual} | columns
+    texts = KINDS.union(columns, *USUAL.values())
     names = pd.read_csv(path, nrows=0, **options).columns
-    as_text = {name: str for name in names if {name.strip(), name.strip().lower()} & texts}
+    as_text = {name: str for name in names if {name.strip(), _simple(name)} & texts}
     rows: pd.DataFrame = pd.read_csv(path, dtype=as_text, **options)
     return rows
 
@@ -115,64 +138,109 @@ def list_images(
     """
     import pandas as pd
 
-    lists, known = _read_lists(root, files, data), _by_last_part(files)
+    tables = _read_tables(root, files, data)
+    understood = {name for name in tables if {"file", "label"} <= {*tables[name].columns}}
+    answers = {name for name in understood if ANSWERS & {*map(_simple, tables[name].columns)}}
+    lists = {name: tables[name] for name in tables if name in (understood - answers or answers)}
+    others = [name for name in tables if name not in understood]
+    unknown = [name for name in others if posixpath.basename(name) not in METADATA]
     if not lists:
+        if unknown:
+            raise ValueError(f"{_unknown(unknown[0], tables[unknown[0]])}. {ASK}.")
         return None
+    known = _by_last_part(files, images)
     for name, rows in lists.items():
         rows["file"] = [_file_of(path, name, known) for path in rows["file"]]
-        rows["label"] = [label_of(label) for label in rows["label"]]
+        rows["label"] = _labels_of(rows["label"], name)
         given = rows.get("split", [None] * len(rows))
         pairs = zip(given, rows["file"], strict=True)
         rows["split"] = [_split_of(split, name, file) for split, file in pairs]
-    listed = pd.concat(lists.values(), ignore_index=True)
-    told = listed[["file", "label", "split"]].drop_duplicates()
-    for file, twice in told[told["file"].duplicated(keep=False)].groupby("file"):
-        column = "label" if twice["label"].nunique(dropna=False) > 1 else "split"
-        first, other, *_ = twice[column]
-        raise ValueError(
-            f"{file} is listed with two values of {column}, {first} and {other}: an image has one."
-        )
-    listed = listed.drop_duplicates("file").sort_values("file")
+    listed = pd.concat(lists).sort_values("file", kind="stable")
+    _check_twice(listed[["file", "label", "split"]].drop_duplicates())
+    listed = listed.drop_duplicates("file")
     if data.format != "table":
-        _check_folders(", ".join([*lists][:3]), listed, images)
+        if unknown and len(listed) < len(images):
+            raise ValueError(
+                f"{_unknown(unknown[0], tables[unknown[0]])}; or set data.format to table if "
+                f"{some([*lists])} alone counts. {ASK}."
+            )
+        if _is_metadata(lists, listed, images):
+            return None
+    if left_out := [name for name in (*answers, *unknown) if name not in lists]:
+        console.say(f"Left out: {some(left_out)}, since {some([*lists])} lists the images")
     return listed
 
 
-def _read_lists(root: Path, files: Sequence[str], data: Data) -> dict[str, "pd.DataFrame"]:
-    """The lists, by their names; each has the columns `file` and `label`."""
-    lists, unknown = {}, []
+def _read_tables(root: Path, files: Sequence[str], data: Data) -> dict[str, "pd.DataFrame"]:
+    """The files that may be lists, by their names."""
     no_lists = (corrections.FILE, data.label_names)
-    for name in files:
-        if name.lower().endswith(SUFFIXES) and name not in no_lists:
-            rows = read(root, name, data.image_column, data.label_column)
-            if {"file", "label"} <= {*rows.columns}:
-                lists[name] = rows
-            elif posixpath.basename(name) not in METADATA:
-                unknown.append(f"{name} may list the images, but which of its columns "
-                               f"({', '.join(rows.columns)})")  # fmt: skip
-    if unknown and (data.format != "table" or not lists):
+    return {
+        name: read(root, name, data.image_column, data.label_column)
+        for name in files
+        if name.lower().endswith(SUFFIXES) and name not in no_lists
+    }
+
+
+def _unknown(name: str, rows: "pd.DataFrame") -> str:
+    """The words about a table that may be a list."""
+    return (
+        f"{name} may list the images, but which of its columns "
+        f"({', '.join(rows.attrs['columns'])}) are the path and the class is not known: name them "
+        "with data.image_column and data.label_column"
+    )
+
+
+def _labels_of(values: Iterable[Any], name: str) -> list[str | None]:
+    """The classes in a list; whole numbers that a program wrote as floats are whole numbers."""
+    labels = [label_of(value) for value in values]
+    given = [label for label in labels if label is not None]
+    if given and all(re.fullmatch(r"-?\d+\.0+", label) for label in given):
+        labels = [label and label.partition(".")[0] for label in labels]
+        console.say(escape(f"{name}: its classes are whole numbers, {given[0]} is one of them"))
+    return labels
+
+
+def _check_twice(told: "pd.DataFrame") -> None:
+    """Refuses an image that is listed with two classes or splits.
+
+    Args:
+        told: `file`, `label` and `split`, in order of the files, each row once; the index begins
+            with the name of the list.
+    """
+    twice = told[told["file"].duplicated(keep=False)].iloc[:2]
+    if len(twice):
+        column = "label" if twice["label"].nunique(dropna=False) > 1 else "split"
+        first, other = twice[column]
+        where = " and ".join(dict.fromkeys(name for name, _ in twice.index))
         raise ValueError(
-            f"{unknown[0]} are the path and the class is not known: name them with "
-            f"data.image_column and data.label_column. {ASK}."
+            f"{twice['file'].iloc[0]} is listed with two values of {column}, {first} and {other}, "
+            f"in {where}: an image has one."
         )
-    return lists
 
 
-def _check_folders(lists: str, listed: "pd.DataFrame", images: Sequence[str]) -> None:
-    """Asks what counts if there are folders of classes, and lists say otherwise."""
+def _is_metadata(lists: Iterable[str], listed: "pd.DataFrame", images: Sequence[str]) -> bool:
+    """Whether lists only tell more about images in class folders.
+
+    Raises:
+        ValueError: There are class folders, and the lists say otherwise: the user is asked.
+    """
     above = {name: {label_of(part) for part in name.split("/")[:-1]} for name in images}
     folders = set[str | None]().union(*above.values()) - ALIASES.keys()
     pairs = zip(listed["file"], listed["label"], strict=True)
     differing = [f"{name} {label}" for name, label in pairs if label not in above.get(name, ())]
     fault = None
-    if len(listed) < len(images):
-        fault = f"lists {len(listed):,} of {len(images):,} images"
-    elif differing and not folders.isdisjoint(listed["label"]):
+    if differing and not folders.isdisjoint(listed["label"]):
         fault = f"calls {differing[0]}, and its folder says otherwise"
+    elif len(listed) < len(images):
+        fault = f"lists {len(listed):,} of {len(images):,} images"
+        if not differing and all(posixpath.basename(name) in METADATA for name in lists):
+            return len(folders) > 1
     if fault and len(folders) > 1:
         raise ValueError(
-            f"{lists} {fault}: which counts? Set data.format to table if the list does. {ASK}."
+            f"{some([*lists])} {fault}: which counts? Set data.format to table if the list does. "
+            f"{ASK}."
         )
+    return False
 
 
 def _split_of(value: Any, name: str, file: str) -> str | None:
@@ -184,20 +252,24 @@ def _split_of(value: Any, name: str, file: str) -> str | None:
     return split
 
 
-def _by_last_part(files: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The files by the last part of their names, and by their names.
+def _by_last_part(files: Sequence[str], images: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+    """The files, each with how it may be written, by the last part of that.
 
-    A name may be written in two forms of Unicode: macOS takes apart what others join.
+    An image may be written without its suffix. A name may be written in two forms of Unicode: macOS
+    takes apart what others join.
     """
-    known = defaultdict[str, dict[str, str]](dict)
-    for file in files:
-        name = unicodedata.normalize("NFC", file)
-        known[posixpath.basename(name)][name] = file
+    known = defaultdict[str, list[tuple[str, str]]](list)
+    stems = [(posixpath.splitext(file)[0], file) for file in images]
+    for written, file in chain(zip(files, files, strict=True), stems):
+        name = unicodedata.normalize("NFC", written)
+        known[posixpath.basename(name)].append((name, file))
     return known
 
 
-def _file_of(path: Any, name: str, known: Mapping[str, Mapping[str, str]]) -> str:
+def _file_of(path: Any, name: str, known: Mapping[str, Sequence[tuple[str, str]]]) -> str:
     """The file that a path means: from the list's folder on, or the only one that ends so.
+
+    Of a URL, or a path on another machine, the longest end counts with which a file ends.
 
     Args:
         path: It, as the list has it.
@@ -208,21 +280,26 @@ def _file_of(path: Any, name: str, known: Mapping[str, Mapping[str, str]]) -> st
         ValueError: No file or several end with it.
     """
     text = unicodedata.normalize("NFC", str(path).strip()).replace("\\", "/")
+    is_elsewhere = re.match(r"/|\.\./|[a-zA-Z][\w+.-]*:/", text)
+    if is_elsewhere:  # Label Studio's own server quotes paths
+        text = unquote(text.rpartition("?d=")[2])
     listed = posixpath.normpath(text)
     above = unicodedata.normalize("NFC", posixpath.dirname(name))
     beside = posixpath.normpath(posixpath.join(above, text))
-    files = known.get(posixpath.basename(listed), {})
-    found = [beside]
-    if beside not in files:
-        found = [each for each in files if f"/{each}".endswith(f"/{listed}")]
+    files = known.get(posixpath.basename(listed), ())
+    found = [file for written, file in files if written == beside]
+    parts = listed.split("/")
+    for first in range(len(parts) if is_elsewhere else 1):
+        end = "/".join(["", *parts[first:]])
+        found = found or [file for written, file in files if f"/{written}".endswith(end)]
     if len(found) > 1:
         raise ValueError(f"{name} names {listed}, which may be {' or '.join(found[:2])}. {ASK}.")
     if not found:
         raise ValueError(
             f"{name} names {text:.200}, which is no file of data.path: write the path of each "
-            f"image from the folder of {name} on. {ASK}."
+            f"image from the folder of {name} on, or name its column with data.image_column. {ASK}."
         )
-    return files[found[0]]
+    return found[0]
 
 
 def read_metadata(root: Path, names: Sequence[str]) -> "pd.DataFrame | None":

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from retrain.runs import console
 from retrain.store import Artifact
 from retrain.workload import Data
-from tasks.data import class_folders, image_lists, parquet_images
+from tasks.data import class_folders, corrections, image_lists, parquet_images
 from tasks.data.image_lists import METADATA
-from tasks.data.listing import list_files
+from tasks.data.listing import list_files, some
 from tasks.data.reading import ImageFiles, Place
 
 if TYPE_CHECKING:
@@ -39,17 +39,16 @@ COLUMNS = pa.schema(
     }
 )
 
-# Enough to tell folders of images from other folders; whether a file is an image is seen when it is
-# decoded.
+# Whether a file with such a suffix, or without any, is an image is seen when it is decoded. Formats
+# of the last line are not read, so that these files are reported.
 IMAGE_SUFFIXES = frozenset(
-    {".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"}
-    | {".tif", ".tiff", ".webp"}
+    {".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm"}
+    | {".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+    | {".arw", ".cr2", ".cr3", ".dng", ".jxl", ".nef", ".psd", ".raw", ".svg", ".tga"}
 )
-# Files that often accompany images. Any other file in a folder is read as an image, so that an
-# image in an unknown format (a .psd, a .raw) is reported and not silently missing.
-NO_IMAGES = frozenset(
-    {".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".yaml", ".yml", ".xml", ".html"}
-    | {".db", ".ini", ".log", ".py", ".sh", ".zip", ".tar", ".gz"}
+# How a file with another suffix begins if it is an image.
+BEGINNING = re.compile(
+    rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF....WEBP|II\*\0|MM\0\*|\0...ftyp(?!qt|isom|mp4)", re.DOTALL
 )
 TEXTS = ("license", "licence", "readme", "notice", "copying", "authors", "makefile")  # no suffix
 
@@ -86,29 +85,27 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
     """
     files = {name: size for name, size in list_files(root) if not splits or name in splits}
     _check_names(files)
-    images = [name for name in files if _is_image(name)]
+    images = [name for name in files if ("/" in name or _suffix(name)) and _is_image(root, name)]
     tables = [name for name in files if _is_table(name)]
-    known = data.format in ("parquet", "folders", "table")
-    form: str | None = data.format if known else None
-    column, rows, listed = None, None, None
+    form: str | None = data.format if data.format in ("parquet", "folders", "table") else None
+    column, rows = None, None
     if form == "table" or (form is None and images and not tables):
         rows = image_lists.list_images(root, [*files], images, data)
-        form = "table" if rows is not None else form
-    form = form or _recognise(files, images, tables, data)
+    form = form or ("table" if rows is not None else _recognise(files, images, tables))
     if form == "folders":
-        rows = _in_folders(root, [*files], by_word=data.format != "folders")
+        rows = _in_folders(root, files, images, data)
+    listed = None if rows is None else _as_table(rows, files)
     if form == "parquet" and tables:
         columns = data.image_column, data.label_column
         column, listed = parquet_images.list_images(root, tables, *columns)
-    elif rows is not None:
-        listed = _as_table(rows, files)
     if listed is None or not len(listed):
         raise ValueError(f"There are no images in data.path, read as {form}.")
     if splits and any(splits.values()):
         of_files = pa.array([splits[name] for name in listed["file"].to_pylist()])
         listed = listed.set_column(listed.schema.get_field_index("split"), "split", of_files)
+    listed = _without_unlabelled_splits(listed)
     _check_splits(listed)
-    return Index(form, ImageFiles(root, column), _without_unlabelled_splits(listed))
+    return Index(form, ImageFiles(root, column), listed)
 
 
 def read(pulled: Artifact) -> pa.Table:
@@ -143,11 +140,13 @@ def list_unlabelled(
     Raises:
         ValueError: A file is broken or lacks the column; or there are images and Parquet files.
     """
-    names = [name for name, _ in list_files(root) if not is_no_image(name)]
-    tables, column = [name for name in names if name.endswith(".parquet")], None
+    files = [name for name, _ in list_files(root)]
+    names = [name for name in files if _is_image(root, name)]
+    tables, column = [name for name in files if _is_table(name)], None
     if not tables:
+        _say_left_out(sorted({*files}.difference(names)))
         return ImageFiles(root), [(name, 0) for name in names], names
-    if any(map(_is_image, names)):
+    if names:
         raise ValueError("holds Parquet files and images: name one of them.")
     parts = []
     for name in tables:
@@ -160,15 +159,18 @@ def list_unlabelled(
     return ImageFiles(root, column), places, rows["path"]
 
 
-def is_no_image(name: str) -> bool:
-    """Whether a file only accompanies images, by its name."""
-    last = name.rpartition("/")[2].lower()
-    suffix = f".{last.rpartition('.')[2]}"  # 10 times as fast as that of a `Path`
-    return suffix in NO_IMAGES or last in METADATA or last in TEXTS
+def _is_image(root: Path, name: str) -> bool:
+    """Whether a file may be an image, by its suffix, or else by its first bytes."""
+    suffix = _suffix(name)
+    if suffix in IMAGE_SUFFIXES or not suffix:
+        return name.rpartition("/")[2].lower() not in TEXTS
+    with (root / name).open("rb") as file:
+        return BEGINNING.match(file.read(16)) is not None
 
 
-def _is_image(name: str) -> bool:
-    return _suffix(name) in IMAGE_SUFFIXES
+def _say_left_out(names: Sequence[str]) -> None:
+    if names:
+        console.say(f"Left out as no images ({len(names):,}): {some(names)}")
 
 
 def _is_table(name: str) -> bool:
@@ -181,19 +183,20 @@ def _suffix(name: str) -> str:
 
 
 def _check_names(names: Iterable[str]) -> None:
-    """Refuses files whose names are not UTF-8, and which no table can have therefore."""
-    no_utf8 = [name for name in names if re.search("[\ud800-\udfff]", name)]
-    if no_utf8:
-        raise ValueError(f"The name {no_utf8[0]!a} is not UTF-8. Rename the file or folder.")
+    """Refuses files whose names no table can have, or that would be in two lines of a report."""
+    for name in names:
+        if re.search("[\x00-\x1f\x7f\ud800-\udfff]", name):
+            raise ValueError(
+                f"The name {name!a} is not UTF-8, or has a line break or the like in it. Rename "
+                "the file or folder."
+            )
 
 
-def _recognise(
-    files: Iterable[str], images: Sequence[str], tables: Sequence[str], data: Data
-) -> str:
+def _recognise(files: Iterable[str], images: Sequence[str], tables: Sequence[str]) -> str:
     """The format of data that no list describes.
 
     Raises:
-        ValueError: It is none, or the names of folders may mean something else than classes.
+        ValueError: It is none.
     """
     if tables and images:
         raise ValueError(
@@ -203,8 +206,6 @@ def _recognise(
     if tables:
         return "parquet"
     if any("/" in name for name in images):
-        if data.group is None:
-            class_folders.check_names(images)
         return "folders"
     kinds = Counter(map(_suffix, files)).most_common(5)
     found = ", ".join(f"{count} files with {kind or 'no suffix'}" for kind, count in kinds)
@@ -216,14 +217,19 @@ def _recognise(
     )
 
 
-def _in_folders(root: Path, files: Sequence[str], by_word: bool) -> "pd.DataFrame":
+def _in_folders(
+    root: Path, files: Iterable[str], images: Sequence[str], data: Data
+) -> "pd.DataFrame":
     """The images in class folders, at any depth; and what metadata files say of them."""
     import pandas as pd
 
-    names = [name for name in files if not is_no_image(name) and ("/" in name or _is_image(name))]
-    labels, splits = class_folders.list_images(names, by_word)
-    rows = pd.DataFrame({"file": names, "label": labels, "split": splits}, dtype=object)
+    is_told = data.format == "folders"
+    asks = not is_told and data.group is None
+    labels, splits = class_folders.list_images(images, is_told, asks)
+    rows = pd.DataFrame({"file": images, "label": labels, "split": splits}, dtype=object)
     metadata = [name for name in files if name.rpartition("/")[2] in METADATA]
+    told = {*images, *metadata, corrections.FILE, data.label_names}
+    _say_left_out([name for name in files if name not in told])
     own = image_lists.read_metadata(root, metadata)
     return rows if own is None else rows.join(own, on="file")
 
@@ -257,10 +263,14 @@ def _check_splits(images: pa.Table) -> None:
 
 
 def _without_unlabelled_splits(images: pa.Table) -> pa.Table:
-    """Leaves out the splits of which no image has a class, as tests of competitions are given."""
-    labelled = images.filter(pc.is_valid(images["label"]))["split"].unique()
-    gone = {*images["split"].unique().to_pylist()} - {*labelled.to_pylist(), None}
-    if not gone or not len(labelled):
+    """Leaves out the splits of which no image has a class, as tests of competitions are given.
+
+    Where others belong to splits, so are images that belong to none and have no class.
+    """
+    labelled = {*images.filter(pc.is_valid(images["label"]))["split"].to_pylist()}
+    is_kept = pa.array([split in labelled for split in images["split"].to_pylist()])
+    out = images.filter(pc.invert(is_kept))
+    if not len(out) or labelled <= {None}:
         return images
-    console.say(f"No image of {', '.join(sorted(gone))} has a class, so it is left out.")
-    return images.filter(pc.invert(pc.is_in(images["split"], pa.array([*gone]))))
+    console.say(f"Left out without a class ({len(out):,}): {some(out['path'].to_pylist())}")
+    return images.filter(is_kept)

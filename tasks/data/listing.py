@@ -6,19 +6,33 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from rich.markup import escape
+
+# What file managers, archives, network drives and Python leave, in small letters.
+OF_TOOLS = frozenset(
+    {"#recycle", "$recycle.bin", "__macosx", "__pycache__", "@eadir", "desktop.ini", "icon\r"}
+    | {"lost+found", "system volume information", "thumbs.db"}
+)
+
+
+def is_data(name: str) -> bool:
+    """Whether a file or folder, by its name, is neither hidden nor left by a tool."""
+    return not name.startswith(".") and name.lower() not in OF_TOOLS
+
 
 def list_files(
     root: Path, above: str = "", hidden: bool = False, parents: Sequence[Path] = ()
 ) -> Iterator[tuple[str, int]]:
     """Every regular file below a folder, in order of the names.
 
-    Links are followed, but for those to a folder above them, which would not end. Pipes, sockets
-    and devices are left out: to open one would wait, perhaps for ever.
+    What is hidden or left by a tool is left out, and so are pipes, sockets and devices: to open one
+    would wait, perhaps for ever. Links are followed, but for those to a folder above them, which
+    would not end.
 
     Args:
         root: The folder.
         above: The prefix of its files' names.
-        hidden: Whether hidden files and folders are listed too.
+        hidden: Whether these files and folders are listed too.
         parents: The real paths of the folders above it.
 
     Yields:
@@ -32,7 +46,7 @@ def list_files(
         return
     with os.scandir(root) as entries:
         for entry in entries:
-            if hidden or not entry.name.startswith("."):
+            if hidden or is_data(entry.name):
                 state = _state(entry, above)
                 # A folder sorts where its files do: "a/1" comes after "a.b".
                 found[entry.name + "/" * S_ISDIR(state.st_mode)] = state
@@ -53,6 +67,11 @@ def _state(entry: "os.DirEntry[str]", above: str) -> os.stat_result:
             f"{above}{entry.name} is a link to {Path(entry.path).readlink()}, which is not there. "
             "Put the file there, or delete the link."
         ) from None
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of many names, for a line of the console."""
+    return escape(", ".join(names[:3]) + (" …" if len(names) > 3 else ""))
 
 
 def link_file(source: Path | str, target: Path | str) -> None:

@@ -57,13 +57,17 @@ class Survey:
         return sum(self.classes.values())
 
 
-def survey(place: Path) -> Survey:
+def survey(place: Path, data: Data) -> Survey:
     """Looks at a folder of images.
+
+    Args:
+        place: The folder.
+        data: What the user says of it; the path does not matter.
 
     Raises:
         ValueError: The format is not recognised, a file is broken, or no image decodes.
     """
-    found = index.build(place, Data(path=str(place), group=BELOW_CLASS))
+    found = index.build(place, data)
     images = found.images.select(["file", "label", "split"]).to_pandas()
     shapes, undecodable = _decode(found)
     if not shapes:

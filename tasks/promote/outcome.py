@@ -105,9 +105,8 @@ def show(document: Mapping[str, Any]) -> None:
     from retrain.runs import console
 
     champion = document["champion"] or {"version": None, "metrics": {}}
-    version = f" (version {champion['version']})" if champion["version"] else ""
     console.say_table(
-        ("metric", "this model", f"champion{version}"),
+        ("metric", "this model", f"champion (version {champion['version']})"),
         [
             (metric, console.number(value), console.number(champion["metrics"].get(metric)))
             for metric, value in document["metrics"].items()

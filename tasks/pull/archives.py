@@ -7,6 +7,8 @@ import zlib
 from lzma import LZMAError
 from pathlib import Path
 
+from tasks.data.listing import is_data
+
 if sys.version_info >= (3, 11, 4):
     import tarfile
 else:  # Python's own has no filters before that; Debian 12 has 3.11.2
@@ -47,7 +49,6 @@ def unpack(folder: Path, scratch: Path) -> None:
         FileExistsError, IsADirectoryError, NotADirectoryError,  # a file that is a folder too
     ) as error:  # fmt: skip
         raise ValueError(f"The archive {archive.name} cannot be unpacked: {error}") from error
-    shutil.rmtree(unpacked / "__MACOSX", ignore_errors=True)  # macOS metadata, named like the files
     shutil.rmtree(folder)
     shutil.move(_without_wrapping(unpacked), folder)
 
@@ -63,7 +64,7 @@ def _checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
 
 def _without_wrapping(folder: Path) -> Path:
     """The innermost folder that holds everything; a class folder is not unwrapped."""
-    entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    entries = [path for path in folder.iterdir() if is_data(path.name)]
     if len(entries) == 1 and entries[0].is_dir():
         below = entries[0].iterdir()
         if any(path.is_dir() or path.suffix == ".parquet" for path in below):

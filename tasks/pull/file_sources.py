@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from retrain.disk import digest_of, sha256_of
 from retrain.errors import UsageError
 from retrain.runs import console
-from tasks.data.listing import link_file, list_files
+from tasks.data.listing import is_data, link_file, list_files
 from tasks.pull.transfer import inside, map_in_threads, reaching
 
 # The names that file systems use for a mark of a file's content, else for the time of its last
@@ -159,7 +159,7 @@ def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, A
     files = {}
     for path, info in file_system.find(root, detail=True).items():
         name = path.removeprefix(root.rstrip("/") + "/")
-        hidden = any(part[:1] in ("", ".") and part != ".." for part in name.split("/"))
+        hidden = not all(part == ".." or (part and is_data(part)) for part in name.split("/"))
         # Links on this machine are listed as `other`, as pipes and devices are.
         if not hidden and (info["type"] == "file" or file_system.isfile(info["name"])):
             files[name] = info

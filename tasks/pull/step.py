@@ -11,7 +11,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
-from tasks.data.listing import list_files
+from tasks.data.listing import is_data, list_files
 from tasks.pull.archives import unpack
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.file_sources import LocalSource, UrlSource
@@ -115,7 +115,7 @@ def _check_classes(place: Path, images: "pa.Table") -> None:
     tops = {name.partition("/")[0] for name in images["file"].to_pylist()}
     for level in (place / top for top in tops) if images["split"][0].is_valid else (place,):
         for folder in level.iterdir() if level.is_dir() else ():
-            if folder.is_dir() and not folder.name.startswith(".") and not any(list_files(folder)):
+            if folder.is_dir() and is_data(folder.name) and not any(list_files(folder)):
                 raise ValueError(
                     f"data.path: the folder {folder} is empty. Put the images of the class there, "
                     "or remove it."

@@ -7,6 +7,7 @@ the CPU, so that the changes are the same on every device.
 
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from tasks.train.datasets import AUGMENT, BatchSampler, Part
 
 # Labels, and the share of each image that they are for; the shares add up to 1.
 Targets = tuple[tuple[Tensor, float], ...]
+
+KEPT = 8  # images, for the report
 
 
 class Augmentation:
@@ -190,6 +193,25 @@ def mix(
         replaced = (rows.stop - rows.start) * (columns.stop - columns.start)
         share = 1 - replaced / (height * width)
     return pixels, ((labels, share), (labels[partners], 1 - share))
+
+
+def keep_images(file: Path, images: Tensor, targets: Targets, names: Sequence[str]) -> None:
+    """Writes a few images as the network is given them, for the report.
+
+    Args:
+        file: Gets `images`, uint8 (n, H, W, C), and `labels`, str (n,), with the shares of mixed
+            ones.
+        images: uint8 or float32 (N, H, W, C), 0 to 255.
+        targets: What they show.
+        names: The class names by index.
+    """
+    parts = []
+    for indices, share in targets:
+        ending = f" ({share:.0%})" if share < 1 else ""
+        parts.append([names[index] + ending for index in indices[:KEPT].tolist()])
+    labels = [" and ".join(of) for of in zip(*parts, strict=True)]
+    pixels = images[:KEPT].round().clamp(0, 255).to("cpu", torch.uint8).numpy()
+    np.savez(file, images=pixels, labels=labels)
 
 
 def _rectangle(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 RAY = "ray"  # the name of a training for Ray Train
 # Imported by its name, so that its code does not belong to a training without it.
 STREAM = "tasks.train.stream"
+# The first images that the network was given: `images`, uint8 (n, H, W, C), and `labels`, str (n,).
+FIRST_BATCH = "first_batch.npz"
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from tasks.data.shards import open_prepared
 from tasks.train import network as changes
-from tasks.train.augment import Augmentation
+from tasks.train.augment import Augmentation, keep_images
 from tasks.train.datasets import BatchSampler, Loader, SplitDataset, class_weights
-from tasks.train.job import STREAM, TrainingJob
+from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob
 from tasks.train.optimization import (
     clip_gradients,
     learning_rate,
@@ -335,6 +335,8 @@ class Training:
         for first, end in pairwise(bounds):
             part = slice(first, end)
             x, targets = self.augmentation(images[part], labels[part], self.step, first)
+            if self.rank == self.step == first == 0 and x.ndim == 4:
+                keep_images(self.job.scratch / FIRST_BATCH, x, targets, self.data.labels)
             # Workers exchange their gradients once, with the last part.
             before_last = end < len(images)
             changes.exchange_gradients(self.network, not before_last)

@@ -13,6 +13,7 @@
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -30,7 +31,7 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
 from tasks.train.checks import check, notices, try_network, try_settings, used_by
-from tasks.train.job import STREAM, TrainingJob
+from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob
 from tasks.train.progress import followed
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ def train(
 ) -> Facts:
     """Trains a network; continues from the last checkpoint of an interrupted training.
 
-    Writes `model/` (of the best epoch), `report/history.json` (a list with an entry for each epoch)
-    and `report/mlflow.json`.
+    Writes `model/` (of the best epoch), `report/history.json` (a list with an entry for each
+    epoch), `report/mlflow.json` and, of the project's own loop, `report/first_batch.npz`.
 
     Args:
         model: The settings of the network.
@@ -160,6 +161,8 @@ def _write_report(workspace: Workspace, run_id: str, result: Mapping[str, Any]) 
     tracking.log_best(workspace.project, run_id, result["best"])
     write_json(workspace.report / "history.json", result["history"])
     write_json(workspace.report / TRACKED, {"run_id": run_id})
+    if (first := workspace.scratch / FIRST_BATCH).exists():  # the project's own loop keeps it
+        shutil.copy(first, workspace.report)
     tracking.log_artifacts(workspace.project, run_id, workspace.report, "train")
 
 

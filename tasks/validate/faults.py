@@ -11,6 +11,7 @@ from retrain.runs import console
 from retrain.workload import Checks, Data
 from tasks.data import corrections
 from tasks.data.fingerprint import near_duplicates
+from tasks.data.listing import some
 from tasks.data.splits import SPLITS, label_of
 from tasks.validate.splits import assign_splits, find_ties
 from tasks.validate.told import NEAR_DUPLICATES, name_classes, read_groups, read_times
@@ -21,6 +22,9 @@ def join(listed: pa.Table, found: pa.Table) -> pd.DataFrame:
     images = listed.select(["file", "row", "path", "label", "split"]).to_pandas()
     properties: pd.DataFrame = found.drop_columns(["thumbnail"]).to_pandas()
     joined: pd.DataFrame = pd.concat([images, properties], axis=1)
+    if animated := joined["path"][joined["is_animated"].eq(True)].tolist():
+        said = f"of several pictures in an image the first one counts ({len(animated):,})"
+        console.say(f"validate: {said}: {some(animated)}")
     return joined
 
 

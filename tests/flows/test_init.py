@@ -137,6 +137,8 @@ def test_images_in_data_stay_where_they_are(clone, photos):
         (["{photos}", "--name", "no/name"], 2, "do not all accept this name"),
         (["{photos}", "--name", "vit"], 2, "There is a workload vit already"),
         (["{photos}/class-0"], 1, "It should hold Parquet files, a folder of images per class"),
+        (["{photos}", "--set", "data.form=x"], 2, "data.form: no such key. Did you mean"),
+        (["{photos}", "--set", "train.epochs=2"], 2, "--set takes parameters of data here"),
         (["{photos}", "--pretrained", "./gone"], 2, "--pretrained: there is no folder ./gone"),
     ],
 )
@@ -161,6 +163,28 @@ def listed(photos, tmp_path_factory):
 def test_a_list_in_the_folder_says_the_classes(clone, listed):
     document = init(clone, listed)
     assert (document["workload"], document["survey"]["format"]) == ("flat", "table")
+
+
+def test_a_download_is_taken_as_it_lies(clone, photos, tmp_path):
+    for split in ("train", "val"):
+        shutil.copytree(photos, tmp_path / "pets" / split)
+    for name in ("__pycache__/x.pyc", "notes/x.h5"):
+        (tmp_path / "pets" / name).parent.mkdir()
+        (tmp_path / "pets" / name).touch()
+    shown = clone.retrain("init", str(tmp_path / "pets"), "--pretrained", "none", "--yes").stdout
+    assert "Left out as no images (1): notes/x.h5" in shown
+    assert "The splits are those of the data: train 36, val 36" in shown
+
+
+def test_what_is_asked_is_answered_with_set(clone, photos, tmp_path):
+    for colours in ("color", "grey"):
+        shutil.copytree(photos, tmp_path / "leaves" / colours)
+    asked = init(clone, tmp_path / "leaves", code=1)["error"]
+    assert "hold folders of the same names" in asked
+    assert "(Here: --set data.format=folders or the like.)" in asked
+    document = init(clone, tmp_path / "leaves", "--set", "data.format=folders")
+    assert document["survey"]["classes"] == {"color": 36, "grey": 36}
+    assert document["entry"]["data"]["format"] == "folders"
 
 
 def test_the_proposal_is_shown_with_its_reasons(clone, photos):

@@ -1,10 +1,13 @@
 """A real clone goes back to the champion before, and its next runs respect that."""
 
+import pytest
+
 from tests.flows.conftest import ran
 
 REASON = "night images got worse"
 
 
+@pytest.mark.slow
 def test_what_was_rolled_back_comes_back_only_on_demand(clone, first):
     clone.edit("params.yaml", "epochs: 2", "epochs: 8")  # in the file: it is no trial
     better = clone.train()

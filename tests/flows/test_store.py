@@ -42,6 +42,7 @@ def digests(document):
     return {step["step"]: step["digest"] for step in document["steps"][:3]}
 
 
+@pytest.mark.slow
 def test_flipped_bytes_in_what_a_training_reads_are_found_and_repaired(copy, first, folders):
     name = "train/images-00000.npy"
     flip(folders["preprocess"] / name)
@@ -116,6 +117,7 @@ def test_a_damaged_package_is_refused_and_found(copy, first, folders):
     assert "No package was changed." in copy.retrain("verify").stdout
 
 
+@pytest.mark.slow
 def test_gc_removes_what_neither_the_last_run_nor_the_registry_needs(copy, folders):
     other = copy.train("--set", "train.lr=0.0021")
     paths = {step["step"]: step["path"] for step in other["steps"]}

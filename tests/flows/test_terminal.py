@@ -18,15 +18,16 @@ from tests.flows.conftest import RETRAIN
 
 ESCAPE = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*(3[0-8]|9[0-7])[0-9;]*m")
+COLUMNS = 80
 BAR = re.compile(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] ")
 
 
 class Terminal:
     """A command that runs in a terminal."""
 
-    def __init__(self, clone, *arguments, columns=80, **more):
+    def __init__(self, clone, *arguments, **more):
         self.screen, shown = pty.openpty()
-        fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
         environment = clone.environment | {"TERM": "xterm-256color"} | more
         self.process = subprocess.Popen(
             [*RETRAIN, *arguments],
@@ -67,33 +68,17 @@ def lines_of(text):
     return [line.rstrip() for line in lines if line.strip() and not BAR.match(line)]
 
 
-@pytest.mark.parametrize("columns", [80, 200])
 @pytest.mark.parametrize("command", ["--help", "status vit", "history vit", "lineage vit"])
-def test_tables_and_help_fit_the_terminal(clone, first, command, columns):
-    lines = lines_of(Terminal(clone, *command.split(), columns=columns).end())
-    assert max(map(len, lines)) <= columns
-
-
-def test_a_training_shows_no_line_of_a_library(clone, first):
-    text = Terminal(clone, "train", "vit", "--as", "seen", "--set", "train.lr=0.0011").end()
-    [log] = (clone.root / ".retrain" / "logs").glob("*-train-seen.log")
-    said = " ".join(line.partition(" retrain: ")[2] for line in log.read_text("utf-8").splitlines())
-    lines = lines_of(text)
-    strange = [
-        line
-        for line in lines
-        if line.strip() not in said and not line.startswith(" ")  # which tables do
-    ]
-    assert strange == []
-    assert "train" in said
-    assert max(map(len, lines)) <= 80  # the terminal breaks no word
+def test_tables_and_help_fit_the_terminal(clone, first, command):
+    lines = lines_of(Terminal(clone, *command.split()).end())
+    assert max(map(len, lines)) <= COLUMNS
 
 
 def test_colours_are_only_where_they_are_wanted(clone, first):
     assert "\x1b" in Terminal(clone, "status").end()
     assert not COLOUR.search(Terminal(clone, "status", NO_COLOR="1").end())
     assert "\x1b" not in Terminal(clone, "status", TERM="dumb").end()
-    assert "\x1b" not in clone.run(*RETRAIN, "status").stdout
+    assert "\x1b" not in clone.retrain("status").stdout
 
 
 def test_gc_lists_and_asks_before_it_removes(clone, first):

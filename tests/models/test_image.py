@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin
 
 from models.image import (
     FORMATS,
@@ -133,7 +133,12 @@ def test_colours_of_16_bits_are_read_and_those_of_a_camera_of_12_bits_refused(ki
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(b"", "^empty$"), (b"<html>404</html>", "not an image"), (encode(scene(), "EPS"), "not an")],
+    [
+        (b"", "^empty$"),
+        (b"<html>404</html>", "not an image"),
+        (encode(scene(), "EPS"), "not an"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull$"),
+    ],
 )
 def test_what_is_no_image_is_refused(data, said):  # EPS would start Ghostscript
     for function in (inspect, lambda each: to_arrays([encode(scene()), each], 16, 3, "crop")):
@@ -152,15 +157,43 @@ def test_every_format_decodes_and_a_truncated_file_does_not(format):
             to_array(data[:end], 16, 3, "crop")
 
 
-@pytest.mark.parametrize("side", [11, 40])
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_a_decompression_bomb_is_refused(monkeypatch, side):
-    # Pillow itself only warns of up to twice as many pixels as its limit.
-    data = encode(scene(side, side))
-    inspect(data)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(ValueError, match="pixels"):
-        inspect(data)
+def of_zeros(kind: str, width: int, height: int) -> bytes:
+    """A black image, so that it is small as a file."""
+    return encode(Image.new("L", (width, height)), kind)
+
+
+def test_a_photo_of_108_million_pixels_is_decoded_reduced():
+    properties, pixels = inspect(of_zeros("JPEG", 12_000, 9000))
+    assert (properties.width, properties.height, pixels.shape) == (12_000, 9000, (4500, 6000, 1))
+
+
+def test_a_decompression_bomb_is_refused(monkeypatch):
+    monkeypatch.setattr("models.image.MAX_PIXELS", 100)
+    data = encode(scene(11, 11))
+    for function in (inspect, lambda each: to_array(each, 4, 3, "crop")):
+        with pytest.raises(ValueError, match=r"^11 x 11 pixels are more than 100$"):
+            function(data)
+
+
+def exif_of_a_rational(orientation: int) -> bytes:
+    """EXIF data whose resolution is -1/0, which Pillow reads and cannot write."""
+    tags = struct.pack("<HHIIHHII", 0x0112, 3, 1, orientation, 0x011A, 10, 1, 38)
+    return b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + tags + struct.pack("<Iii", 0, -1, 0)
+
+
+def test_the_orientation_counts_beside_exif_data_that_cannot_be_written():
+    data = encode(scene(), "JPEG", exif=exif_of_a_rational(6), quality=95)
+    upright = scene().transpose(Image.Transpose.ROTATE_270)
+    properties, pixels = inspect(data)
+    assert (properties.width, properties.height) == upright.size
+    assert np.abs(pixels - np.asarray(upright).astype(int)).mean() < 3
+
+
+def test_a_large_profile_or_text_harms_no_image():
+    text = PngImagePlugin.PngInfo()
+    text.add_text("comment", "x" * 2_000_000, zip=True)
+    for options in ({"pnginfo": text}, {"icc_profile": bytes(2_000_000)}):
+        assert np.array_equal(inspect(encode(scene(), **options))[1], np.asarray(scene()))
 
 
 def test_crop_takes_the_middle_and_stretch_takes_all():
@@ -220,7 +253,7 @@ def test_pixels_are_those_that_pillow_finds(kind, size):
             assert np.array_equal(to_array(data, wanted, channels, resize), expected)
             assert np.array_equal(to_arrays([data] * 2, wanted, channels, resize), [expected] * 2)
     assert inspect(data)[0] == ImageProperties(
-        *(*size, "P" if kind == "GIF" else "RGB", kind, None, None)
+        *(*size, "P" if kind == "GIF" else "RGB", kind, None, None, kind == "GIF")
     )
 
 
@@ -277,5 +310,5 @@ def test_a_photo_of_a_phone_names_the_package_that_reads_it(monkeypatch):
 def test_an_avif_file_whose_kind_is_general_is_read():
     data = encode(Image.new("RGB", (9, 8), "red"), "AVIF")
     assert inspect(data[:8] + b"mif1" + data[12:])[0] == ImageProperties(
-        *(9, 8, "RGB", "AVIF", None, None)
+        *(9, 8, "RGB", "AVIF", None, None, False)
     )

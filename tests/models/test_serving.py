@@ -138,7 +138,16 @@ def client(served):
     return TestClient(scoring_server.init(served))
 
 
-@pytest.mark.parametrize("encode", [in_base64, lambda image: base64.encodebytes(image).decode()])
+@pytest.mark.parametrize(
+    "encode",
+    [
+        in_base64,
+        lambda image: base64.encodebytes(image).decode(),
+        lambda image: f"data:image/png;base64,{in_base64(image)}",
+        lambda image: base64.urlsafe_b64encode(image).decode(),
+        lambda image: base64.urlsafe_b64encode(image).decode().rstrip("="),
+    ],
+)
 def test_every_form_of_the_scoring_protocol_is_answered(client, expected, encode):
     for request in requests([encode(image) for image in IMAGES]):
         answer = client.post("/invocations", json=request)
@@ -155,6 +164,8 @@ def test_every_form_of_the_scoring_protocol_is_answered(client, expected, encode
         "d\u00e9j\u00e0 vu",
         "",
         "abcd",  # base64, but of no image
+        "data:image/png,%89PNG",
+        "data:;base64,",
         5,
         2.5,
         True,

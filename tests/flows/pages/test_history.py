@@ -69,8 +69,13 @@ def test_waiting_is_shown_only_while_something_waits(project, three):  # noqa: F
     found = history.content(project, "toy")
     waited = found["entries"][0] | {"action": "waiting", "appoints": False}
     found["entries"] = [waited, *found["entries"]]
-    assert "<dt>Waiting</dt>" not in page.render("history", found)
-    assert "<dt>Waiting</dt><dd>1</dd>" in page.render("history", found | {"is_waiting": True})
+    found["rows"] = [waited, *found["rows"]]
+    html = page.render("history", found)
+    assert "aiting<" not in html
+    assert ">waited</span>" in html
+    html = page.render("history", found | {"waiting": waited})
+    assert "<dt>Waiting</dt><dd>version 1</dd>" in html
+    assert 'class="wait">waiting</span>' in html
 
 
 @pytest.mark.parametrize("days", [0.1, 3, 90, 900])

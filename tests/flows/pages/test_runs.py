@@ -30,6 +30,7 @@ def test_a_training_shows_why_and_what_it_is_made_of(clone, first):
     assert f"{low:.4f} to {high:.4f}" in html
     assert 'src="data:image/png;base64,' in html
     assert "confused-0" in html
+    assert "8 of 64 images of the first batch." in html
     assert f"retrain reproduce vit@{first['model']['version']}" in html
 
 
@@ -77,6 +78,7 @@ def test_refused_data_has_a_page_with_the_images_and_what_to_do(clone, first):
     assert "retrain validate vit" in html
     assert re.search(r"[.]retrain/logs/[0-9]+-[0-9]+-validate-vit[.]log", html)
     assert "images with a side below checks.min_side 9" in html
+    assert "expect_" not in html  # as functions of Great Expectations begin
     assert "1,797 of 1,797" in html
     assert "8 x 8 pixels is too small" in html
     assert html.count('src="data:image/png;base64,') == 6  # of one reason

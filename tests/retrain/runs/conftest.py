@@ -1,10 +1,12 @@
 """A flow of the toy steps, with a real Prefect server, store and log."""
 
+from uuid import uuid4
+
 import pytest
 from prefect import flow, runtime
 
 from retrain.project import Project
-from retrain.runs.run import Run
+from retrain.runs.run import Mode, Run
 from retrain.workload import Train
 from tests.flows.conftest import until
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
@@ -14,11 +16,9 @@ from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
 def run_toy(prefect_session, tmp_path):
     """Runs steps as a flow, each on the output of the one before; returns the run."""
 
-    @flow
-    def toy(train, data, refresh, steps):
+    def toy(run_id, mode, train, data, refresh, steps):
         workload = WORKLOAD.model_copy(update={"train": train})
-        run = Run("toy", workload, data, Project(tmp_path), str(runtime.flow_run.id))
-        run.refresh = refresh
+        run = Run("toy", workload, data, Project(tmp_path), run_id, mode, refresh=refresh)
 
         def body(made):
             for step in steps:
@@ -28,8 +28,15 @@ def run_toy(prefect_session, tmp_path):
             run.follow(body)
         return run
 
-    def call(epochs=10, data=DATA, refresh=False, steps=(FIRST, SECOND, ASKS), **others):
-        return toy(Train(epochs=epochs, **others), data, refresh, steps)
+    @flow
+    def in_prefect(*arguments):
+        return toy(str(runtime.flow_run.id), Mode.TASKS, *arguments)
+
+    def call(
+        epochs=10, data=DATA, refresh=False, steps=(FIRST, SECOND, ASKS), tasks=False, **others
+    ):
+        arguments = (Train(epochs=epochs, **others), data, refresh, steps)
+        return in_prefect(*arguments) if tasks else toy(str(uuid4()), Mode.PLAIN, *arguments)
 
     return call
 

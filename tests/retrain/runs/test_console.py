@@ -164,6 +164,8 @@ def test_a_log_on_a_full_disk_keeps_no_run_from_its_result():
     assert (done.returncode, done.stdout, done.stderr) == (0, "the result\n", "")
 
 
-def test_a_table_shows_what_a_person_wrote_as_it_is(capsys):
+def test_a_table_shows_what_a_person_wrote_and_no_column_without_a_value(capsys):
     console.print_table(("reason", "who"), [("[b]wrong[/b] [at night]", None)])
-    assert "[b]wrong[/b] [at night]" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "[b]wrong[/b] [at night]" in shown
+    assert "who" not in shown

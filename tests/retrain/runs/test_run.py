@@ -64,8 +64,8 @@ def test_from_the_call_of_a_step_to_its_function_there_are_four_frames(run_toy):
 
 def test_each_step_is_a_line_of_the_log_and_a_task_of_prefect(run_toy, caplog, task_states):
     with caplog.at_level(logging.INFO, logger="retrain"):
-        run_toy(steps=(FIRST, SECOND))
-        again = run_toy()
+        run_toy(steps=(FIRST, SECOND), tasks=True)
+        again = run_toy(tasks=True)
     lines = [record.getMessage().split()[:2] for record in caplog.records]
     for line in (["second", "ran"], ["second", "cached"], ["asks", "ran"]):
         assert line in lines
@@ -88,7 +88,7 @@ def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(
     other.start()
     held.wait()
     with caplog.at_level(logging.INFO, logger="retrain"):
-        run = run_toy(steps=[slow])
+        run = run_toy(steps=[slow], tasks=True)
     other.join()
     assert reasons(run) == ["first run"]
     [line] = [line for line in caplog.messages if "waits" in line]
@@ -179,7 +179,7 @@ def test_prefect_keeps_nothing_and_a_pickle_in_the_store_is_not_opened(
 ):
     monkeypatch.setenv("PREFECT_RESULTS_PERSIST_BY_DEFAULT", "true")
     monkeypatch.setenv("PREFECT_LOCAL_STORAGE_PATH", str(tmp_path / "prefect"))
-    before = run_toy()
+    before = run_toy(tasks=True)
     bomb = b"cos\nmkdir\n(V" + str(tmp_path / "ran").encode() + b"\ntR."
     record = {
         "metadata": {"serializer": {"type": "pickle"}, "storage_key": "result.json"},
@@ -189,7 +189,7 @@ def test_prefect_keeps_nothing_and_a_pickle_in_the_store_is_not_opened(
         folder = Path(outcome.path)
         assert {path.name for path in folder.iterdir()} == {"out.txt", "manifest.json"}
         (folder / "result.json").write_text(json.dumps(record))
-    assert reasons(run_toy())[:2] == [None, None]
+    assert reasons(run_toy(tasks=True))[:2] == [None, None]
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "prefect").exists()
 
@@ -216,15 +216,15 @@ def failing(error, times):
 
 def test_what_may_pass_is_tried_again_and_a_verdict_is_not(run_toy):
     step, tries = failing(ConnectionError("away"), 6)
-    run_toy(steps=[step], refresh=True)
+    run_toy(steps=[step], refresh=True, tasks=True)
     assert tries == [False, *[True] * 6]  # another try goes on from the first, in a refresh too
     step, tries = failing(PermissionError("read-only"), 6)  # of this machine
     with pytest.raises(PermissionError):
-        run_toy(epochs=20, steps=[step])
+        run_toy(epochs=20, steps=[step], tasks=True)
     assert len(tries) == 3
     step, tries = failing(RejectedDataError("bad"), 1)
     with pytest.raises(RejectedDataError):
-        run_toy(epochs=30, steps=[step])
+        run_toy(epochs=30, steps=[step], tasks=True)
     assert tries == [False]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from retrain.workload import Data
 from tasks.data.survey import survey
 from tests.tasks.toy_data import png, write_files
 
@@ -73,6 +74,6 @@ def test_the_lines_make_what_is_read(tmp_path, monkeypatch, number):
     write_files(tmp_path, export() | (images if export is not webdataset else {}))
     monkeypatch.chdir(tmp_path)
     exec(compile(SCRIPTS[number], "docs", "exec"), {})
-    seen = survey(tmp_path)
+    seen = survey(tmp_path, Data(path="photos"))
     assert seen.format == ("parquet" if export is webdataset else "table")
     assert seen.classes == Counter(LABELS.values())

@@ -169,7 +169,7 @@ def test_a_broken_parquet_file_is_named(tmp_path, content, fault):
     ("format", "names"),
     [
         ("parquet", ["train.parquet", "test.parquet", "extra.parquet"]),
-        ("folders", ["train/cat/1.png", "test/cat/1.png", "extra/2.png"]),
+        ("folders", ["train/cat/1.png", "test/cat/1.png", "extra/cat/2.png"]),
     ],
 )
 def test_files_with_and_without_a_split_are_refused(tmp_path, format, names):
@@ -204,22 +204,54 @@ def test_folders_are_classes_or_splits_of_them(tmp_path, format, names, found):
         )
 
 
+@pytest.mark.parametrize("other", ["seg_pred/4.png", "seg_pred/seg_pred/4.png"])
 @pytest.mark.parametrize(
-    ("train", "test"), [("training_set", "test_set"), ("seg_train", "seg_test")]
+    ("train", "test"),
+    [("training_set", "test_set"), ("seg_train", "seg_test"), ("seg_train/seg_train", "test")],
 )
-def test_folders_of_splits_are_known_by_a_word_in_their_names(tmp_path, train, test):
-    found = described(tmp_path, [f"{train}/cat/1.png", f"{test}/cat/2.png", f"{test}/dog/3.png"])
-    assert [*found.values()] == [("cat", "test"), ("dog", "test"), ("cat", "train")]
-
-
-def test_only_hidden_files_and_texts_are_left_out(tmp_path):
-    left_out = ["README.md", "cat/.DS_Store", ".git/x.png", "cat/labels.txt", "Thumbs.db"]
-    left_out += ["LICENSE", "README", "VERSION"]
-    write_files(
-        tmp_path / "data", dict.fromkeys([*left_out, "cat/1.png", "cat/2.heic", "cat/3"], png(1))
+def test_folders_of_splits_are_known_by_a_word_in_their_names(tmp_path, train, test, other, caplog):
+    classes = [f"{train}/cat/1.png", f"{test}/cat/2.png", f"{test}/dog/3.png"]
+    found = described(tmp_path, [*classes, other])
+    assert found == dict(
+        zip(classes, [("cat", "train"), ("cat", "test"), ("dog", "test")], strict=True)
     )
+    assert f"Left out without a class (1): {other}" in caplog.text
+
+
+TOOLS = [
+    *("@eaDir/cat/SYNO.jpg", "cat/@eaDir/1.png/SYNO.jpg", "$RECYCLE.BIN/1.png", "cat/Icon\r"),
+    *("__MACOSX/cat/._1.png", "Thumbs.db", "cat/desktop.ini", ".git/x.png", "cat/.DS_Store"),
+    "__pycache__/x.pyc",
+]
+TEXTS = ["LICENSE", "README.md", "VERSION", "cat/labels.txt", "cat/x.pyc"]
+
+
+@pytest.mark.parametrize("above", ["", "train/"])
+def test_what_is_no_image_is_left_out_and_counted(tmp_path, above, caplog):
+    images = [f"{above}{name}" for name in ("cat/1.png", "cat/2.heic", "cat/3", "cat/4.img")]
+    write_files(tmp_path / "data", dict.fromkeys([*TOOLS, *images], png(1)))
+    write_files(tmp_path / "data", dict.fromkeys(TEXTS, b"no image"))
     found = rows(tmp_path, "folders")
-    assert [image["file"] for image in found] == ["cat/1.png", "cat/2.heic", "cat/3"]
+    assert [image["file"] for image in found] == images
+    said = "Left out as no images (5): LICENSE, README.md, VERSION …"
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize("name", ["cat/a\nb.png", "c\rat/1.png", "cat/\udcff.png"])
+def test_a_name_that_is_no_line_of_text_is_shown_in_one(tmp_path, name):
+    write_files(tmp_path / "data", {name: png(1), "dog/1.png": png(2)})
+    with pytest.raises(ValueError, match=r"^The name '.*\\.*' is not UTF-8, or has a") as caught:
+        listed(tmp_path)
+    assert str(caught.value).isprintable()
+
+
+def test_two_folders_that_differ_only_in_the_form_of_unicode_are_refused(tmp_path):
+    one, other = "ka\u0308tzchen", "k\u00e4tzchen"
+    assert {*described(tmp_path / "1", [f"train/{one}/1.png", f"test/{other}/2.png"]).values()} == {
+        (other, "train"), (other, "test")
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"'ka\\u0308tzchen' and 'k\\xe4tzchen' are one class"):
+        described(tmp_path / "2", [f"train/{one}/1.png", f"train/{other}/2.png"])
 
 
 @pytest.mark.parametrize("format", ["parquet", "folders"])
@@ -248,9 +280,15 @@ def described(folder, names, **data):
     ("names", "fault"),
     [
         (["north/even/1.png", "north/odd/1.png", "south/even/1.png", "south/odd/1.png"],
-         "The folders north, south hold folders of the same names, even, odd: set data.format"),
+         "The folders north, south hold folders of the same names, even, odd: set data.path to"),
+        (["color/a/1.png", "color/b/1.png", "color/c/1.png", "grey/a/1.png", "grey/b/1.png"],
+         "The folders color, grey hold folders of the same names, a, b: set data.path to"),
         (["train2017/1.png", "val2017/2.png"],
          "train2017, val2017 are named as splits and hold images that have no class"),
+        (["seg_pred/1.png", "seg_test/2.png", "seg_train/3.png"],
+         "seg_test, seg_train are named as splits and hold images that have no class"),
+        (["pred/1.png", "train/cat/2.png", "train/dog/3.png"],
+         "The folder train is named as a split and holds folders, and pred hold none"),
     ],
 )  # fmt: skip
 def test_folders_that_may_be_no_classes_are_asked_about(tmp_path, names, fault):
@@ -266,7 +304,7 @@ def test_a_split_without_any_class_is_left_out_with_a_sentence(tmp_path, caplog)
             tmp_path / f"data/{split}.parquet", [png(1), png(2)], labels, names=["cat", "dog"]
         )
     assert {*listed(tmp_path).images["split"].to_pylist()} == {"train", "val"}
-    assert "No image of test has a class, so it is left out." in caplog.text
+    assert "Left out without a class (2): test.parquet:0, test.parquet:1" in caplog.text
 
 
 def test_metadata_beside_class_folders_is_no_data(tmp_path):

@@ -3,15 +3,17 @@
 import pytest
 from PIL import Image
 
+from retrain.workload import Data
 from tasks.data.survey import survey
 from tests.tasks.toy_data import encoded, png, write_files, write_parquet
 
+DATA = Data(path="photos")
 PHOTO = encoded(Image.new("RGB", (40, 30), "red"), "JPEG")
 
 
 def photos(counts, place="{label}/{number}.jpg"):
     return {
-        place.format(label=label, number=number, group=number % 4): PHOTO
+        place.format(label=label, number=number, group=f"{label[0]}{number % 4}"): PHOTO
         for label, count in counts.items()
         for number in range(count)
     }
@@ -19,7 +21,7 @@ def photos(counts, place="{label}/{number}.jpg"):
 
 def test_classes_sizes_and_colours_are_counted(tmp_path):
     write_files(tmp_path, photos({"cat": 7, "dog": 3}) | {"cat/grey.png": png(1, 20, 10)})
-    seen = survey(tmp_path)
+    seen = survey(tmp_path, DATA)
     assert (seen.format, seen.classes, seen.images) == ("folders", {"cat": 8, "dog": 3}, 11)
     assert (seen.side, seen.is_grey, seen.splits) == (30, False, {})
     assert seen.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.*"))
@@ -28,26 +30,26 @@ def test_classes_sizes_and_colours_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("place", "groups"),
     [
-        ("{label}/{group}/{number}.jpg", 4),
-        ("train/{label}/{group}/{number}.jpg", 4),
+        ("{label}/{group}/{number}.jpg", 8),
+        ("train/{label}/{group}/{number}.jpg", 8),
         ("{label}/{number}.jpg", 0),
         ("{label}/one/{number}.jpg", 0),  # a class in one group has images in one split only
     ],
 )
 def test_folders_below_the_class_folders_are_groups(tmp_path, place, groups):
     write_files(tmp_path, photos({"cat": 8, "dog": 8}, place))
-    assert survey(tmp_path).groups == groups
+    assert survey(tmp_path, DATA).groups == groups
 
 
 def test_the_splits_of_the_data_are_counted(tmp_path):
     for split, count in (("train", 5), ("test", 2)):
         write_files(tmp_path / split, photos({"cat": count, "dog": count}))
-    assert survey(tmp_path).splits == {"train": 10, "test": 4}
+    assert survey(tmp_path, DATA).splits == {"train": 10, "test": 4}
 
 
 def test_a_table_of_grey_images_is_looked_at(tmp_path):
     write_parquet(tmp_path / "pets.parquet", [png(n) for n in range(6)], ["cat", "dog"] * 3)
-    seen = survey(tmp_path)
+    seen = survey(tmp_path, DATA)
     assert (seen.format, seen.classes) == ("parquet", {"cat": 3, "dog": 3})
     assert seen.is_grey
 
@@ -55,13 +57,13 @@ def test_a_table_of_grey_images_is_looked_at(tmp_path):
 def test_many_images_are_counted_and_few_decoded(tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.data.survey.DECODED", 5)
     write_files(tmp_path, photos({"cat": 30, "dog": 20}))
-    seen = survey(tmp_path)
+    seen = survey(tmp_path, DATA)
     assert (seen.images, seen.decoded) == (50, 5)
 
 
 def test_what_does_not_decode_is_named_and_if_nothing_does_it_is_refused(tmp_path):
     write_files(tmp_path, photos({"cat": 3}) | {"dog/1.jpg": b"no image"})
-    assert list(survey(tmp_path).undecodable) == ["dog/1.jpg"]
+    assert list(survey(tmp_path, DATA).undecodable) == ["dog/1.jpg"]
     write_files(tmp_path / "other", {"cat/1.jpg": b"no image", "dog/1.jpg": b""})
     with pytest.raises(ValueError, match=r"None of the images in .* decodes: cat/1\.jpg \(not an"):
-        survey(tmp_path / "other")
+        survey(tmp_path / "other", DATA)

@@ -17,12 +17,13 @@ def read(folder, column=None):
     return list(zip(source.paths, source.files.read(source.places), strict=True))
 
 
-def test_a_folder_is_read_at_any_depth_whatever_its_folders_are_named(tmp_path):
+def test_a_folder_is_read_at_any_depth_whatever_its_folders_are_named(tmp_path, caplog):
     files = {"train/a/1.png": png(1), "b.png": png(2), "c/d/e/f.JPG": b"no image", "b/9": png(3)}
     write_files(tmp_path, files | {"notes.txt": b"", ".hidden.png": png(4)})
     write_files(tmp_path, {os.fsdecode(b"caf\xe9.png"): png(5)})  # a name that is no UTF-8
     files["caf\N{REPLACEMENT CHARACTER}.png"] = png(5)
     assert sorted(read(tmp_path)) == sorted(files.items())
+    assert "Left out as no images (1): notes.txt" in caplog.text
 
 
 def test_parquet_needs_no_classes_and_its_names_mean_no_splits(tmp_path):

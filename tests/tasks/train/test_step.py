@@ -1,5 +1,6 @@
 import hashlib
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,8 +8,19 @@ import models
 from models.network import Network
 from retrain.registry import tracking
 from retrain.workload import Augment, Model, Scale, Train
+from tasks.data.shards import open_prepared
+from tasks.train.augment import Augmentation
+from tasks.train.datasets import BatchSampler
 from tests.tasks.embed.conftest import write_backbone
-from tests.tasks.train.helpers import KEY, LABELS, SMALL, run, validated, write_prepared
+from tests.tasks.train.helpers import (
+    KEY,
+    LABELS,
+    SMALL,
+    run,
+    run_interrupted,
+    validated,
+    write_prepared,
+)
 
 RECIPE = Train(epochs=12, batch_size=16, lr=0.01, augment=Augment(shift=1))
 DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
@@ -45,6 +57,25 @@ def test_the_same_training_gives_the_same_bytes_and_another_seed_others(trained,
     seeded = RECIPE.model_copy(update={"seed": 1})
     other = run(tmp_path / "other", images, seeded, model=DROPOUT)
     assert other.facts["weights"] != trained.facts["weights"]
+
+
+@pytest.mark.parametrize("changes", [Augment(shift=1), Augment(shift=1, mixup=0.4)])
+def test_the_first_images_as_the_network_saw_them_are_beside_the_training(
+    images, tmp_path, ending_before, changes
+):
+    recipe = RECIPE.model_copy(update={"epochs": 2, "augment": changes})
+    resumed = run_interrupted(tmp_path, images, recipe, ending_before(10))
+    first = np.load(resumed.folder / "report" / "first_batch.npz")
+    split, batches = open_prepared(images).split("train"), BatchSampler(96, 16, 0, 0, 1)
+    rows = batches.epoch(0)[0]
+    given = torch.from_numpy(split.images[rows]), torch.from_numpy(split.labels[rows])
+    seen, targets = Augmentation(changes, batches, 8)(*given, 0)
+    assert first["images"].dtype == np.uint8
+    assert (first["images"] == seen[:8].round().byte().numpy()).all()
+    names = [LABELS[label] for label in given[1][:8]]
+    shares = [f"{targets[0][1]:.0%}" in label for label in first["labels"].tolist()]
+    assert all(label.startswith(name) for label, name in zip(first["labels"], names, strict=True))
+    assert shares == [bool(changes.mixup)] * 8
 
 
 def test_mlflow_has_one_finished_run_with_everything(trained):

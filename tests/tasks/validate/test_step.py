@@ -5,16 +5,18 @@ import html
 import logging
 from fnmatch import fnmatchcase
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from models.image import inspect
 from tasks.data.image_table import SET_ASIDE, digest_of_split, images_per_class
 from tasks.data.pixels import digest
 from tasks.validate.step import say_near_duplicates
-from tests.tasks.toy_data import png, write_parquet
+from tests.tasks.toy_data import encoded, png, write_parquet
 from tests.tasks.validate.validating import (
     CHECKS,
     FILES,
@@ -40,7 +42,7 @@ def test_good_data_is_accepted_and_described(tmp_path):
     rows = pq.read_table(folder / "images.parquet")
     assert rows.column_names == [
         *("split", "path", "label", "file", "row", "width", "height", "mode", "format"),
-        *("camera", "taken", "brightness", "contrast", "bytes", "sha256", "pixels"),
+        *("camera", "taken", "is_animated", "brightness", "contrast", "bytes", "sha256", "pixels"),
     ]
     order = [(row["file"], row["row"]) for row in rows.to_pylist()]
     assert order == sorted(order)
@@ -61,6 +63,7 @@ def test_good_data_is_accepted_and_described(tmp_path):
         "format": "PNG",
         "camera": None,
         "taken": None,
+        "is_animated": False,
         "bytes": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
         "pixels": digest(inspect(data)[1]),
@@ -85,6 +88,16 @@ def test_the_same_pixels_are_described_alike_in_parquet_and_in_another_encoding(
     assert not {*ours["sha256"]} & {*theirs["sha256"]}
     alike = ["split", "path", "label", "width", "height", "mode", "pixels"]
     pd.testing.assert_frame_equal(ours[alike], theirs[alike])
+
+
+def test_of_several_pictures_the_first_one_counts_and_it_is_said(tmp_path, caplog):
+    frames = [Image.fromarray(np.full((8, 8), value, np.uint8)) for value in (50, 200)]
+    gif = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    _, folder = run(tmp_path, FILES | {"train/cat/moving.gif": gif})
+    images = pd.read_parquet(folder / "images.parquet").set_index("path")
+    assert images["brightness"]["train/cat/moving.gif"] == pytest.approx(50 / 255)
+    said = "of several pictures in an image the first one counts (1): train/cat/moving.gif"
+    assert said in caplog.text
 
 
 FEW = "- classes with fewer images"
