@@ -43,6 +43,7 @@ from tasks.train.proposal import Proposal as Proposal, find_backbone, propose, t
 DEPLOYMENTS = "prefect.yaml"
 PINNED = "data.dvc"
 DVC_CONFIG = ".dvc/config"
+IGNORED = ".gitignore"
 NO_NETWORK = "none"  # as `--pretrained`
 
 DEPLOYMENT = """\
@@ -165,7 +166,9 @@ def write(
         ValueError: DVC does not take the images, or the workload is not valid here.
         OSError: A file cannot be read or written.
     """
-    files = [PARAMS, DEPLOYMENTS, PINNED, *([DVC_CONFIG] if remote else [])]
+    ignored = _untracked(project, images)
+    more = {IGNORED: ignored, DVC_CONFIG: remote}
+    files = [PARAMS, DEPLOYMENTS, PINNED, *(file for file, needed in more.items() if needed)]
     place, data = project.root / _place(project, name, images), project.root / "data"
     with ExitStack() as clean_up, ExitStack() as undo:
         if not data.exists():  # the version is in DVC's cache, and the rest was never here
@@ -187,9 +190,23 @@ def write(
         yaml.width, yaml.default_flow_style = 100, None  # a mapping without sections is on one line
         yaml.dump({name: entry}, text)
         _add(project, name, indent(text.getvalue(), "  "))
+        if ignored:
+            with (project.root / IGNORED).open("a", encoding="utf-8") as file:
+                file.write(ignored)
         train.check(load_workload(project.params, name), project)
         undo.pop_all()
     return files
+
+
+def _untracked(project: Project, images: Path) -> str:
+    """What lets git ignore images in the project that it does not know; DVC has their copy."""
+    images, root = images.resolve(), project.root.resolve()
+    if not (images.is_relative_to(root) and project.is_in_git()):
+        return ""
+    if not project.git("ls-files", "--others", "--exclude-standard", "--", str(images)):
+        return ""
+    pattern = re.sub(r"([*?[\\])", r"\\\1", images.relative_to(root).as_posix())
+    return f"\n# The images of which data/ has a copy\n/{pattern}/\n"
 
 
 def _restore(path: Path, content: bytes | None) -> None:

@@ -36,7 +36,7 @@ FindVersion = Callable[[Data, Project, str | None], DataVersion]
 Check = Callable[[Workload, Project], Iterable[str]]
 
 # What takes long to import, and is imported while a server starts.
-OF_MODELS = ("mlflow", "torch", "pyarrow.parquet")
+OF_MODELS = ("mlflow", "pyarrow.parquet")
 
 
 class Report(Protocol):

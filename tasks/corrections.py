@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -202,8 +203,9 @@ def _class_folders(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """The folder of each class; that of the training split, where the data has splits."""
     folders: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: row["split"] != "train"):
-        parts = row["file"].split("/")
-        folders.setdefault(row["class"], "/".join(parts[: 2 if row["split"] else 1]))
+        above = [*accumulate(row["file"].split("/")[:-1], "{}/{}".format)]
+        of_class = (path for path in above if label_of(PurePath(path).name) == row["label"])
+        folders.setdefault(row["class"], next(of_class, ""))
     return folders
 
 

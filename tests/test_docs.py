@@ -57,6 +57,16 @@ def test_the_links_of_the_readme_lead_to_files():
         assert (ROOT / target).exists(), target
 
 
+def test_the_stations_of_the_first_hour_are_where_it_says():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Targets")[0]
+    stations = re.findall(r"`([\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", text)
+    assert len({file for file, _ in stations}) >= 10
+    for file, names in stations:
+        code = (ROOT / file).read_text(encoding="utf-8")
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"^(def|class) {name}\b", code, re.MULTILINE), (file, name)
+
+
 def build_site(folder: Path) -> None:
     """Builds the site; a dead link or anchor fails it."""
     mkdocs = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)]

@@ -6,8 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from retrain.messages import message_of
 from retrain.project import Project
 from retrain.registry import lineage, versions
@@ -15,7 +13,7 @@ from retrain.runs.records import Document
 from retrain.step import REPORT
 from retrain.store import Artifact, Store
 from tasks.data import image_table, thumbnails
-from tasks.data.image_table import NEAR_DUPLICATES, REJECTED, REJECTION, RESULTS
+from tasks.data.image_table import REJECTED, REJECTION, RESULTS
 from tasks.data.reading import ImageFiles, open_images
 from tasks.data.splits import SPLITS
 
@@ -25,14 +23,8 @@ if TYPE_CHECKING:
 MAX_CLASSES = 30  # rows of the table of classes
 SHOWN = 24  # pictures of a gallery
 PER_REASON = 6
-BARS = 24  # of a histogram
-NUMBERS = {
-    "width": "Width in pixels",
-    "height": "Height in pixels",
-    "bytes": "Bytes of an image",
-    "brightness": "Brightness",
-}
-COLUMNS = ["split", "label", "path", "file", "row", "mode", "pixels", *NUMBERS]
+NUMBERS = ("width", "height", "bytes", "brightness")
+COLUMNS = ["split", "label", "path", "file", "row", "pixels", *NUMBERS]
 
 
 def content(project: Project, document: Document, made: Mapping[str, Artifact]) -> dict[str, Any]:
@@ -62,20 +54,13 @@ def _accepted(
     images, before = _read(folder), _before(project, document)
     counts = _counts(images)
     smallest = counts.sum(axis=1).sort_values(kind="stable").index[:MAX_CLASSES]
-    varied = [name for name in NUMBERS if images[name].nunique() > 1]
     return {
         "classes": counts.loc[sorted(smallest, key=image_table.natural_order)].to_dict("index"),
         "more_classes": len(counts) - len(smallest),
         "properties": images[[*NUMBERS]].agg(["min", "median", "max"]).to_dict(),
-        "modes": images["mode"].value_counts().to_dict(),
-        "histograms": {
-            NUMBERS[name]: [ends.tolist() for ends in np.histogram(images[name], BARS)]
-            for name in varied
-        },
         "classes_before": before and _counts(before[0]).to_dict("index"),
         "changes": before and changes(images, source, *before),
         "set_aside": _set_aside(folder, source),
-        "look_alike": _look_alike(folder, images, source),
     }
 
 
@@ -159,43 +144,14 @@ def _gallery(
     rows: "pd.DataFrame", count: int, line: str, style: str, source: ImageFiles | None
 ) -> dict[str, Any]:
     """The first rows of a count of images, each with a line; their names alone without a reader."""
-    rows = rows.head(SHOWN)
-    described = zip(_thumbnails(rows, source), rows[line], rows.path, strict=True)
-    pictures = [(images, [(text, style), (path, "path")]) for images, text, path in described]
-    return {"pictures": pictures, "count": count}
-
-
-def _thumbnails(
-    rows: "pd.DataFrame", source: ImageFiles | None
-) -> list[list[thumbnails.Thumbnail]]:
-    """A list for each row, with its thumbnail if there is a reader."""
-    if source is None:
-        return [[] for _ in rows.index]
-    ordered = rows.sort_values(["file", "row"])
-    encoded = source.read(zip(ordered.file, ordered.row, strict=True))
-    found = dict(zip(ordered.index, map(thumbnails.of_encoded, encoded, ordered.path), strict=True))
-    return [[found[index]] for index in rows.index]
-
-
-def _look_alike(folder: Path, images: "pd.DataFrame", source: ImageFiles | None) -> dict[str, Any]:
-    """Pairs of images that look alike in two splits, side by side."""
-    import pandas as pd
-
-    listed = pd.read_csv(folder / REPORT / NEAR_DUPLICATES, dtype=str, keep_default_na=False)
-    pairs = listed.head(SHOWN // 2)
-    by_path = images.drop_duplicates("path").set_index("path", drop=False)
-    shown = [
-        _thumbnails(by_path.loc[pairs[name]], source) for name in ("path", "near_duplicate_path")
-    ]
+    rows, found = rows.head(SHOWN), {}
+    if source is not None:
+        ordered = rows.sort_values(["file", "row"])
+        encoded = source.read(zip(ordered.file, ordered.row, strict=True))
+        shown = map(thumbnails.of_encoded, encoded, ordered.path)
+        found = {index: [image] for index, image in zip(ordered.index, shown, strict=True)}
     pictures = [
-        (
-            [*one, *other],
-            [
-                (f"{row.split} and {row.near_duplicate_split}", ""),
-                (row.path, "path"),
-                (row.near_duplicate_path, "path"),
-            ],
-        )
-        for row, one, other in zip(pairs.itertuples(), *shown, strict=True)
+        (found.get(index, []), [(text, style), (path, "path")])
+        for index, text, path in zip(rows.index, rows[line], rows.path, strict=True)
     ]
-    return {"pictures": pictures, "count": len(listed)}
+    return {"pictures": pictures, "count": count}

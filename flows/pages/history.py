@@ -14,7 +14,6 @@ from retrain.registry import decisions, versions
 from retrain.registry.ledger import Entry
 from retrain.runs import records
 
-MAX_ROWS = 200  # of the table
 FEW_DAYS = 5 * 86400.0  # seconds in which a date alone does not tell decisions apart
 
 
@@ -35,7 +34,7 @@ def content(project: Project, name: str) -> dict[str, Any]:
         champion = versions.champion(project, name)
     entries = [_described(project, name, entry) for entry in ledger.entries]
     failures = records.failed_runs(project, name, "train")
-    rows = sorted([*entries, *failures], key=lambda row: str(row["time"]), reverse=True)[:MAX_ROWS]
+    rows = sorted([*entries, *failures], key=lambda row: str(row["time"]), reverse=True)
     measured = [entry for entry in entries if entry["metrics"]]
     return {
         "workload": name,
@@ -46,7 +45,6 @@ def content(project: Project, name: str) -> dict[str, Any]:
         "waiting": ledger.waiting,
         "failures": failures,
         "rows": rows,
-        "older": len(entries) - sum("action" in row for row in rows),
         "pages": {file.stem for file in folder_of(project, name).glob("*.html")},
     }
 

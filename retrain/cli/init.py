@@ -117,6 +117,8 @@ def _written(document: dict[str, Any], files: list[str], *, has_remote: bool = T
     commands = [
         f"git add {' '.join(files)} && git commit -m 'Workload {name}'",
         f"retrain train {name}",
+        "make up",
+        f"prefect deployment run train/{name} --watch",
         f'mlflow models serve -m "models:/{name}@champion" --env-manager local --port 5001',
     ]
 
@@ -125,7 +127,8 @@ def _written(document: dict[str, Any], files: list[str], *, has_remote: bool = T
         if not has_remote:
             print(wrapped("Only this clone has the images, as long as DVC has no remote of yours:"))
             print(
-                "  dvc fetch data.dvc && dvc remote add --default team PLACE && dvc push data.dvc"
+                "  dvc fetch data.dvc && dvc remote add --default team PLACE && dvc push data.dvc\n"
+                "  git commit -m 'DVC remote' .dvc/config"
             )
         print("Next:", *(f"  {command}" for command in commands), sep="\n")
 

@@ -4,8 +4,6 @@ A sample of images is kept with these facts and with the answers of a model. The
 the image as it comes in, before it is resized, and do not depend on the model.
 """
 
-import hashlib
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -30,19 +28,11 @@ SCHEMA = pa.schema(
 )
 
 
-def lot(path: str, sha256: str | None) -> str:
-    """A digest of an image's path and content, which decides whether it belongs to the sample.
-
-    Copies of an image at other paths have other digests: else all copies would be in the sample, or
-    none.
-    """
-    return hashlib.sha256(f"{path}\0{sha256}".encode()).hexdigest()
-
-
 def is_sampled(digest: str, total: int, size: int = SAMPLE) -> bool:
     """Whether an image belongs to the sample of a number of images; a smaller one is a part of it.
 
-    The last digits of the digest decide; where images may have copies, those of `lot`.
+    The last digits of the digest decide. Where images may have copies it is that of a path: else
+    all copies would be in the sample, or none.
     """
     return int(digest[-8:], 16) * total < size << 32
 

@@ -136,18 +136,44 @@ def list_images(
         ValueError: A file cannot be read, an image is not there, or has two classes or splits; or
             the user has to say what counts.
     """
-    import pandas as pd
-
-    tables = _read_tables(root, files, data)
+    no_lists = (corrections.FILE, data.label_names)
+    tables = {
+        name: read(root, name, data.image_column, data.label_column)
+        for name in files
+        if name.lower().endswith(SUFFIXES) and name not in no_lists
+    }
     understood = {name for name in tables if {"file", "label"} <= {*tables[name].columns}}
     answers = {name for name in understood if ANSWERS & {*map(_simple, tables[name].columns)}}
     lists = {name: tables[name] for name in tables if name in (understood - answers or answers)}
-    others = [name for name in tables if name not in understood]
-    unknown = [name for name in others if posixpath.basename(name) not in METADATA]
-    if not lists:
-        if unknown:
-            raise ValueError(f"{_unknown(unknown[0], tables[unknown[0]])}. {ASK}.")
+    unknown = [name for name in tables if name not in understood and not is_metadata(name)]
+    listed = _list(lists, files, images) if lists else None
+    count = 0 if listed is None else len(listed)
+    if unknown and count < len(images) and (data.format != "table" or not lists):
+        columns = ", ".join(tables[unknown[0]].attrs["columns"])
+        alone = f", set data.format to table if {some([*lists])} alone counts" if lists else ""
+        raise ValueError(
+            f"{unknown[0]} may list the images, but which of its columns ({columns}) are the path "
+            f"and the class is not known: name them with data.image_column and data.label_column"
+            f"{alone}. {ASK}."
+        )
+    if listed is None or (data.format != "table" and _tell_more(lists, listed, images)):
         return None
+    if left_out := [name for name in (*answers, *unknown) if name not in lists]:
+        console.say(f"Left out: {some(left_out)}, since {some([*lists])} lists the images")
+    return listed
+
+
+def is_metadata(name: str) -> bool:
+    """Whether a file tells more about the images beside it, by its name."""
+    return posixpath.basename(name) in METADATA
+
+
+def _list(
+    lists: Mapping[str, "pd.DataFrame"], files: Sequence[str], images: Sequence[str]
+) -> "pd.DataFrame":
+    """The images in lists, each once, in order of the files."""
+    import pandas as pd
+
     known = _by_last_part(files, images)
     for name, rows in lists.items():
         rows["file"] = [_file_of(path, name, known) for path in rows["file"]]
@@ -156,38 +182,17 @@ def list_images(
         pairs = zip(given, rows["file"], strict=True)
         rows["split"] = [_split_of(split, name, file) for split, file in pairs]
     listed = pd.concat(lists).sort_values("file", kind="stable")
-    _check_twice(listed[["file", "label", "split"]].drop_duplicates())
-    listed = listed.drop_duplicates("file")
-    if data.format != "table":
-        if unknown and len(listed) < len(images):
-            raise ValueError(
-                f"{_unknown(unknown[0], tables[unknown[0]])}; or set data.format to table if "
-                f"{some([*lists])} alone counts. {ASK}."
-            )
-        if _is_metadata(lists, listed, images):
-            return None
-    if left_out := [name for name in (*answers, *unknown) if name not in lists]:
-        console.say(f"Left out: {some(left_out)}, since {some([*lists])} lists the images")
-    return listed
-
-
-def _read_tables(root: Path, files: Sequence[str], data: Data) -> dict[str, "pd.DataFrame"]:
-    """The files that may be lists, by their names."""
-    no_lists = (corrections.FILE, data.label_names)
-    return {
-        name: read(root, name, data.image_column, data.label_column)
-        for name in files
-        if name.lower().endswith(SUFFIXES) and name not in no_lists
-    }
-
-
-def _unknown(name: str, rows: "pd.DataFrame") -> str:
-    """The words about a table that may be a list."""
-    return (
-        f"{name} may list the images, but which of its columns "
-        f"({', '.join(rows.attrs['columns'])}) are the path and the class is not known: name them "
-        "with data.image_column and data.label_column"
-    )
+    told = listed[["file", "label", "split"]].drop_duplicates()
+    twice = told[told["file"].duplicated(keep=False)].iloc[:2]
+    if len(twice):
+        column = "label" if twice["label"].nunique(dropna=False) > 1 else "split"
+        first, other = twice[column]
+        where = " and ".join(dict.fromkeys(name for name, _ in twice.index))
+        raise ValueError(
+            f"{twice['file'].iloc[0]} is listed with two values of {column}, {first} and {other}, "
+            f"in {where}: an image has one."
+        )
+    return listed.drop_duplicates("file")
 
 
 def _labels_of(values: Iterable[Any], name: str) -> list[str | None]:
@@ -200,25 +205,7 @@ def _labels_of(values: Iterable[Any], name: str) -> list[str | None]:
     return labels
 
 
-def _check_twice(told: "pd.DataFrame") -> None:
-    """Refuses an image that is listed with two classes or splits.
-
-    Args:
-        told: `file`, `label` and `split`, in order of the files, each row once; the index begins
-            with the name of the list.
-    """
-    twice = told[told["file"].duplicated(keep=False)].iloc[:2]
-    if len(twice):
-        column = "label" if twice["label"].nunique(dropna=False) > 1 else "split"
-        first, other = twice[column]
-        where = " and ".join(dict.fromkeys(name for name, _ in twice.index))
-        raise ValueError(
-            f"{twice['file'].iloc[0]} is listed with two values of {column}, {first} and {other}, "
-            f"in {where}: an image has one."
-        )
-
-
-def _is_metadata(lists: Iterable[str], listed: "pd.DataFrame", images: Sequence[str]) -> bool:
+def _tell_more(lists: Iterable[str], listed: "pd.DataFrame", images: Sequence[str]) -> bool:
     """Whether lists only tell more about images in class folders.
 
     Raises:
@@ -228,19 +215,17 @@ def _is_metadata(lists: Iterable[str], listed: "pd.DataFrame", images: Sequence[
     folders = set[str | None]().union(*above.values()) - ALIASES.keys()
     pairs = zip(listed["file"], listed["label"], strict=True)
     differing = [f"{name} {label}" for name, label in pairs if label not in above.get(name, ())]
-    fault = None
-    if differing and not folders.isdisjoint(listed["label"]):
+    is_other = differing and not folders.isdisjoint(listed["label"])
+    if len(folders) < 2 or not (is_other or len(listed) < len(images)):
+        return False
+    if not differing and all(map(is_metadata, lists)):
+        return True
+    fault = f"lists {len(listed):,} of {len(images):,} images"
+    if is_other:
         fault = f"calls {differing[0]}, and its folder says otherwise"
-    elif len(listed) < len(images):
-        fault = f"lists {len(listed):,} of {len(images):,} images"
-        if not differing and all(posixpath.basename(name) in METADATA for name in lists):
-            return len(folders) > 1
-    if fault and len(folders) > 1:
-        raise ValueError(
-            f"{some([*lists])} {fault}: which counts? Set data.format to table if the list does. "
-            f"{ASK}."
-        )
-    return False
+    raise ValueError(
+        f"{some([*lists])} {fault}: which counts? Set data.format to table if the list does. {ASK}."
+    )
 
 
 def _split_of(value: Any, name: str, file: str) -> str | None:

@@ -21,7 +21,6 @@ from retrain.runs import console
 from retrain.store import Artifact
 from retrain.workload import Data
 from tasks.data import class_folders, corrections, image_lists, parquet_images
-from tasks.data.image_lists import METADATA
 from tasks.data.listing import list_files, some
 from tasks.data.reading import ImageFiles, Place
 
@@ -39,8 +38,8 @@ COLUMNS = pa.schema(
     }
 )
 
-# Whether a file with such a suffix, or without any, is an image is seen when it is decoded. Formats
-# of the last line are not read, so that these files are reported.
+# Whether a file with such a suffix is an image is seen when it is decoded. Formats of the last line
+# are not read, so that these files are reported.
 IMAGE_SUFFIXES = frozenset(
     {".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm"}
     | {".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
@@ -50,7 +49,6 @@ IMAGE_SUFFIXES = frozenset(
 BEGINNING = re.compile(
     rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF....WEBP|II\*\0|MM\0\*|\0...ftyp(?!qt|isom|mp4)", re.DOTALL
 )
-TEXTS = ("license", "licence", "readme", "notice", "copying", "authors", "makefile")  # no suffix
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
     """
     files = {name: size for name, size in list_files(root) if not splits or name in splits}
     _check_names(files)
-    images = [name for name in files if ("/" in name or _suffix(name)) and _is_image(root, name)]
+    images = [name for name in files if _is_image(root, name)]
     tables = [name for name in files if _is_table(name)]
     form: str | None = data.format if data.format in ("parquet", "folders", "table") else None
     column, rows = None, None
@@ -103,9 +101,7 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
     if splits and any(splits.values()):
         of_files = pa.array([splits[name] for name in listed["file"].to_pylist()])
         listed = listed.set_column(listed.schema.get_field_index("split"), "split", of_files)
-    listed = _without_unlabelled_splits(listed)
-    _check_splits(listed)
-    return Index(form, ImageFiles(root, column), listed)
+    return Index(form, ImageFiles(root, column), _checked_splits(listed))
 
 
 def read(pulled: Artifact) -> pa.Table:
@@ -161,9 +157,8 @@ def list_unlabelled(
 
 def _is_image(root: Path, name: str) -> bool:
     """Whether a file may be an image, by its suffix, or else by its first bytes."""
-    suffix = _suffix(name)
-    if suffix in IMAGE_SUFFIXES or not suffix:
-        return name.rpartition("/")[2].lower() not in TEXTS
+    if _suffix(name) in IMAGE_SUFFIXES:
+        return True
     with (root / name).open("rb") as file:
         return BEGINNING.match(file.read(16)) is not None
 
@@ -175,7 +170,7 @@ def _say_left_out(names: Sequence[str]) -> None:
 
 def _is_table(name: str) -> bool:
     """Whether a file holds the rows of images."""
-    return name.endswith(".parquet") and name.rpartition("/")[2] not in METADATA
+    return name.endswith(".parquet") and not image_lists.is_metadata(name)
 
 
 def _suffix(name: str) -> str:
@@ -227,7 +222,7 @@ def _in_folders(
     asks = not is_told and data.group is None
     labels, splits = class_folders.list_images(images, is_told, asks)
     rows = pd.DataFrame({"file": images, "label": labels, "split": splits}, dtype=object)
-    metadata = [name for name in files if name.rpartition("/")[2] in METADATA]
+    metadata = [name for name in files if image_lists.is_metadata(name)]
     told = {*images, *metadata, corrections.FILE, data.label_names}
     _say_left_out([name for name in files if name not in told])
     own = image_lists.read_metadata(root, metadata)
@@ -250,27 +245,26 @@ def _as_table(rows: "pd.DataFrame", files: Mapping[str, int]) -> pa.Table:
     return table
 
 
-def _check_splits(images: pa.Table) -> None:
-    """Refuses data of which only a part belongs to splits."""
-    has_split = pc.is_valid(images["split"])
-    without, others = images.filter(pc.invert(has_split)), images.filter(has_split)
-    if len(without) and len(others):
-        count = len(others["file"].unique())
-        raise ValueError(
-            f"{without['file'][0]} belongs to no split, as {count} other files do: "
-            "name it for one (train, val, test), or none."
-        )
-
-
-def _without_unlabelled_splits(images: pa.Table) -> pa.Table:
+def _checked_splits(images: pa.Table) -> pa.Table:
     """Leaves out the splits of which no image has a class, as tests of competitions are given.
 
     Where others belong to splits, so are images that belong to none and have no class.
+
+    Raises:
+        ValueError: Only a part of the images that have a class belongs to splits.
     """
     labelled = {*images.filter(pc.is_valid(images["label"]))["split"].to_pylist()}
-    is_kept = pa.array([split in labelled for split in images["split"].to_pylist()])
-    out = images.filter(pc.invert(is_kept))
-    if not len(out) or labelled <= {None}:
+    if labelled <= {None}:
         return images
-    console.say(f"Left out without a class ({len(out):,}): {some(out['path'].to_pylist())}")
-    return images.filter(is_kept)
+    is_kept = pa.array([split in labelled for split in images["split"].to_pylist()])
+    out, kept = images.filter(pc.invert(is_kept)), images.filter(is_kept)
+    if len(out):
+        paths = out["path"].to_pylist()
+        console.say(f"Left out without a class ({len(out):,}): {some(paths)}")
+    if None in labelled:
+        first = kept.filter(pc.is_null(kept["split"]))["file"][0]
+        raise ValueError(
+            f"{first} belongs to no split, as other files do: name it for one (train, val, test), "
+            "or none."
+        )
+    return kept

@@ -5,8 +5,9 @@ The split is in the name of the file or its folder (`train.parquet`,
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -161,14 +162,11 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _class_names(schema: pa.Schema, column: str) -> Sequence[str]:
     """The names of a column's numbers, where the Hugging Face `datasets` library wrote them."""
     description = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    names: Sequence[str] | None
-    names = description.get("info", {}).get("features", {}).get(column, {}).get("names")
-    return names or ()
+    features: Mapping[str, Any] = description.get("info", {}).get("features", {})
+    return features.get(column, {}).get("names") or ()
 
 
 def _label(value: str | int | None, names: Sequence[str]) -> str | None:
-    if not names or not isinstance(value, int):
-        return label_of(value)
-    if value == -1:  # `datasets` writes a missing label so
-        return None
-    return label_of(names[value] if 0 <= value < len(names) else value)
+    if names and isinstance(value, int) and value < len(names):
+        return label_of(names[value]) if value >= 0 else None  # `datasets` writes -1 for none
+    return label_of(value)

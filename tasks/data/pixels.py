@@ -10,8 +10,6 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from models.image import inspect
-
 
 def digest(pixels: NDArray[np.uint8]) -> str:
     """SHA-256 (hex) over an image's height, width, channels and pixels.
@@ -27,14 +25,6 @@ def digest(pixels: NDArray[np.uint8]) -> str:
     sha256 = hashlib.sha256(f"{height} {width} {channels} ".encode())
     sha256.update(np.ascontiguousarray(pixels).data)
     return sha256.hexdigest()
-
-
-def digest_of(data: bytes) -> str | None:
-    """The digest of the pixels of an encoded image; None if it does not decode."""
-    try:
-        return digest(inspect(data)[1])
-    except ValueError:
-        return None
 
 
 def _is_grey(pixels: NDArray[np.uint8]) -> bool:

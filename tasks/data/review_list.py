@@ -12,12 +12,13 @@ has.
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from io import BytesIO, StringIO
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import quoteattr
 
+from models.image import inspect
 from retrain import disk
 from tasks.data.reading import ImageFiles
 
@@ -111,13 +112,8 @@ def read(root: Path, tasks: str) -> list[dict[str, Any]]:
 
 def _suffix(encoded: bytes) -> str:
     """The suffix of an image by its format, from which a browser is told its type."""
-    from PIL import Image
-
-    from models.image import reads_heic
-
-    reads_heic()
-    with Image.open(BytesIO(encoded)) as image:
-        return ".jp2" if image.format == "JPEG2000" else f".{str(image.format).lower()}"
+    kind = inspect(encoded, reduced=True)[0].format
+    return ".jp2" if kind == "JPEG2000" else f".{kind.lower()}"
 
 
 def _task(row: Mapping[str, Any], image: Path, model: str) -> dict[str, Any]:

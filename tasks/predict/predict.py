@@ -210,8 +210,8 @@ def _key(registered: Registered, source: Source) -> str:
 
 def _is_sampled(source: Source, image: int, size: int = image_facts.SAMPLE) -> bool:
     """Whether an image belongs to the sample; copies at other paths are images like others."""
-    lot = image_facts.lot(source.paths[image], None)
-    return image_facts.is_sampled(lot, len(source.places), size)
+    digest = hashlib.sha256(source.paths[image].encode()).hexdigest()
+    return image_facts.is_sampled(digest, len(source.places), size)
 
 
 def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Table:

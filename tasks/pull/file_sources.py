@@ -108,7 +108,8 @@ class UrlSource:
         with self._open() as (file_system, files):
             targets = {name: inside(folder, name) for name in files}
             places = {name: downloads / digest_of(name) for name in files}
-            missing = [name for name in files if _size(places[name]) != files[name]["size"]]
+            done = {path.name: path.stat().st_size for path in downloads.iterdir()}
+            missing = [name for name in files if done.get(places[name].name) != files[name]["size"]]
             with console.progress(f"downloading {len(missing):,} files"):
                 file_system.get(
                     [files[name]["name"] for name in missing],
@@ -164,10 +165,6 @@ def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, A
         if not hidden and (info["type"] == "file" or file_system.isfile(info["name"])):
             files[name] = info
     return files  # `..` is refused later, and not left out
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else -1
 
 
 def _mark(file_system: Any, info: Mapping[str, Any]) -> list[str]:

@@ -152,7 +152,7 @@ class Training:
         self.autocast = changes.autocast(self.device, self.hyperparameters.precision)
         self.generator = changes.generator(self.device)
         self.meter = Meter(
-            job.tell, self.hyperparameters.epochs, self.batches.per_epoch, self.batch, self.step
+            job.tell, self.hyperparameters.epochs, self.batches.per_epoch, self.batch
         )
         self.saved = self.ended = monotonic()
 

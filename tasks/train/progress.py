@@ -45,7 +45,7 @@ def write(tell: Tell, progress: Progress, history: Sequence[Epoch]) -> None:
 class Meter:
     """Measures the project's own loop, and writes the progress a few times a second."""
 
-    def __init__(self, tell: Tell, epochs: int, per_epoch: int, batch: int, step: int) -> None:
+    def __init__(self, tell: Tell, epochs: int, per_epoch: int, batch: int) -> None:
         """Starts to measure.
 
         Args:
@@ -53,13 +53,11 @@ class Meter:
             epochs: Epochs of the whole training.
             per_epoch: Optimizer steps of each.
             batch: Images of a step, over all workers.
-            step: The first step; more than 0 if the training was resumed.
         """
-        self._tell, self._epochs, self._per_epoch = tell, epochs, per_epoch
-        self._steps, self._batch = epochs * per_epoch, batch
-        self._first = self._last = step
-        self._began = self._looked = monotonic()
-        self._has_begun = False
+        self._tell, self._epochs, self._per_epoch, self._batch = tell, epochs, per_epoch, batch
+        # Steps and seconds: after the first step, which takes longer than the others, and the last.
+        self._first: tuple[int, float] | None = None
+        self._last = (0, 0.0)
 
     def tick(self, step: int, loss_sum: "Tensor", history: Sequence[Epoch]) -> None:
         """Writes the progress of the training, unless it has just done so.
@@ -70,28 +68,20 @@ class Meter:
                 reading waits for the device.
             history: The epochs that are over.
         """
-        seconds = monotonic() - self._looked
-        if not self._has_begun:  # the first step takes longer: it says nothing of the others
-            self._has_begun, self._first, self._last = True, step, step
-            self._began = self._looked = monotonic()
+        now, steps = monotonic(), self._epochs * self._per_epoch
+        if self._first is None:
+            self._first = self._last = (step, now)
+        (first, began), (last, looked) = self._first, self._last
+        if now - looked < TICK_SECONDS:
             return
-        if seconds < TICK_SECONDS:
-            return
-        speed = (step - self._last) * self._batch / seconds
-        self._last, self._looked = step, monotonic()
-        steps = step - len(history) * self._per_epoch
-        self.write(step, float(loss_sum) / steps, speed, history)
-
-    def write(self, step: int, loss: float, speed: float, history: Sequence[Epoch]) -> None:
-        """Writes the progress of the training, whose speed is in images per second."""
-        steps_done, seconds = step - self._first, monotonic() - self._began
+        self._last = (step, now)
         progress = Progress(
             epoch=min(step // self._per_epoch + 1, self._epochs),
             epochs=self._epochs,
-            fraction=step / self._steps,
-            images_per_second=speed,
-            loss=loss,
-            seconds_left=seconds / steps_done * (self._steps - step) if steps_done else 0.0,
+            fraction=step / steps,
+            images_per_second=(step - last) * self._batch / (now - looked),
+            loss=float(loss_sum) / (step - len(history) * self._per_epoch),
+            seconds_left=(now - began) / (step - first) * (steps - step),
         )
         write(self._tell, progress, history)
 

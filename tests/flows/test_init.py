@@ -6,11 +6,14 @@ import sys
 import pytest
 from ruamel.yaml import YAML
 
-from tests.flows.conftest import ROOT, draw_photos
+from tests.flows.conftest import ROOT, copy_clone, draw_photos
 from tests.hub import write_clip
 
+IDENTITY = {
+    f"GIT_{who}_{what}": "t@t" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+}
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
-WRITTEN = ("params.yaml", "prefect.yaml", "data.dvc", ".dvc/config")
+WRITTEN = (".gitignore", "params.yaml", "prefect.yaml", "data.dvc", ".dvc/config")
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,19 @@ def test_a_workload_a_deployment_and_a_version_of_the_data_are_written(clone, ph
     assert sum(facts["rows"].values()) == 36
     again = clone.retrain("init", str(photos), "--yes", code=2)
     assert "There is a workload my-photos already" in again.stderr
+
+
+def test_its_commands_commit_all_that_it_wrote_and_run_the_deployment(clone, photos, tmp_path):
+    own = copy_clone(clone, tmp_path / "clone")
+    own.run("git", "commit", "-qam", "all before", **IDENTITY)
+    shutil.copytree(photos, own.root / "in [it]" / "photos")
+    document = init(own, "in [it]/photos")
+    assert document["files"] == ["params.yaml", "prefect.yaml", "data.dvc", ".gitignore"]
+    commit, train, up, run, _ = document["next"]
+    assert (train, up) == ("retrain train photos", "make up")
+    assert run == "prefect deployment run train/photos --watch"
+    own.run("bash", "-euc", commit, **IDENTITY)
+    assert own.run("git", "status", "--porcelain").stdout == ""
 
 
 @pytest.mark.slow

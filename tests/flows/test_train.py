@@ -45,6 +45,19 @@ def test_a_first_run_runs_everything_and_promotes(clone, first):
     assert "Data Docs" not in first["look"]  # they cannot be read without a network
 
 
+@pytest.mark.slow
+def test_a_call_from_python_is_the_same_run(clone, first):
+    last = clone.train("--run")
+    program = "from flows.train import train; import json; print(json.dumps(train('vit')))"
+    document = json.loads(clone.run(RETRAIN[0], "-c", program).stdout)
+    assert (document["state"], document["run"]) == ("Skipped", last["run"])
+    assert document["model"] == last["model"]
+    program = "from flows.train import train; train('vit', {'train.epochs': 1}, run=True)"
+    clone.run(RETRAIN[0], "-c", program)
+    again = clone.train("--set", "train.epochs=1")
+    assert (again["state"], ran(again)) == ("Skipped", [])
+
+
 def train_and_list_imports(clone, *arguments):
     program = (
         "import sys; from retrain.cli.main import main; code = main(sys.argv[1:]);"

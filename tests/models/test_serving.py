@@ -208,11 +208,10 @@ def test_a_request_without_images_is_refused_in_one_sentence(client, request_):
 
 
 @pytest.mark.slow
-def test_the_request_of_the_docs_works_with_a_large_photo(package, tmp_path):
-    page = Path(__file__).parents[2] / "docs" / "how-it-works.md"
-    [request] = re.findall(
-        r"^\(printf .*?(?=^```)", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+def test_the_request_of_the_readme_works_with_a_large_photo(package, tmp_path):
+    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    [request] = re.findall(r"^\(printf .*?(?=^```)", page, re.MULTILINE | re.DOTALL)
+    [shown] = re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     photo = tmp_path / "photos" / "cat" / "1.jpg"
     photo.parent.mkdir(parents=True)
     noise = np.random.default_rng(0).integers(0, 256, (1300, 1800, 3), dtype=np.uint8)
@@ -242,4 +241,5 @@ def test_the_request_of_the_docs_works_with_a_large_photo(package, tmp_path):
         process.wait(30)
     assert done.returncode == 0, done.stderr
     [answer] = json.loads(done.stdout)["predictions"]
+    assert answer.keys() == json.loads(shown)["predictions"][0].keys()
     assert answer["label"] in LABELS

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from models.image import inspect
 from retrain.project import Project
 from retrain.registry import tracking
 from retrain.registry.versions import ModelVersion
@@ -18,7 +19,7 @@ from retrain.step import Workspace
 from retrain.store import Artifact
 from tasks.data import image_table, package, predictions
 from tasks.data.metrics import outcomes
-from tasks.data.pixels import digest, digest_of
+from tasks.data.pixels import digest
 from tasks.data.reference import write_reference
 from tasks.data.shards import shard_name
 from tests.tasks.toy_data import encoded, write_parquet
@@ -109,7 +110,10 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
         for row, (data, label) in enumerate(images):
             known = {"split": split, "path": f"{row}.png", "label": label, "file": name}
             size = {"row": row, "width": SIZE, "height": SIZE, "mode": "L", "bytes": len(data)}
-            identity = {"sha256": hashlib.sha256(data).hexdigest(), "pixels": digest_of(data)}
+            identity = {
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "pixels": digest(inspect(data)[1]),
+            }
             table.append(known | size | identity)
     (root / "validate").mkdir()
     listed = pa.Table.from_pylist(table, image_table.SCHEMA)
@@ -150,7 +154,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     described = {
         "path": [f"{row}.png" for row in range(rows)],
         "sha256": [hashlib.sha256(image).hexdigest() for image in images],
-        "pixels": [digest_of(image) for image in images],
+        "pixels": [digest(inspect(image)[1]) for image in images],
         "label": [LABELS[row % len(LABELS)] for row in range(rows)],
     }
     folder.mkdir(parents=True, exist_ok=True)

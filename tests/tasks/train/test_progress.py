@@ -34,7 +34,7 @@ def test_what_the_meter_measures_is_shown(tmp_path, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(progress, "TICK_SECONDS", 1.0)
     monkeypatch.setattr(progress, "monotonic", lambda: clock[0])
-    meter = Meter(writing_to(tmp_path), epochs=3, per_epoch=10, batch=8, step=10)
+    meter = Meter(writing_to(tmp_path), epochs=3, per_epoch=10, batch=8)
     clock[0] = 300.0
     meter.tick(11, torch.tensor(2.0), [EPOCH])  # the first step, which took long, tells nothing
     clock[0] = 300.9
@@ -55,11 +55,11 @@ def test_epochs_are_logged_while_the_training_runs_and_again_after_a_failure(tmp
         if len(tries) != 2:
             raise ConnectionError("away")
 
-    meter = Meter(writing_to(tmp_path), epochs=2, per_epoch=10, batch=8, step=0)
+    tell = writing_to(tmp_path)
     (tmp_path / FILE).write_text("of the training that was interrupted")
     with pytest.raises(ConnectionError), followed(tmp_path, lambda *_: None, log):
         for tried in (1, 2):
-            meter.write(10, 1.0, 7.0, [EPOCH])
+            progress.write(tell, Progress(1, 2, tried / 4, 7.0, 1.0, 9.0), [EPOCH])
             wait_for(lambda count=tried: len(tries) == count)
-        meter.write(20, 0.9, 7.0, [EPOCH, EPOCH])
+        progress.write(tell, Progress(2, 2, 1.0, 7.0, 0.9, 0.0), [EPOCH, EPOCH])
     assert (tries[:2], tries[-1]) == ([1, 1], 2)  # the last, after the end, raises its error
