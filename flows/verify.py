@@ -5,7 +5,7 @@ retrain verify [--repair]
 It is no Prefect flow: a person runs it, and nobody deploys it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,16 +63,15 @@ class Verified:
         return not (unmended or self.packages or self.ledgers or self.lineages)
 
 
-def verify(project: Project, repair: bool, progress: Callable[[int, int], None]) -> Verified:
+def verify(project: Project, repair: bool) -> Verified:
     """Reads all that is stored.
 
     Args:
         project: The clone.
         repair: Remove damaged artifacts.
-        progress: Called with how many artifacts were read, and how many there are.
     """
     store = Store(project.store)
-    damaged = stored.verify(store, progress)
+    damaged = stored.verify(store)
     leftovers = [
         {"step": step, "key": key, "path": str(path), "bytes": size_of(path)}
         for step, key, path in store.leftovers()

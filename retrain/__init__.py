@@ -17,9 +17,9 @@ for _switch, _off in TELEMETRY_OFF.items():
     os.environ.setdefault(_switch, _off)
 
 # What is on this machine is not asked through a proxy.
-_direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+NO_PROXY = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""  # of the user
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(
-    filter(None, [_direct, "127.0.0.1,localhost"])
+    filter(None, [NO_PROXY, "127.0.0.1,localhost"])
 )
 
 # Arrow's own allocators return little memory to the system: when it read many small parts, a

@@ -6,7 +6,7 @@ safetensors, and files for people. What changed since it was made is found by th
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -291,25 +291,16 @@ class Damage:
     reason: str
 
 
-def verify(store: Store, progress: Callable[[int, int], None]) -> list[Damage]:
-    """Reads all artifacts of a store.
-
-    Args:
-        store: The store.
-        progress: Called after each artifact with the number that were read and the number of all.
-
-    Returns:
-        The damaged artifacts, except those that a run is making again.
-    """
+def verify(store: Store) -> list[Damage]:
+    """The damaged artifacts of a store, all read, except those that a run is making again."""
     from filelock import Timeout
 
-    damaged, keys = [], list(store.entries())
-    for number, (step, key) in enumerate(keys, 1):
+    damaged = []
+    for step, key in store.entries():
         with suppress(Timeout), store.lock(step, key, wait=False):
             reason = find_damage(store, step, key)
             if reason and store.folder(step, key).exists():
                 damaged.append(Damage(step, key, reason))
-        progress(number, len(keys))
     return damaged
 
 

@@ -19,6 +19,7 @@ from cyclopts import App, Group, Parameter
 
 from retrain.errors import UsageError
 from retrain.messages import with_local_times
+from retrain.params import workload_names
 from retrain.project import Project, find_project
 
 if TYPE_CHECKING:
@@ -58,8 +59,6 @@ ToJson = Annotated[bool, Parameter(parse=False)]
 
 def workloads(_: "CompletionContext | None" = None) -> list[str]:
     """The entries of `params.yaml`, for the completion of a shell."""
-    from retrain.params import workload_names
-
     return workload_names(find_project().params)
 
 

@@ -14,11 +14,18 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
-from retrain import messages
+from packaging.utils import canonicalize_name
+from rich import print as rich_print
+from rich.markup import escape
+
+from retrain import hardware, messages
 from retrain.cli.command import KEEPING, Answer, Clone, app
 from retrain.errors import shorten
 from retrain.messages import message_of
 from retrain.project import Project
+from retrain.runs import preflight
+from retrain.servers import databases, reachable
+from retrain.store import Store
 
 MARKS = {
     "ok": "[green]\N{CHECK MARK}[/]",
@@ -65,9 +72,6 @@ def doctor(*, project: Clone) -> Answer:
 
     Example: `retrain doctor`
     """
-    from rich import print as rich_print
-    from rich.markup import escape
-
     project.state.mkdir(exist_ok=True)
     findings = [_checked(name, project) for name in CHECKS]
 
@@ -90,7 +94,7 @@ def _checked(name: str, project: Project) -> Finding:
 def _packages(project: Project) -> str:
     text = (project.root / "requirements.lock").read_text(encoding="utf-8")
     locked = re.findall(r"^([\w.-]+)==(\S+)(?: \\)?$", text, re.MULTILINE)  # on every system
-    here = {_canonical(each.name): each.version for each in metadata.distributions()}
+    here = {canonicalize_name(each.name): each.version for each in metadata.distributions()}
     wrong = {name: here.get(name) for name, version in locked if here.get(name) != version}
     if not wrong:
         return f"{len(locked)} packages as in requirements.lock"
@@ -102,13 +106,7 @@ def _packages(project: Project) -> str:
     )
 
 
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def _gpu(_: Project) -> str:
-    from retrain import hardware
-
     if names := ", ".join(gpu.name for gpu in hardware.gpus()):
         return names
     if shutil.which("nvidia-smi"):
@@ -141,8 +139,6 @@ def _disk(_: Project) -> str:
 
 
 def _store(project: Project) -> str:
-    from retrain.store import Store
-
     remote = Store.of(project).remote
     if remote is None:
         return "on this machine only; store.remote shares it with others"
@@ -151,8 +147,7 @@ def _store(project: Project) -> str:
 
 
 def _servers(project: Project) -> str:
-    from retrain.runs import preflight
-    from retrain.servers import databases, reachable, services
+    from retrain.servers import services
 
     databases.check(databases.of_prefect(project), "prefect")
     if file := databases.of_mlflow(project):

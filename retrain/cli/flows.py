@@ -23,9 +23,14 @@ from retrain.cli.command import (
     app,
     workloads,
 )
-from retrain.errors import UsageError
+from retrain.errors import UsageError, did_you_mean, names_of
 from retrain.messages import message_of, with_local_times, wrapped
+from retrain.params import load_workload, parse_override
 from retrain.project import Project
+from retrain.runs import console
+from retrain.servers import ray_cluster, reachable
+from retrain.store import Store
+from retrain.workload import Workload as WorkloadKind
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -36,10 +41,7 @@ if TYPE_CHECKING:
 
 def assignments(_: "CompletionContext") -> list[str]:
     """What `--set` begins with, `KEY=`, for the parameters that all families have."""
-    from retrain.errors import names_of
-    from retrain.workload import Workload
-
-    return [f"{name}=" for name in names_of(Workload) if name != "name"]
+    return [f"{name}=" for name in names_of(WorkloadKind) if name != "name"]
 
 
 @Parameter(name="*")
@@ -153,9 +155,7 @@ def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -
         step: A stage of dvc.yaml.
     """
     from flows.train import train
-    from retrain.errors import did_you_mean
-    from retrain.params import load_workload
-    from retrain.runs import console, one_step
+    from retrain.runs import one_step
 
     stages = {stage.name: stage for stage in train.steps}
     if step not in stages:
@@ -207,9 +207,6 @@ def run_steps(
         promote: Whether the run may change what is served; None if the user has not said so.
     """
     from retrain.flow import may_change
-    from retrain.params import load_workload, parse_override
-    from retrain.runs import console
-    from retrain.store import Store
 
     overrides = dict(map(parse_override, options.overrides)) | dict(values)
     # This comes first, so that a wrong parameter is refused at once.
@@ -257,9 +254,6 @@ def run_on_screen(
         to_json: Leave standard output to the document.
     """
     from prefect.settings import PREFECT_API_URL
-
-    from retrain.runs import console
-    from retrain.servers import ray_cluster, reachable
 
     if api := PREFECT_API_URL.value():
         reachable.check("PREFECT_API_URL", api, "/health")

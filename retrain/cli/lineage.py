@@ -3,14 +3,14 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retrain.cli.command import KEEPING, LOOKING, Answer, Clone, Version, app, in_words, place
 from retrain.messages import wrapped
-
-if TYPE_CHECKING:
-    from retrain.registry.ledger import Entry
-    from retrain.registry.versions import ModelVersion
+from retrain.registry import decisions, lineage as records, model_card, reproduce as again
+from retrain.registry.ledger import Entry
+from retrain.registry.versions import ModelVersion
+from retrain.runs import console
 
 KEY_SHOWN, RUN_SHOWN = 12, 8  # characters of a key, and of a run, in a table
 
@@ -31,17 +31,16 @@ def lineage(
         card: Show the model card instead: the data, the results and the limits of the version.
     """
     from flows import predict
-    from retrain.registry import decisions, lineage, model_card
 
     file, origin = Path(place(subject)), None
     if file.suffix == ".parquet" or file.is_file():
         origin, version = predict.find_model_of(project, file)
     else:
         version = predict.find_named(project, subject)
-    record = lineage.read(project, version)
+    record = records.read(project, version)
     count = 0
     if images:
-        count = lineage.write_images(project, record, Path(place(str(images))))
+        count = records.write_images(project, record, Path(place(str(images))))
     ledger = decisions.read(project, version.name)
     entries = [entry for entry in ledger.entries if entry.version == version.version]
     text = model_card.read(project, version)
@@ -71,8 +70,6 @@ def lineage(
 
 def _show_steps(record: Mapping[str, Any]) -> None:
     """Shows the steps from the data to the evaluation."""
-    from retrain.runs import console
-
     rows = [
         (
             output["step"],
@@ -93,10 +90,9 @@ def reproduce(version: Version, /, *, project: Clone) -> Answer:
     Example: `retrain reproduce vit@champion`
     """
     from flows import predict
-    from retrain.registry.reproduce import reproduce
 
     model = predict.find_named(project, version)
-    result = reproduce(project, model, lambda line: print(line, file=sys.stderr, flush=True))
+    result = again.reproduce(project, model, lambda line: print(line, file=sys.stderr, flush=True))
 
     def show() -> None:
         if not result["identical"]:
@@ -111,8 +107,6 @@ def reproduce(version: Version, /, *, project: Clone) -> Answer:
 
 def _show_differences(result: Mapping[str, Any]) -> None:
     """Shows in which steps and metrics a model that was trained again is another one."""
-    from retrain.runs import console
-
     steps = [
         (step, "the same" if is_same else "another") for step, is_same in result["steps"].items()
     ]
@@ -121,7 +115,7 @@ def _show_differences(result: Mapping[str, Any]) -> None:
     console.print_table(("metric", "registered", "reproduced"), metrics)
 
 
-def _of_version(version: "ModelVersion", entries: "list[Entry]") -> list[tuple[str, Any]]:
+def _of_version(version: ModelVersion, entries: list[Entry]) -> list[tuple[str, Any]]:
     """What the registry knows of a version: a name and a value each."""
     aliases = f" ({', '.join(version.aliases)})" if version.aliases else ""
     decisions = [
@@ -140,9 +134,7 @@ def _of_version(version: "ModelVersion", entries: "list[Entry]") -> list[tuple[s
 
 def _of_record(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """What is recorded of how a version was made: a name and a value each."""
-    from retrain.registry.lineage import libraries, output_of
-
-    provenance = output_of(record, "train")["provenance"]
+    provenance = records.output_of(record, "train")["provenance"]
     return [
         ("training", _chosen(record["training"], "start", "best_epoch", "numerics")),
         ("parameters", {"entry": record["entry"]} | dict(record["overrides"])),
@@ -150,7 +142,7 @@ def _of_record(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
         *(("images", {split: images}) for split, images in record["images"]["splits"].items()),
         ("checks", _chosen(record["validation"], "quarantined", "near_duplicates")),
         ("code", {"commit": record["commit"]} | dict(record["uncommitted"] or {})),
-        ("libraries", libraries(record)),
+        ("libraries", records.libraries(record)),
         ("locked", {"requirements.lock": record["requirements"]}),
         ("machine", provenance.get("machine")),
         ("Prefect run", provenance.get("run")),

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from time import strftime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -19,9 +19,10 @@ from retrain.cli.command import (
 )
 from retrain.messages import ago, local_time, with_local_times, wrapped
 from retrain.project import Project
-
-if TYPE_CHECKING:
-    from retrain.registry.ledger import Action, Entry
+from retrain.registry import decisions
+from retrain.registry.ledger import Action, Entry
+from retrain.runs import console
+from retrain.store import Store
 
 Reason = Annotated[str, Parameter(help="Why, for the ledger.")]
 Waiting = Annotated[int | None, Parameter(help="Only if it is this version that waits.")]
@@ -37,8 +38,7 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
         workload: Show the last run of this workload whole.
     """
     from flows.reports import overview
-    from retrain.runs import console, records
-    from retrain.store import Store
+    from retrain.runs import records
 
     if workload:
         records.check_name(project, workload)
@@ -97,7 +97,6 @@ def _sentences(state: Mapping[str, Any]) -> Iterator[str]:
 def _show_workload(state: Mapping[str, Any]) -> None:
     """Shows what images a workload's models take, and its last run."""
     from flows import flow_with_steps
-    from retrain.runs import console
 
     last_run = state["last_run"]
     for whose, model in (("the champion", state["champion"]), ("the last run's model", last_run)):
@@ -119,8 +118,7 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
         last: How many of them, with `--json` too; 0 for all.
     """
     from flows.reports import overview
-    from retrain.registry import decisions
-    from retrain.runs import console, records
+    from retrain.runs import records
 
     ledger = decisions.read(project, workload)
     if not ledger.entries:
@@ -152,13 +150,13 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
     return Answer(document, show)
 
 
-def _decision(entry: "Entry") -> str:
+def _decision(entry: Entry) -> str:
     """What was decided, by which verdict and why."""
     verdict = "" if entry.verdict == entry.action else f": {entry.verdict}"
     return f"{entry.action}{verdict}" + (f" ({entry.reason})" if entry.reason else "")
 
 
-def _from_to(entry: "Entry") -> str:
+def _from_to(entry: Entry) -> str:
     """The champion before a decision, and the version that was decided about."""
     previous = "none" if entry.previous is None else str(entry.previous)
     if entry.appoints:
@@ -199,7 +197,7 @@ def rollback(workload: Name, /, *, reason: Reason, to: int | None = None, projec
 
 
 def _decided(
-    action: "Action", project: Project, workload: str, reason: str, version: int | None
+    action: Action, project: Project, workload: str, reason: str, version: int | None
 ) -> Answer:
     from flows.rollback import decide
 

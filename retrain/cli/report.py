@@ -11,6 +11,7 @@ from retrain.cli.command import LOOKING, Answer, Clone, Name, ToJson, app
 from retrain.errors import UsageError
 from retrain.messages import local_time
 from retrain.project import Project
+from retrain.runs import console
 
 
 @app.command(group=LOOKING)
@@ -28,7 +29,7 @@ def why(
     Args:
         flow: The last run of this flow.
     """
-    from retrain.runs import console, records
+    from retrain.runs import records
 
     records.check_name(project, workload)
     last_run = records.last_run(project, workload, flow)

@@ -2,6 +2,7 @@
 
 from retrain.cli.command import SERVING, Answer, Clone, app
 from retrain.messages import wrapped
+from retrain.servers import reachable
 
 
 @app.command(group=SERVING)
@@ -17,6 +18,8 @@ def up(*, project: Clone) -> Answer:
             state = "runs already" if service in already_running else "started"
             print(f"{service.name:<8} {state:<13} {service.url or ''}".rstrip())
         print(wrapped(f"Deployments: {', '.join(deployments)}"))
+        if fault := reachable.proxy_fault():
+            print(wrapped(fault))
 
     return Answer([{"name": service.name, "url": service.url} for service in running], show)
 

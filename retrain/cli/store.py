@@ -1,11 +1,14 @@
 """The commands about what is stored: `verify` and `gc`."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from rich.filesize import decimal
 
 from retrain.cli.command import KEEPING, Answer, Clone, ToJson, app, confirmed
+from retrain.runs import console
 
 if TYPE_CHECKING:
     from flows.verify import Fault, Verified
@@ -21,24 +24,15 @@ def verify(*, repair: bool = False, project: Clone) -> Answer:
     Args:
         repair: Remove damaged artifacts, which the next run makes again.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from flows.verify import verify
 
-    screen = Console(stderr=True)
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        reading = bar.add_task("reading artifacts", total=None)
-        verified = verify(
-            project, repair, lambda done, total: bar.update(reading, completed=done, total=total)
-        )
+    with console.shown_on(sys.stderr):
+        verified = verify(project, repair)
     return Answer(verified, lambda: print(*_lines(verified), sep="\n"), not verified.is_whole)
 
 
 def _lines(verified: "Verified") -> Iterator[str]:
     """The lines for a person about the store, the packages, the ledgers and the lineages."""
-    from rich.filesize import decimal
-
     for artifact in verified.damaged:
         yield f"{artifact.step} {artifact.key[:12]} is damaged: {artifact.reason}"
     for leftover in verified.leftovers:
@@ -97,8 +91,6 @@ def gc(
 
 
 def _listed(garbage: "Sequence[Garbage]", verb: str) -> Iterator[str]:
-    from rich.filesize import decimal
-
     from retrain.gc import total
 
     yield from (f"{piece.kind:<9} {piece.name} {decimal(piece.bytes)}" for piece in garbage)

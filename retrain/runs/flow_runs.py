@@ -104,12 +104,12 @@ def end_runs_never_held(runs: Runs) -> None:
         runs: Those of the clone. The server is the clone's own, too.
     """
     with get_client(sync_client=True) as client:
-        live = client.read_flow_runs(flow_run_filter=_live({"deployment_id": {"is_null_": True}}))
-    if lost := runs.lost({str(run.id) for run in live}):
+        begun = client.read_flow_runs(flow_run_filter=live(deployment_id={"is_null_": True}))
+    if lost := runs.lost({str(run.id) for run in begun}):
         mark_crashed(MESSAGE, lost)
 
 
-def _live(more: dict[str, Any]) -> FlowRunFilter:
+def live(**more: Any) -> FlowRunFilter:
     """The flow runs that go on according to Prefect."""
     states = {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}
     return FlowRunFilter.model_validate({"state": states, **more})
@@ -135,7 +135,7 @@ def mark_crashed(message: str, runs: Collection[str]) -> None:
         runs: The ids of the flow runs.
     """
     with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=_live({"id": {"any_": sorted(runs)}})):
+        for run in client.read_flow_runs(flow_run_filter=live(id={"any_": sorted(runs)})):
             its_tasks = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
             for task in client.read_task_runs(flow_run_filter=its_tasks):
                 if task.state and not task.state.is_final():

@@ -112,20 +112,17 @@ def end_runs_of_dead_worker(name: str) -> None:
         name: The name of the worker that starts.
     """
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
-    from prefect.settings import get_current_settings
+    from prefect.client.schemas.filters import WorkPoolFilter
+    from prefect.settings import PREFECT_API_URL
 
-    api = get_current_settings().api.url
+    api = PREFECT_API_URL.value()
     if not api:
         raise UsageError("PREFECT_API_URL: a worker needs the address of a Prefect server.")
     while not answers(f"{api}/health"):
         sleep(0.5)
-    live = FlowRunFilter.model_validate(
-        {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
-    )
     pool = WorkPoolFilter.model_validate({"name": {"any_": [POOL]}})
     with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(flow_run_filter=live, work_pool_filter=pool)
+        runs = client.read_flow_runs(flow_run_filter=flow_runs.live(), work_pool_filter=pool)
         workers = client.read_workers_for_work_pool(POOL) if runs else []
     if not any(worker.status == "ONLINE" and worker.name != name for worker in workers):
         alive = {run for _, run in _processes_with(RUN)}

@@ -5,9 +5,11 @@ The libraries themselves wait for minutes for a server that is down.
 
 import socket
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import httpx
 
+from retrain import NO_PROXY
 from retrain.errors import UsageError, has_login, without_login
 
 SECONDS = 5.0
@@ -51,6 +53,16 @@ def check(name: str, address: str, probe: str = "") -> None:
             f"{name}: nothing answers at {without_login(address)} ({error}). Start that server, or "
             f"correct {name}."
         ) from error
+
+
+def proxy_fault() -> str | None:
+    """Why Prefect's own commands would not reach a server on this machine; None if they do."""
+    if "http" not in getproxies() or "127.0.0.1" in NO_PROXY or NO_PROXY == "*":
+        return None
+    return (
+        "Prefect's own commands would look for 127.0.0.1 behind the proxy of this shell: "
+        "export NO_PROXY=127.0.0.1,localhost"
+    )
 
 
 def answers(url: str) -> bool:

@@ -87,3 +87,20 @@ def test_this_machine_is_not_asked_through_a_proxy():
         )
         expected = ",".join([*variable.values(), "127.0.0.1,localhost"])
         assert done.stdout.split() == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_told"),
+    [
+        ({}, False),
+        ({"http_proxy": "http://proxy:3128"}, True),
+        ({"HTTP_PROXY": "http://proxy:3128", "no_proxy": ".intern,127.0.0.1"}, False),
+    ],
+)
+def test_a_proxy_that_prefects_own_commands_would_ask_is_told(variables, is_told):
+    code = "from retrain.servers import reachable; print(reachable.proxy_fault() or '')"
+    own = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("export NO_PROXY=127.0.0.1,localhost\n") == is_told
