@@ -31,6 +31,7 @@ from retrain.params import (
     load_workload,
     parse_override,
     parse_yaml,
+    set_value,
     workload_names,
 )
 from retrain.project import PARAMS, Project
@@ -123,10 +124,9 @@ def look(
         ConnectionError: The hub does not give the network.
     """
     path = _place(project, name, images).as_posix()
-    settings = {"data": {"path": path}}
+    settings: dict[str, Any] = {"data": {"path": path}}
     for dotted, value in map(parse_override, told):
-        section, _, key = dotted.partition(".")
-        settings.setdefault(section, {})[key] = value
+        set_value(settings, dotted, value)
     if settings.keys() != {"data"}:
         raise UsageError("--set takes parameters of data here: edit params.yaml for the others.")
     data = validate(Data, settings["data"], name, ("data",))

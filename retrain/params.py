@@ -148,7 +148,7 @@ def _make(origin: Origin) -> Workload:
     name, overrides = origin.entry, origin.overrides
     tree: dict[str, Any] = deepcopy(dict(origin.tree))  # an alias of YAML may share a part of it
     for dotted, value in overrides.items():
-        _set(tree, dotted, deepcopy(value))
+        set_value(tree, dotted, deepcopy(value))
     if "name" in tree:
         raise UsageError(f"workload {name}: name: no such key; its key in params.yaml names it.")
     workload = validate(Workload, {"name": origin.name} | tree, name)
@@ -261,7 +261,7 @@ def _problem(error: Exception) -> str:
     return line + shorten(" ".join(filter(None, (error.context, error.problem))), 200)
 
 
-def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+def set_value(tree: dict[str, Any], dotted: str, value: Any) -> None:
     """Sets a value in a tree, or drops it."""
     *above, last = dotted.split(".")
     for name in above:

@@ -82,7 +82,12 @@ def read(file: Path) -> list[Correction]:
     if not file.is_file():
         raise UsageError(f"{file}: there is no such file.")
     try:
-        rows = [*(_tasks if file.suffix.lower() == ".json" else _rows)(file)]
+        is_json = file.suffix.lower() == ".json"
+        rows = (
+            _tasks(file)
+            if is_json
+            else ((row, row[CORRECTED]) for _, row in corrections.read_csv(file)[1])
+        )
         found = [_correction(row, label) for row, value in rows if (label := label_of(value))]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
@@ -98,11 +103,6 @@ def read(file: Path) -> list[Correction]:
                 f"{each.path} is labelled {labels[each.sha256]} and {each.label}: decide on one."
             )
     return [*dict.fromkeys(found)]
-
-
-def _rows(file: Path) -> Iterator[tuple[Mapping[str, Any], Any]]:
-    """The rows of a CSV file, and their labels, which may be empty."""
-    return ((row, row[CORRECTED]) for _, row in corrections.read_csv(file)[1])
 
 
 def _tasks(file: Path) -> Iterator[tuple[Mapping[str, Any], Any]]:
@@ -178,8 +178,7 @@ def _rows_of(index: Index, root: Path, data: Data) -> list[dict[str, Any]]:
 
         named = name_classes(images.to_pandas(), root, data.label_names)
         names = pa.array(named, pa.string(), from_pandas=True)
-    rows: list[dict[str, Any]] = images.append_column("class", names).to_pylist()
-    return rows
+    return list(images.append_column("class", names).to_pylist())
 
 
 def _find(

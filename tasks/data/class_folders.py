@@ -19,7 +19,7 @@ def list_images(
         names: The image files, relative to the data.
         is_told: Whether the user has said that folders are the classes. Then the whole name of a
             folder means a split; else a word in it does, as in `seg_train`.
-        asks: Whether names are refused that may mean something else than classes.
+        asks: Whether names are refused then that may mean something else than classes.
 
     Raises:
         ValueError: The user has to say what the folders are; or two are one class.
@@ -30,7 +30,7 @@ def list_images(
     for parts in filter(None, folders):
         below[parts[0]].update(parts[1:2])
     by_top = _split_folders(below, is_told)
-    if asks and not by_top:
+    if asks and not (is_told or by_top):
         _check_names(below)
     depth = bool(by_top)
     labels = [label_of(parts[depth]) if len(parts) > depth else None for parts in folders]
@@ -59,7 +59,6 @@ def _check_names(below: Below) -> None:
     others = [top for top in below if top not in named]
     count = Counter(chain(*below.values()))
     shared = sorted(name for name in count if 2 * count[name] > len(below) > 1)
-    tops = ", ".join([*below][:4])
     if 2 * len(named) > len(below) > 1:
         raise ValueError(
             f"The folders {', '.join(named)} are named as splits and hold images that have no "
@@ -73,8 +72,9 @@ def _check_names(below: Below) -> None:
         )
     if len(shared) > 1:
         raise ValueError(
-            f"The folders {tops} hold folders of the same names, {', '.join(shared[:4])}: set "
-            f"data.path to one of them, name them for splits (train, val, test), or {ASK}."
+            f"The folders {', '.join([*below][:4])} hold folders of the same names, "
+            f"{', '.join(shared[:4])}: set data.path to one of them, name them for splits (train, "
+            f"val, test), or {ASK}."
         )
 
 

@@ -149,12 +149,11 @@ def list_images(
     listed = _list(lists, files, images) if lists else None
     count = 0 if listed is None else len(listed)
     if unknown and count < len(images) and (data.format != "table" or not lists):
-        columns = ", ".join(tables[unknown[0]].attrs["columns"])
         alone = f", set data.format to table if {some([*lists])} alone counts" if lists else ""
         raise ValueError(
-            f"{unknown[0]} may list the images, but which of its columns ({columns}) are the path "
-            f"and the class is not known: name them with data.image_column and data.label_column"
-            f"{alone}. {ASK}."
+            f"{unknown[0]} may list the images, but which of its columns "
+            f"({', '.join(tables[unknown[0]].attrs['columns'])}) are the path and the class is not "
+            f"known: name them with data.image_column and data.label_column{alone}. {ASK}."
         )
     if listed is None or (data.format != "table" and _tell_more(lists, listed, images)):
         return None
@@ -179,8 +178,9 @@ def _list(
         rows["file"] = [_file_of(path, name, known) for path in rows["file"]]
         rows["label"] = _labels_of(rows["label"], name)
         given = rows.get("split", [None] * len(rows))
-        pairs = zip(given, rows["file"], strict=True)
-        rows["split"] = [_split_of(split, name, file) for split, file in pairs]
+        rows["split"] = [
+            _split_of(split, name, file) for split, file in zip(given, rows["file"], strict=True)
+        ]
     listed = pd.concat(lists).sort_values("file", kind="stable")
     told = listed[["file", "label", "split"]].drop_duplicates()
     twice = told[told["file"].duplicated(keep=False)].iloc[:2]

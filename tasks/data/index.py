@@ -94,8 +94,7 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
         rows = _in_folders(root, files, images, data)
     listed = None if rows is None else _as_table(rows, files)
     if form == "parquet" and tables:
-        columns = data.image_column, data.label_column
-        column, listed = parquet_images.list_images(root, tables, *columns)
+        column, listed = parquet_images.list_images(root, tables, data)
     if listed is None or not len(listed):
         raise ValueError(f"There are no images in data.path, read as {form}.")
     if splits and any(splits.values()):
@@ -116,8 +115,7 @@ def own_columns(images: pa.Table, ours: Iterable[str] = ()) -> pa.Table:
         images: The index.
         ours: Names that mean something else; columns with these are left out.
     """
-    left_out = {*COLUMNS.names, *ours}
-    return images.select([name for name in images.column_names if name not in left_out])
+    return images.drop_columns([*{*COLUMNS.names, *ours}.intersection(images.column_names)])
 
 
 def list_unlabelled(
@@ -219,8 +217,7 @@ def _in_folders(
     import pandas as pd
 
     is_told = data.format == "folders"
-    asks = not is_told and data.group is None
-    labels, splits = class_folders.list_images(images, is_told, asks)
+    labels, splits = class_folders.list_images(images, is_told, data.group is None)
     rows = pd.DataFrame({"file": images, "label": labels, "split": splits}, dtype=object)
     metadata = [name for name in files if image_lists.is_metadata(name)]
     told = {*images, *metadata, corrections.FILE, data.label_names}
@@ -231,9 +228,7 @@ def _in_folders(
 
 def _as_table(rows: "pd.DataFrame", files: Mapping[str, int]) -> pa.Table:
     """The index of image files, each of which has a row with `file`, `label` and `split`."""
-    names = rows["file"]
-    ours = {"path": names, "row": [0] * len(rows), "bytes": [files[name] for name in names]}
-    ours |= {name: rows[name] for name in ("file", "label", "split")}
+    ours = rows.assign(path=rows["file"], row=0, bytes=rows["file"].map(files))
     table = pa.table({name: ours[name] for name in COLUMNS.names}, COLUMNS)
     for name in rows.columns.difference(COLUMNS.names, sort=False):
         try:

@@ -114,8 +114,7 @@ class Tally:
     @property
     def correct(self) -> NDArray[np.bool_]:
         """Bool (rows,): whether each prediction is correct."""
-        correct: NDArray[np.bool_] = self.predictions.labels == self.predictions.predicted
-        return correct
+        return np.equal(self.predictions.labels, self.predictions.predicted)
 
     @cached_property
     def of_classes(self) -> "ClassCounts":
@@ -307,5 +306,4 @@ def is_accepted(confidence: NDArray[np.float32], min_confidence: float) -> NDArr
         min_confidence: The least one that is accepted.
     """
     # As `models/serving.py` does it: the threshold is not rounded to float32.
-    accepted: NDArray[np.bool_] = confidence.astype(np.float64) >= min_confidence
-    return accepted
+    return np.greater_equal(confidence.astype(np.float64), min_confidence)

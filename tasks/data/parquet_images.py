@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as is_type
 
+from models.image import LFS_POINTER
+from retrain.workload import Data
 from tasks.data.splits import label_of, split_of
 
 # The usual names of the columns in data sets of the hub, and what they hold.
@@ -27,16 +29,14 @@ FORMS = {
 }
 
 
-def list_images(
-    root: Path, names: Sequence[str], image_column: str | None, label_column: str | None
-) -> tuple[str, pa.Table]:
+def list_images(root: Path, names: Sequence[str], data: Data) -> tuple[str, pa.Table]:
     """The rows of files, with their classes and the user's own columns.
 
     Args:
         root: The folder of the data.
         names: Its Parquet files, at least one.
-        image_column: The column with the images; None if it has a usual name.
-        label_column: The column with their classes; None if it has a usual name.
+        data: `image_column` and `label_column`, those with the images and their classes; None if
+            they have usual names.
 
     Returns:
         The column with the images; and the rows, as `tasks/data/index.py` has them.
@@ -48,8 +48,8 @@ def list_images(
     for name in names:
         with open_file(root, name) as parquet:
             schema = parquet.schema_arrow
-            image = find_column(name, schema, "data.image_column", image_column)
-            label = find_column(name, schema, "data.label_column", label_column)
+            image = find_column(name, schema, "data.image_column", data.image_column)
+            label = find_column(name, schema, "data.label_column", data.label_column)
             ours = (image, label, "file", "row", "path", "split", "bytes")
             own = [each.name for each in schema if each.name not in ours and _is_plain(each.type)]
             table = rows_of(name, parquet, image, [label, *own])
@@ -103,6 +103,9 @@ def open_file(root: Path, name: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(root / name, memory_map=True)
     except (pa.ArrowInvalid, OSError) as error:
+        with (root / name).open("rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise ValueError(f"{name} is a Git LFS pointer: git lfs pull") from None
         raise _fault(f"{name} is no Parquet file", error) from None
 
 

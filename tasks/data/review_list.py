@@ -45,8 +45,8 @@ def look(name: str, target: Path, root: Path) -> dict[str, str]:
         target: The folder of the files.
         root: The project's folder.
     """
-    below = target.relative_to(root).as_posix()
-    return {"csv": f"{below}/{name}.csv", "tasks": f"{below}/{name}.json"}
+    path = (target / name).relative_to(root).as_posix()
+    return {"csv": f"{path}.csv", "tasks": f"{path}.json"}
 
 
 def write(

@@ -65,8 +65,7 @@ def _checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
 def _without_wrapping(folder: Path) -> Path:
     """The innermost folder that holds everything; a class folder is not unwrapped."""
     entries = [path for path in folder.iterdir() if is_data(path.name)]
-    if len(entries) == 1 and entries[0].is_dir():
-        below = entries[0].iterdir()
-        if any(path.is_dir() or path.suffix == ".parquet" for path in below):
-            return _without_wrapping(entries[0])
+    wraps = len(entries) == 1 and entries[0].is_dir()
+    if wraps and any(path.is_dir() or path.suffix == ".parquet" for path in entries[0].iterdir()):
+        return _without_wrapping(entries[0])
     return folder

@@ -43,10 +43,10 @@ class LocalSource:
         with self._unchanged():
             files = self._files()
             if not files:
-                exists = "has no regular file" if self.path.exists() else "does not exist"
                 raise UsageError(
-                    f"data.path: {self.path} {exists}. (For a data set on the Hugging Face hub, "
-                    "set data.format to hub.)"
+                    f"data.path: {self.path} "
+                    f"{'has no regular file' if self.path.exists() else 'does not exist'}. (For a "
+                    "data set on the Hugging Face hub, set data.format to hub.)"
                 )
             size = sum(path.stat().st_size for path in files.values())
             with console.counted("reading", size, "bytes") as show:

@@ -127,11 +127,9 @@ def _code(text: str) -> int:
 
 
 def _equal(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pairs (2, P) of the indices of equal values, enough of them to connect all that are equal."""
-    order = np.argsort(values, kind="stable")
-    in_order = values[order]
-    same = np.flatnonzero(in_order[1:] == in_order[:-1])
-    return np.stack([order[same], order[same + 1]])
+    """Pairs (2, N) of the index of the first equal value, and that of each value."""
+    places = pd.Series(range(len(values)))
+    return np.stack([places.groupby(values).transform("min"), places])
 
 
 def _connect(pairs: NDArray[np.int64], names: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -145,8 +143,5 @@ def _connect(pairs: NDArray[np.int64], names: NDArray[np.int64]) -> NDArray[np.i
     from scipy.sparse.csgraph import connected_components
 
     links = coo_array((np.ones(pairs.shape[1], bool), tuple(pairs)), shape=(len(names),) * 2)
-    parts, part = connected_components(links, directed=False)
-    smallest = np.full(parts, np.iinfo(np.int64).max)
-    np.minimum.at(smallest, part, names)
-    connected: NDArray[np.int64] = smallest[part]
-    return connected
+    _, part = connected_components(links, directed=False)
+    return pd.Series(names).groupby(part).transform("min").to_numpy()

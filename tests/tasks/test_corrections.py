@@ -183,6 +183,14 @@ def test_images_that_were_to_be_labelled_are_added(project):
     assert read(project.root / "images") == {digest: "cat"}
 
 
+def test_an_image_is_added_to_the_folder_of_its_class_however_deep_that_is(project):
+    write_files(project.root / "images", {f"train/{name}": data for name, data in FILES.items()})
+    offer(project, png(7))
+    file = write_csv(project, row("1.png", png(7), "dog", why=review_list.TO_LABEL))
+    flow.plan(project, "photos", file).apply()
+    assert f"train/train/dog/{digest_of(png(7))}.png" in names(project)
+
+
 def test_an_import_that_was_ended_goes_on_where_it_was(project, monkeypatch):
     root = project.root / "images"
     write_files(root, FILES)
