@@ -18,7 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]  # of the project: all code below it 
 NOT_FOLLOWED = ("retrain", "tests")
 OWN = ("flows", "models", "retrain", "tasks")  # the project's own packages: not of a user
 
+# Fields of a syntax tree that describe how code was written, not what it does.
+INCIDENTAL = {"ctx", "kind", "type_comment", "type_ignores"}
+
+BLOCKS = ("body", "finalbody", "orelse")  # fields that hold statements
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+EMPTY = "Module()"
 PARSES = 5  # how often a text is parsed if Python fails
 
 
@@ -27,8 +32,8 @@ def code_digests(modules: Iterable[str], root: Path | None = None) -> dict[str, 
 
     Comments, formatting, docstrings and code for type checkers do not count. All imports are
     followed, inside functions too, to every module below the project's root that is not installed
-    there; a user's code that imports by `importlib` has all modules of its package. The digests
-    depend on the version of Python, whose syntax trees they are of.
+    there; a user's code that imports by `importlib` has all modules of its package. The digests are
+    the same in all versions of Python.
 
     Args:
         modules: Dotted names, such as `tasks.preprocess.step`.
@@ -125,11 +130,11 @@ def _read(text: str, package: str) -> tuple[str | None, tuple[str, ...]]:
 
     The digest of one that holds nothing is None.
     """
-    effective = _Effective()
-    tree = effective.visit(_parse(text))
-    digest = hashlib.sha256(ascii(ast.dump(tree)).encode()).hexdigest() if tree.body else None
+    imports: list[ast.Import | ast.ImportFrom] = []
+    canonical = _canonical(_parse(text), imports)
+    digest = hashlib.sha256(canonical.encode()).hexdigest() if canonical != EMPTY else None
     return digest, tuple(
-        {name: None for statement in effective.imports for name in _imported(statement, package)}
+        {name: None for statement in imports for name in _imported(statement, package)}
     )
 
 
@@ -187,26 +192,71 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> list[str]:
     return [base, *(f"{base}.{name}" for name in names)]
 
 
-class _Effective(ast.NodeTransformer):
-    """Takes out of a syntax tree what changes nothing: docstrings, and code for type checkers.
+def _canonical(node: object, imports: list[ast.Import | ast.ImportFrom]) -> str:
+    """What a syntax tree does, as text that is the same in all versions of Python.
 
-    Attributes:
-        imports: The statements that import, of what is left.
+    The text of `ast.dump` is not: versions differ in which fields there are and which empty ones
+    are shown.
+
+    Args:
+        node: The tree, or a value in it.
+        imports: Receives the statements that import.
     """
+    if isinstance(node, list):
+        return f"[{','.join([_canonical(element, imports) for element in node])}]"
+    if not isinstance(node, ast.AST):
+        return ascii(node)  # `repr` escapes letters that this version of Python does not know
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        imports.append(node)
+    values = []
+    for name in _shown(node._fields):
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            value = _effective(value, node, name)
+        if value is not None and value != []:
+            values.append(f"{name}={_canonical(value, imports)}")
+    return f"{type(node).__name__}({','.join(values)})"
 
-    def __init__(self) -> None:
-        self.imports: list[ast.Import | ast.ImportFrom] = []
 
-    def visit(self, node: ast.AST) -> Any:
-        """Visits a node, without its docstring."""
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            del node.body[0]
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            self.imports.append(node)
-        return super().visit(node)
+@cache
+def _shown(fields: tuple[str, ...]) -> list[str]:
+    return sorted(set(fields) - INCIDENTAL)
 
-    def visit_If(self, node: ast.If) -> Any:
-        """Leaves the other branch of `if TYPE_CHECKING:`."""
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return [self.visit(statement) for statement in node.orelse]
-        return self.generic_visit(node)
+
+def _effective(values: list[Any], node: ast.AST, name: str) -> list[Any]:
+    """The values of a field without those that do not change the code's behaviour."""
+    if isinstance(node, ast.JoinedStr):
+        return _joined(values)
+    if name not in BLOCKS:
+        return values
+    statements = list(_executed(values))
+    if statements and isinstance(node, DOCUMENTED):
+        first = statements[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            return statements[1:]
+    return statements
+
+
+def _executed(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements without those for type checkers only."""
+    for statement in statements:
+        if (
+            isinstance(statement, ast.If)
+            and isinstance(statement.test, ast.Name)
+            and statement.test.id == "TYPE_CHECKING"
+        ):
+            yield from _executed(statement.orelse)
+        else:
+            yield statement
+
+
+def _joined(values: list[ast.expr]) -> list[ast.expr]:
+    """The parts of an f-string: the text between two values in one piece in all versions."""
+    pieces: list[ast.expr] = []
+    for piece in values:
+        last = pieces[-1] if pieces else None
+        if isinstance(piece, ast.Constant) and isinstance(last, ast.Constant):
+            pieces[-1] = ast.Constant(str(last.value) + str(piece.value))
+        elif not isinstance(piece, ast.Constant) or piece.value:
+            pieces.append(piece)
+    return pieces

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from retrain.step import REPORT, Facts, Input, Step, digest_of
 from retrain.workload import Workload
 
 MANIFEST = "manifest.json"  # of an output in the store; see `retrain/store.py`
-PYTHON = {"python": "{}.{}".format(*sys.version_info)}  # the digests of code depend on it
 _NO_FILES = '\n "files": []'  # in a manifest; of facts, more spaces come before
 
 
@@ -43,7 +41,7 @@ class Plan:
         config: The parameters that it reads, by dotted name.
         inputs: The digests of its inputs, by the step they come from.
         code: The digests of the modules that it runs, by dotted name.
-        libraries: The versions of the libraries that change the output, and of Python.
+        libraries: The versions of the libraries that change the output.
     """
 
     step: str
@@ -94,8 +92,9 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
             source.step: source.digest for source in inputs if source.step not in step.looked_up
         },
         code=code_digests(modules),
-        libraries=PYTHON
-        | {name: version(name) for name in sorted({*step.libraries, *dependencies.libraries})},
+        libraries={
+            name: version(name) for name in sorted({*step.libraries, *dependencies.libraries})
+        },
     )
 
 
@@ -125,7 +124,7 @@ def difference(previous: Plan, current: Plan) -> str:
         for name in sorted({*previous.code, *current.code})
         if previous.code.get(name) != current.code.get(name)
     ]
-    if code and previous.libraries.get("python") == current.libraries.get("python"):
+    if code:
         changes.append(f"code of {' and '.join(code)}")
     changes += [
         f"{name} {_show(previous.libraries.get(name))} -> {_show(current.libraries.get(name))}"

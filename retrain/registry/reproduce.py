@@ -156,9 +156,7 @@ def _surroundings(record: Mapping[str, Any]) -> Iterator[str]:
     files = (record["uncommitted"] or {}).get("files", ())
     if lost := [file for file in files if file not in RECORDED]:
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
-    recorded_libraries = lineage.libraries(record)
-    recorded_libraries.pop("python", None)  # it is one of the surroundings
-    for name, recorded_version in recorded_libraries.items():
+    for name, recorded_version in lineage.libraries(record).items():
         try:
             version = installed(name)
         except PackageNotFoundError:

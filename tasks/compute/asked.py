@@ -18,6 +18,7 @@ from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Timer
 
 import numpy as np
 import pyarrow as pa
@@ -154,9 +155,22 @@ def start_ahead() -> None:
 
 def end_waiting() -> None:
     """Ends the program that waits for a question: its libraries take memory."""
-    while _waiting:
-        with _waiting.pop():
+    while program := _take_waiting():
+        with program:
             pass
+
+
+def end_later(seconds: float) -> None:
+    """Ends the program that waits for a question in some seconds, if it still waits then."""
+    timer = Timer(seconds, end_waiting)
+    timer.daemon = True
+    timer.start()
+
+
+def _take_waiting() -> _Program | None:
+    with suppress(IndexError):  # another thread may have taken it
+        return _waiting.pop()
+    return None
 
 
 def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> Iterator[None]:
@@ -165,7 +179,7 @@ def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> 
     Raises:
         ValueError: It has failed; the message is its last line of errors.
     """
-    program = _waiting.pop() if _waiting else _Program()
+    program = _take_waiting() or _Program()
     with ExitStack() as stack:
         stack.enter_context(program)
         assert program.stdin and program.stdout

@@ -26,7 +26,7 @@ from retrain.runs.run import current_run
 from retrain.step import Facts, Step, Workspace, step
 from retrain.store import Artifact, Store, refuse_damaged
 from retrain.workload import Gate
-from tasks.compute.asked import ask, end_waiting, rows_of
+from tasks.compute.asked import ask, rows_of
 from tasks.data import image_table, package as packaged, predictions
 from tasks.data.champion import Registered, Scored, TestSplit
 from tasks.data.metrics import summarise
@@ -122,10 +122,7 @@ def score_ahead(pulled: Artifact, validated: Artifact, training: str) -> None:
     run = current_run()
     champion = versions.champion(run.project, run.workload.name)
     if champion and champion.train_key != training:
-        try:
-            score_opponents(pulled, validated, None)
-        finally:
-            end_waiting()
+        score_opponents(pulled, validated, None)
 
 
 def score_opponents(

@@ -73,6 +73,6 @@ def say_near_duplicates(document: Mapping[str, Any]) -> None:
     """Shows how many images look like one that is held out from them, if there are any."""
     if count := document["data"]["near_duplicates"]:
         console.say(
-            f"{count:,} images look like one of a split held out from theirs: the report shows "
-            f"some, and {image_table.NEAR_DUPLICATES} of the step validate lists them."
+            f"{count:,} images look like one of a split held out from theirs: "
+            f"{image_table.NEAR_DUPLICATES} of the step validate lists them."
         )

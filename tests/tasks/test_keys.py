@@ -182,7 +182,7 @@ def test_a_function_of_the_user_s_counts_with_its_network_and_their_libraries():
     code = train.code.keys()
     assert {"examples.network", "examples.ported", "models.custom"} <= code
     assert other_train.code.keys() - code == {"examples.accelerate_loop"}
-    own = {"numpy", "python", "safetensors", "torch", "transformers"}
+    own = {"numpy", "safetensors", "torch", "transformers"}
     assert train.libraries.keys() == own | {"ray"}
     assert other_train.libraries.keys() == own | {"accelerate", "ray"}
     evaluate = step_plan("evaluate", custom, FACTS)  # which takes the network alone

@@ -164,6 +164,15 @@ def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp
         assert process.wait(60) == code
 
 
+def test_a_program_that_waits_is_ended_before_a_training_becomes_long(monkeypatch):
+    started, start = [], asked._Program
+    monkeypatch.setattr(asked, "_Program", lambda: started.append(start()) or started[-1])
+    asked.end_waiting()
+    asked.start_ahead()
+    asked.end_later(0.1)
+    assert started[0].wait(60) == 0
+
+
 def test_features_have_a_row_for_each_image_and_a_network_that_tells_none_is_refused():
     floats = pa.list_(pa.float32())
     features = pa.array([[1, 2, 3], [4, 5, 6]], floats)

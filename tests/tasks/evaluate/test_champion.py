@@ -250,7 +250,6 @@ def test_a_reference_that_does_not_answer_is_set_aside(
         followed(runner, score_ahead, *data, "training")
     if sys.platform != "darwin":
         assert len(started) == 1  # for both
-    assert all(program.poll() is not None for program in started)  # before a long training
     assert "too old" in caplog.text
     assert "That is the reference, the best version so far. It is set aside" in caplog.text
     entry = decisions.read(project, "toy").entries[-1]
