@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
@@ -200,13 +200,13 @@ def write(
 
 def _untracked(project: Project, images: Path) -> str:
     """What lets git ignore images in the project that it does not know; DVC has their copy."""
-    images, root = images.resolve(), project.root.resolve()
-    if not (images.is_relative_to(root) and project.is_in_git()):
-        return ""
-    if not project.git("ls-files", "--others", "--exclude-standard", "--", str(images)):
-        return ""
-    pattern = re.sub(r"([*?[\\])", r"\\\1", images.relative_to(root).as_posix())
-    return f"\n# The images of which data/ has a copy\n/{pattern}/\n"
+    images = images.resolve()
+    with suppress(ValueError, FileNotFoundError):  # they are elsewhere, or there is no git
+        place = images.relative_to(project.root.resolve()).as_posix()
+        if project.git("ls-files", "--others", "--exclude-standard", "--", str(images)):
+            pattern = re.sub(r"([*?[\\])", r"\\\1", place)
+            return f"\n# The images of which data/ has a copy\n/{pattern}/\n"
+    return ""
 
 
 def _restore(path: Path, content: bytes | None) -> None:

@@ -142,7 +142,7 @@ def _download(model: str, revision: str) -> Path:
         FileNotFoundError: The hub has no such model or revision, or does not show it.
         ConnectionError: The hub cannot be reached, and the cache does not have the revision.
     """
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import (
         EntryNotFoundError,
         HFValidationError,
@@ -151,12 +151,10 @@ def _download(model: str, revision: str) -> Path:
         RevisionNotFoundError,
     )
 
+    is_out_of_reach = False
     try:
-        return Path(hf_hub_download(model, CONFIG, revision=revision, etag_timeout=SECONDS))
-    except LocalEntryNotFoundError as error:
-        raise ConnectionError(
-            f"there is no folder {model}, and the Hugging Face hub cannot be reached"
-        ) from error
+        # A download would be tried again for half a minute.
+        get_hf_file_metadata(hf_hub_url(model, CONFIG, revision=revision), timeout=SECONDS)
     except HFValidationError:  # it is no name of a model
         raise FileNotFoundError(f"there is no folder {model}") from None
     except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError):
@@ -164,6 +162,15 @@ def _download(model: str, revision: str) -> Path:
             f"there is no folder {model}, and the Hugging Face hub gives no such model at revision "
             f"{revision}; if it is private or gated, log in first: hf auth login"
         ) from None
+    except Exception:  # of the library for HTTP
+        is_out_of_reach = True
+    options = {"revision": revision, "local_files_only": is_out_of_reach}
+    try:
+        return Path(hf_hub_download(model, CONFIG, **options))
+    except LocalEntryNotFoundError as error:
+        raise ConnectionError(
+            f"there is no folder {model}, and the Hugging Face hub cannot be reached"
+        ) from error
 
 
 def read_config(name: str, version: str | None, root: Path) -> Any:

@@ -68,10 +68,9 @@ def write_run(project: Project, document: Document) -> Path:
     Returns:
         The file.
     """
-    template = "training" if document["flow"] in ("train", "validate") else "run"
     file = page.folder_of(project, document["workload"]) / f"{document['run']}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, page.render(template, content(project, document)))
+    write_text(file, page.render("run", content(project, document)))
     return file
 
 

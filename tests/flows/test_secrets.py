@@ -23,6 +23,8 @@ import pytest
 from tests import templates
 from tests.flows.conftest import RETRAIN, draw_photos, make_clone
 
+pytestmark = pytest.mark.slow
+
 SECRETS = PASSWORD, TOKEN, HUB, BUCKET, WEBHOOK = [secrets.token_hex(8) for _ in range(5)]
 ENVIRONMENT = {
     "HF_TOKEN": HUB,
@@ -177,7 +179,6 @@ def test_a_run_shows_and_leaves_no_secret(interactive, clone):
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/photos\.zip", path)
 
 
-@pytest.mark.slow
 def test_a_run_that_fails_shows_and_leaves_no_secret(interactive, clone, served, netrc):
     with serving_photos(served, breaks=True) as url:
         arguments = (*RETRAIN, "train", "vit", "--json", *SIZES, "--set", f"data.path={url}")

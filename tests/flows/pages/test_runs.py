@@ -126,7 +126,7 @@ def test_a_hostile_name_stays_a_text_in_the_page_of_a_training(clone, first):
     content = publish.content(Project(clone.root), document)
     assert content["answers"]["disagreements"]
     harmless, hostile = (
-        pages.render("training", with_texts(content, text)) for text in ("harmless", HOSTILE)
+        pages.render("run", with_texts(content, text)) for text in ("harmless", HOSTILE)
     )
     assert_stays_text(harmless, hostile)
 

@@ -94,6 +94,7 @@ def changed(package, folder, name, before, after):
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a program answers once there")
+@pytest.mark.slow
 def test_packages_with_other_code_answer_in_turns_and_a_broken_one_says_why(
     model, package, images, tmp_path
 ):

@@ -235,6 +235,7 @@ def broken(written: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_reference_that_does_not_answer_is_set_aside(
     project, trained, written, data, scores, tmp_path, caplog, monkeypatch
 ):
