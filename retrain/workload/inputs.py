@@ -50,8 +50,8 @@ class Data(Section):
         default=None,
         description=(
             "The Parquet column with the image: a struct of `bytes` and `path`, or bytes; `image` "
-            "or `img` when None. Of a table, the column with the image's path; `path`, `file_name`, "
-            "`image_id` or the like when None."
+            "or `img` when None. Of a table, the column with the image's path; `path`, "
+            "`file_name`, `image_id` or the like when None."
         ),
     )
     label_column: Text | None = Field(
