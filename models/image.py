@@ -21,7 +21,7 @@ HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 # The most pixels that are decoded of an image: half a gigabyte. The decoder of a JPEG of four times
 # `REDUCED` or more halves it, so that a photo of a phone, 108 or 200 million, takes what others do.
 MAX_PIXELS, REDUCED = 180_000_000, 22_500_000
-Image.MAX_IMAGE_PIXELS = 16 * MAX_PIXELS  # Pillow would count those of a JPEG before
+Image.MAX_IMAGE_PIXELS = 65_535**2  # of a JPEG: Pillow would count them before it is reduced
 PngImagePlugin.MAX_TEXT_CHUNK = 2**26  # bytes; a colour profile or a text may be larger than one MB
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # what such a file begins with
 

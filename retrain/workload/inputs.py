@@ -50,13 +50,15 @@ class Data(Section):
         default=None,
         description=(
             "The Parquet column with the image: a struct of `bytes` and `path`, or bytes; `image` "
-            "or `img` when None. Of a table, the column with the image's path."
+            "or `img` when None. Of a table, the column with the image's path; `path`, "
+            "`file_name`, `image_id` or the like when None."
         ),
     )
     label_column: Text | None = Field(
         default=None,
         description=(
-            "The column with the class: a name, or an integer; `label` or `labels` when None."
+            "The column with the class: a name, or an integer; `label` or `labels` when None, of a "
+            "table also `class`, `breed` or the like."
         ),
     )
     label_names: Text | None = Field(

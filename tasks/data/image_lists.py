@@ -281,8 +281,9 @@ def _file_of(path: Any, name: str, known: Mapping[str, Sequence[tuple[str, str]]
         raise ValueError(f"{name} names {listed}, which may be {' or '.join(found[:2])}. {ASK}.")
     if not found:
         raise ValueError(
-            f"{name} names {text:.200}, which is no file of data.path: write the path of each "
-            f"image from the folder of {name} on, or name its column with data.image_column. {ASK}."
+            f"{name} names {' '.join(text.split()):.200}, which is no file of data.path: write the "
+            f"path of each image from the folder of {name} on, or name its column with "
+            f"data.image_column. {ASK}."
         )
     return found[0]
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as is_type
 
-from models.image import LFS_POINTER
 from retrain.workload import Data
 from tasks.data.splits import label_of, split_of
 
@@ -104,7 +103,7 @@ def open_file(root: Path, name: str) -> pq.ParquetFile:
         return pq.ParquetFile(root / name, memory_map=True)
     except (pa.ArrowInvalid, OSError) as error:
         with (root / name).open("rb") as file:
-            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            if file.read(99).startswith(b"version https://git-lfs"):
                 raise ValueError(f"{name} is a Git LFS pointer: git lfs pull") from None
         raise _fault(f"{name} is no Parquet file", error) from None
 

@@ -220,7 +220,7 @@ CLASSES = {f"{label}/{row}.png": label for row, label in enumerate(LABELS)}
 SPLITS = {f"{split}/{name}" for split in ("train", "test") for name in CLASSES}
 # What is beside images in class folders, or in their place if it is None; and what is said of it.
 CONTRADICTIONS = {
-    "labels.csv may list": {"labels.csv": lines("image_id,breed", CLASSES.items())},
+    "labels.csv may list": {"labels.csv": lines("picture,kind", CLASSES.items())},
     "some.csv lists 20 of 40": {"some.csv": lines("path,label", [*CLASSES.items()][:20])},
     "its folder says otherwise": {
         "all.csv": lines("path,label", [(name, "cat") for name in CLASSES])

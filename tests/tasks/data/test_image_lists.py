@@ -249,6 +249,7 @@ def test_names_in_either_form_of_unicode_are_the_same(tmp_path):
         "/etc/passwd",
         "s3://bucket/99.png",
         "elsewhere/1.png",
+        '"photos/a\nb.png"',
     ],
 )
 def test_a_path_that_leads_elsewhere_is_refused(tmp_path, path):

@@ -4,7 +4,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.image import LFS_POINTER
 from retrain.workload import Data
 from tasks.data import index
 from tasks.data.reading import places_of
@@ -154,7 +153,10 @@ NO_UTF8 = pa.Array.from_buffers(
     [
         (b"PAR1 and nothing more", "no Parquet file"),
         (b"", "no Parquet file"),
-        (LFS_POINTER + b"v1\noid sha256:0\nsize 9\n", "a Git LFS pointer: git lfs pull"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+            "a Git LFS pointer: git lfs pull",
+        ),
         (overwritten(WHOLE, FOOTER + 10, 30), "no Parquet file"),
         (overwritten(table_bytes(LABELS, compression="zstd"), 20, 60), "broken"),
         (table_bytes(NO_UTF8), "broken: .*Invalid UTF8"),
