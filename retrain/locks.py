@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 # The errors of a file system that cannot lock.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-AGAIN_SECONDS = 60.0  # between two lines of a wait
 LONGEST_COMMAND = 200  # characters
 UNKNOWN = "another process has it"
 
@@ -70,17 +69,14 @@ def locked(path: Path, *, wait: bool = True, purpose: str = "") -> Iterator[None
 
 
 def _wait(lock: "FileLock", path: Path, purpose: str) -> None:
-    """Acquires a lock; shows from time to time that it has to wait, and for whom."""
+    """Acquires a lock; shows after a while that it has to wait, and for whom."""
     from filelock import Timeout
 
-    seconds = console.QUIET_SECONDS
-    while True:
-        try:
-            lock.acquire(timeout=seconds)
-            return
-        except Timeout:
-            seconds = AGAIN_SECONDS
-            console.say(escape(f"{purpose}: {_holder(path)}."))
+    try:
+        lock.acquire(timeout=console.QUIET_SECONDS)
+    except Timeout:
+        console.say(escape(f"{purpose}: {_holder(path)}."))
+        lock.acquire()
 
 
 def _holder(path: Path) -> str:

@@ -13,17 +13,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import App, Group, Parameter
+from cyclopts.completion import CompletionContext
 
 from retrain.errors import UsageError
 from retrain.messages import with_local_times
 from retrain.params import workload_names
 from retrain.project import Project, find_project
-
-if TYPE_CHECKING:
-    from cyclopts.completion import CompletionContext
 
 TRAINING = Group.create_ordered("Train")
 DECIDING = Group.create_ordered("Decide")
@@ -57,12 +55,12 @@ Clone = Annotated[Project, Parameter(parse=False)]
 ToJson = Annotated[bool, Parameter(parse=False)]
 
 
-def workloads(_: "CompletionContext | None" = None) -> list[str]:
+def workloads(_: CompletionContext | None = None) -> list[str]:
     """The entries of `params.yaml`, for the completion of a shell."""
     return workload_names(find_project().params)
 
 
-def names(_: "CompletionContext | None" = None) -> list[str]:
+def names(_: CompletionContext | None = None) -> list[str]:
     """The workloads and the names of `--as` that were run here, for the completion of a shell."""
     from retrain.runs import records
 

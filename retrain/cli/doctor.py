@@ -156,11 +156,11 @@ def _servers(project: Project) -> str:
     if api := services.server_api(project):
         reachable.check("PREFECT_API_URL", api, "/health")
     running = services.running(project)
-    for service in services.services_of(project) if running else ():
-        if service not in running or not services.is_ready(project, service):
-            log = project.relative(project.logs / f"{service.name}.log")
-            raise ValueError(f"{service.name} does not answer: see {log}")
-    return ", ".join(service.name for service in running) or "none run; retrain up starts them"
+    for name in services.services_of(project) if running else ():
+        if name not in running or not services.is_ready(project, name):
+            log = project.relative(project.logs / f"{name}.log")
+            raise ValueError(f"{name} does not answer: see {log}")
+    return ", ".join(running) or "none run; retrain up starts them"
 
 
 CHECKS: dict[str, Callable[[Project], str]] = {

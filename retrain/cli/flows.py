@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+from cyclopts.completion import CompletionContext
 
 from retrain.cli.command import (
     TRAINING,
@@ -33,13 +34,11 @@ from retrain.store import Store
 from retrain.workload import Workload as WorkloadKind
 
 if TYPE_CHECKING:
-    from cyclopts.completion import CompletionContext
-
     from retrain.flow import StepsFlow
     from retrain.runs.records import Document
 
 
-def assignments(_: "CompletionContext") -> list[str]:
+def assignments(_: CompletionContext) -> list[str]:
     """What `--set` begins with, `KEY=`, for the parameters that all families have."""
     return [f"{name}=" for name in names_of(WorkloadKind) if name != "name"]
 

@@ -14,14 +14,14 @@ def up(*, project: Clone) -> Answer:
     running, deployments = services.up(project)
 
     def show() -> None:
-        for service in running:
-            state = "runs already" if service in already_running else "started"
-            print(f"{service.name:<8} {state:<13} {service.url or ''}".rstrip())
+        for name, url in running.items():
+            state = "runs already" if name in already_running else "started"
+            print(f"{name:<8} {state:<13} {url or ''}".rstrip())
         print(wrapped(f"Deployments: {', '.join(deployments)}"))
         if fault := reachable.proxy_fault():
             print(wrapped(fault))
 
-    return Answer([{"name": service.name, "url": service.url} for service in running], show)
+    return Answer([{"name": name, "url": url} for name, url in running.items()], show)
 
 
 @app.command(group=SERVING)

@@ -202,22 +202,17 @@ def log_metrics(project: Project, run_id: str, metrics: Mapping[str, float]) -> 
     return True
 
 
-def log_artifacts(project: Project, run_id: str, folder: Path, path: str) -> bool:
-    """Copies the files of a folder to a run's artifacts.
+def log_artifacts(project: Project, run_id: str, folder: Path, path: str) -> None:
+    """Copies the files of a folder to a run's artifacts; a warning says if the run was deleted.
 
     Args:
         project: The clone that uses this MLflow.
         run_id: The run.
         folder: The folder to copy.
         path: The target folder in the run's artifacts.
-
-    Returns:
-        False, with a warning, if the run was deleted.
     """
-    if not is_active(project, run_id):
-        return False
-    client(project).log_artifacts(run_id, str(folder), path)
-    return True
+    if is_active(project, run_id):
+        client(project).log_artifacts(run_id, str(folder), path)
 
 
 def read_artifact(project: Project, run_id: str, path: str) -> bytes | None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -92,28 +91,16 @@ stopwaitsecs = 15"""
 PAGES = {"prefect": "/api/health", "mlflow": "/health", "worker": f"/api/work_pools/{POOL}"}
 
 
-@dataclass(frozen=True)
-class Service:
-    """A server that `up` starts.
-
-    Attributes:
-        name: The name of the service for supervisor, in messages, and of its log.
-        url: The address of its pages for a browser; None for the worker.
-    """
-
-    name: str
-    url: str | None
-
-
-def up(project: Project) -> tuple[list[Service], list[str]]:
+def up(project: Project) -> tuple[dict[str, str | None], list[str]]:
     """Starts the services if they do not run yet, and registers the deployments.
 
     Args:
         project: The clone that the services belong to.
 
     Returns:
-        All services, also those that already ran: `prefect`, `mlflow`, `worker`; and the names of
-        the deployments. There is no `mlflow` if the environment names the user's own server.
+        All services as `services_of` gives them, also those that already ran: `prefect`, `mlflow`,
+        `worker`; and the names of the deployments. There is no `mlflow` if the environment names
+        the user's own server.
 
     Raises:
         UsageError: The clone uses another Prefect server.
@@ -138,33 +125,38 @@ def down(project: Project) -> list[str]:
     """Stops every service that `up` started; returns the names of those that were running."""
     project.state.mkdir(parents=True, exist_ok=True)
     with locked(project.state / "services.lock"):
-        names = [service.name for service in running(project)]
+        names = list(running(project))
         _stop(project)
     return names
 
 
-def running(project: Project) -> list[Service]:
+def running(project: Project) -> dict[str, str | None]:
     """The services that `up` started and that are alive, in the order of their start."""
     states = _states(project)
-    return [
-        service
-        for service in services_of(project)
-        if states.get(service.name, {}).get("statename") in ALIVE
-    ]
+    return {
+        name: url
+        for name, url in services_of(project).items()
+        if states.get(name, {}).get("statename") in ALIVE
+    }
 
 
-def services_of(project: Project) -> list[Service]:
-    """The services that supervisor's configuration describes, in the order of their start."""
+def services_of(project: Project) -> dict[str, str | None]:
+    """The services that supervisor's configuration describes, in the order of their start.
+
+    Returns:
+        The address of the pages of each for a browser, None for the worker, by its name for
+        supervisor, which its log has, too.
+    """
     file = project.state / CONFIGURATION_FILE
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     ports = re.findall(r"^\[program:(\w+)\]\n.*?(?:--port (\d+).*)?$", text, re.MULTILINE)
-    return [Service(name, f"http://{HOST}:{port}" if port else None) for name, port in ports]
+    return {name: f"http://{HOST}:{port}" if port else None for name, port in ports}
 
 
-def is_ready(project: Project, service: Service) -> bool:
+def is_ready(project: Project, name: str) -> bool:
     """Whether a service can be used."""
-    prefect, *_ = services_of(project)
-    return answers(f"{service.url or prefect.url}{PAGES[service.name]}")
+    urls = services_of(project)
+    return answers(f"{urls[name] or urls['prefect']}{PAGES[name]}")
 
 
 def server_api(project: Project) -> str:
@@ -279,14 +271,14 @@ def _wait(project: Project) -> None:
         ValueError: One has ended, or took too long; with the last lines of its log.
     """
     deadline = monotonic() + START_SECONDS
-    for service in services_of(project):
-        while not is_ready(project, service):
-            info = _states(project)[service.name]
+    for name in services_of(project):
+        while not is_ready(project, name):
+            info = _states(project)[name]
             if info["statename"] not in ALIVE or monotonic() > deadline:
                 log = Path(info["stdout_logfile"])
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 last = "\n".join(lines[-LOG_LINES:])
-                raise ValueError(f"{service.name} did not start; {log} ends:\n{last}")
+                raise ValueError(f"{name} did not start; {log} ends:\n{last}")
             sleep(0.2)
 
 

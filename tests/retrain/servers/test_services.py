@@ -98,8 +98,7 @@ def api(project):
 
 
 def pids(project):
-    alive = [service.name for service in services.running(project)]
-    return {name: services._states(project)[name]["pid"] for name in alive}
+    return {name: services._states(project)[name]["pid"] for name in services.running(project)}
 
 
 def processes_of(project):
@@ -148,7 +147,7 @@ def test_the_mlflow_ui_shows_the_plots_of_a_run(project):
     experiment = client.create_experiment("small", artifact_location=str(place))
     run = client.create_run(experiment).info.run_id
     client.log_text(run, "a plot", "plots/plot.txt")
-    url = services.running(project)[1].url
+    url = services.running(project)["mlflow"]
     query = f"path=plots/plot.txt&run_uuid={run}"
     with urllib.request.urlopen(f"{url}/get-artifact?{query}") as answer:
         assert answer.read() == b"a plot"
@@ -191,7 +190,7 @@ def test_a_killed_worker_comes_back_by_itself_and_its_runs_are_ended(project, ap
 
 def test_up_leaves_alone_what_runs_and_refuses_what_does_not_fit(project):
     before = pids(project)
-    assert [service.name for service in services.up(project)[0]] == list(before)
+    assert list(services.up(project)[0]) == list(before)
     file = project.root / "prefect.yaml"
     good = file.read_text()
     bad = good.split("deployments:\n")[1].replace("limit: 1", "limit: many")
@@ -207,7 +206,7 @@ def test_down_leaves_nothing_alive(project):
     assert set(services.down(project)) == {"prefect", "mlflow", "worker"}
     left = [process for process in processes if process.is_running()]
     assert all(process.status() == psutil.STATUS_ZOMBIE for process in left)  # none but ended ones
-    assert services.running(project) == []
+    assert services.running(project) == {}
     assert services.down(project) == []
     assert (project.root / ".env").read_text() == "TOKEN=mine\n"
     assert services.server_api(project) == ""
@@ -222,7 +221,7 @@ def test_a_clone_that_uses_another_server_starts_none(tmp_path, monkeypatch):
     (tmp_path / ".env").write_text(f"PREFECT_API_URL={theirs}\n")
     with pytest.raises(UsageError, match=r"prefect\.example"):
         services.up(project)
-    assert services.running(project) == []
+    assert services.running(project) == {}
     assert (tmp_path / ".env").read_text() == f"PREFECT_API_URL={theirs}\n"
     assert services.server_api(project) == theirs
 
@@ -235,7 +234,7 @@ def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(
     shutil.copy(ROOT / "params.yaml", folder / "mlflow.db")  # no SQLite file
     with pytest.raises(ValueError, match=r"(?s)mlflow did not start.*not a database"):
         services.up(project)
-    assert services.running(project) == []
+    assert services.running(project) == {}
     assert not any(
         (process.info["environ"] or {}).get(MARK, "").startswith(str(project.state))
         for process in psutil.process_iter(["environ"])
