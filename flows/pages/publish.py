@@ -86,18 +86,28 @@ def write(project: Project, document: Document) -> Document:
     Returns:
         The document.
     """
-    name = document["workload"]
-    latest = page.latest_of(name, document["flow"])
-    try:
-        file = write_run(project, document)
-        write_text(project.root / latest, file.read_text(encoding="utf-8"))
-        if "error" in document:
-            console.say(f"{'report':<10} {latest}")
-        write_text(
-            file.with_name(page.INDEX), page.render("history", history.content(project, name))
-        )
-        records.publish(name, records.outcome(document), project.relative(file))
-    except Exception as error:
-        console.say(escape(f"The report of the run could not be made: {message_of(error)}"))
-        logger.debug("How the report failed:", exc_info=True)
+    for title, write_page in (
+        ("report of the run", _write_report),
+        ("history of the workload", _write_history),
+    ):
+        try:
+            write_page(project, document)
+        except Exception as error:
+            console.say(escape(f"The {title} could not be made: {message_of(error)}"))
+            logger.debug("How the page failed:", exc_info=True)
     return document
+
+
+def _write_report(project: Project, document: Document) -> None:
+    name, file = document["workload"], write_run(project, document)
+    latest = page.latest_of(name, document["flow"])
+    write_text(project.root / latest, file.read_text(encoding="utf-8"))
+    if "error" in document:
+        console.say(f"{'report':<10} {latest}")
+    records.publish(name, records.outcome(document), project.relative(file))
+
+
+def _write_history(project: Project, document: Document) -> None:
+    name = document["workload"]
+    html = page.render("history", history.content(project, name))
+    write_text(page.folder_of(project, name) / page.INDEX, html)

@@ -110,6 +110,19 @@ def test_a_failed_run_without_steps_has_a_page_that_says_what_to_do(clone, first
     assert re.search(r"[.]retrain/logs/[0-9]+-[0-9]+-drift-vit[.]log", html)
 
 
+def test_a_history_that_cannot_be_made_is_said_and_the_report_is_there(clone, first):
+    history = clone.root / "reports" / "vit" / "index.html"
+    history.unlink()
+    history.mkdir()
+    try:
+        done = clone.retrain("validate", "vit", "--run")
+    finally:
+        history.rmdir()
+    assert "The history of the workload could not be made" in done.stdout
+    assert "The report" not in done.stdout
+    assert "Passed" in page(clone, "validate.html")
+
+
 def test_a_model_that_is_compared_shows_the_difference_and_the_images(clone, first):
     document = clone.train("--set", "train.seed=3", "--set", "train.epochs=3")
     html = page(clone)
