@@ -1,16 +1,10 @@
 """The flows, one module each; in each, the flow has the name of its module."""
 
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from retrain.flow import StepsFlow
-
-
-def flow_names() -> list[str]:
-    """The names of the flows, which are the names of the modules in this package."""
-    return sorted(module.name for module in iter_modules(__path__) if not module.ispkg)
 
 
 def flow_with_steps(name: str) -> "StepsFlow":

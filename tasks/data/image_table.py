@@ -74,17 +74,13 @@ def class_names(validated: Path) -> list[str]:
     return sorted(labels, key=natural_order)
 
 
-def images_per_class(validated: Path, file: str = FILE_NAME) -> dict[str, int]:
+def images_per_class(validated: Path) -> dict[str, int]:
     """Counts the images of each class over all splits; the classes are in natural order.
-
-    Bad images that have no class are left out.
 
     Args:
         validated: The output of `validate`.
-        file: The accepted images, or those that were `SET_ASIDE`.
     """
-    labels = pq.read_table(validated / file, columns=["label"])["label"]
-    counts = Counter(labels.drop_null().to_pylist())
+    counts = Counter(pq.read_table(validated / FILE_NAME, columns=["label"])["label"].to_pylist())
     return {name: counts[name] for name in sorted(counts, key=natural_order)}
 
 

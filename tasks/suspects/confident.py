@@ -25,7 +25,7 @@ MOST_FITTED = 100_000  # images; more do not change two numbers
 
 
 def out_of_sample(
-    embeddings: NDArray[np.float32], labels: NDArray[np.int64], seed: int = 0
+    embeddings: NDArray[np.float32], labels: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """The logit of each class, from a classifier that has not seen the image.
 
@@ -34,7 +34,6 @@ def out_of_sample(
     Args:
         embeddings: float32 (N, D).
         labels: int64 (N,): the index of each image's class.
-        seed: The seed of the division into folds.
 
     Returns:
         float64 (N, classes); a class that only one image has is impossible for that image.
@@ -42,7 +41,7 @@ def out_of_sample(
     from threadpoolctl import threadpool_limits
 
     logits = np.empty((len(labels), labels.max() + 1))
-    folds = _folds(labels, seed)
+    folds = _folds(labels)
     with threadpool_limits(1):
         for fold in range(FOLDS):
             held_out = folds == fold
@@ -52,9 +51,9 @@ def out_of_sample(
     return logits
 
 
-def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+def _folds(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """The fold of each image; each class is spread over all of them."""
-    order = np.random.default_rng(seed).permutation(len(labels))
+    order = np.random.default_rng(0).permutation(len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     folds = np.empty(len(labels), np.int64)
     folds[by_class] = np.arange(len(labels)) % FOLDS

@@ -54,7 +54,7 @@ def test_right_labels_of_classes_that_are_alike_are_not_listed():
 
 def test_no_image_has_seen_its_own_label():
     embeddings, truth = clusters(spread=0.8, images=500)
-    fold = confident._folds(truth, 0)
+    fold = confident._folds(truth)
     alone = confident._discriminate(
         embeddings[fold != fold[7]], truth[fold != fold[7]], embeddings[7:8], CLASSES
     )
