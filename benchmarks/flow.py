@@ -11,9 +11,9 @@ Then, in the first folder, with nothing changed: `retrain train vit`, `retrain t
 (every step from the cache, through Prefect), and `dvc repro` (which has run once before). Wall time
 of whole commands in seconds, medians over the rounds; a step's time is the one that the run prints.
 
-Result of 2026-11-27, two cores, 3 rounds: cold flow 21.2 s, the script 15.1 s (ratio 1.41), the
-script in Prefect 26.9 s (0.79). train takes 4.8 s, promote 4.6 s. Unchanged 1.36 s to 5.31 s for
-`dvc repro`, ratio 0.26, of which the import of Prefect is the most; with `--run` 5.6 s.
+Result of 2026-11-27, two cores, 3 rounds: cold flow 20.2 s, the script 15.9 s (ratio 1.27), the
+script in Prefect 27.7 s (0.73). train takes 5.4 s, promote 2.0 s. Unchanged 1.47 s to 5.49 s for
+`dvc repro`, ratio 0.27, of which the import of Prefect is the most; with `--run` 5.8 s.
 """
 
 import argparse
