@@ -21,28 +21,14 @@ from typing import Annotated, Any
 from cyclopts import CycloptsError, Parameter
 
 from retrain import messages
-from retrain.cli import (
-    doctor,
-    flows,
-    init,
-    labels,
-    lineage,
-    predict,
-    registry,
-    report,
-    servers,
-    store,
-)
+from retrain.cli import flows, init, keep, look, use
 from retrain.cli.command import Answer, app, at_home
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import find_project
 
 # The modules with the commands, in the order of `retrain --help`.
-MODULES = (
-    *(init, flows, report, predict, labels),
-    *(registry, lineage, store, doctor, servers),
-)
+MODULES = (init, flows, use, look, keep)
 
 app["step"].show = False  # for dvc.yaml
 
@@ -147,7 +133,3 @@ def _refuse(arguments: Sequence[str], error: Exception | str, code: int) -> int:
     if "--json" in arguments:
         print(json_format.dumps({"error": message}, indent=1))
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,9 +1,12 @@
-"""The commands about what is in production, and what a person decides about it."""
+"""The commands that show what runs and decisions have left, and those by which a person decides."""
 
+import glob
 import sys
+import webbrowser
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from time import strftime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -14,13 +17,17 @@ from retrain.cli.command import (
     Answer,
     Clone,
     Name,
+    ToJson,
     app,
     in_words,
+    place,
 )
+from retrain.errors import UsageError
 from retrain.messages import ago, local_time, with_local_times, wrapped
 from retrain.project import Project
-from retrain.registry import decisions
+from retrain.registry import decisions, lineage as lineages, model_card
 from retrain.registry.ledger import Action, Entry
+from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.store import Store
 
@@ -204,3 +211,188 @@ def _decided(
     result = decide(project, workload, action, reason, version)
     sentences = [f"{text}." for text in (result["outcome"], result["says"]) if text]
     return Answer(result, lambda: print(*sentences, sep="\n"))
+
+
+@app.command(group=LOOKING)
+def why(
+    workload: Name,
+    /,
+    *,
+    flow: Literal["train", "tune", "validate"] | None = None,
+    project: Clone,
+) -> Answer:
+    """Show why each step of the last run ran, and what had changed.
+
+    Example: `retrain why vit`
+
+    Args:
+        flow: The last run of this flow.
+    """
+    from retrain.runs import records
+
+    records.check_name(project, workload)
+    last_run = records.last_run(project, workload, flow)
+    if last_run is None:
+        command = f"retrain {flow or 'train'} {workload}"
+        raise ValueError(f"{workload} has not been run here yet: {command}")
+
+    def show() -> None:
+        print(f"{last_run['flow']} of {local_time(last_run['time'])}, run {last_run['run'][:8]}")
+        console.print_steps(last_run)
+
+    return Answer(last_run["steps"], show)
+
+
+@app.command(group=LOOKING)
+def report(
+    workload: Name,
+    /,
+    *,
+    run: str | None = None,
+    open_it: Annotated[bool, Parameter("--open")] = False,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Show where the report of the last run is, or of an earlier one.
+
+    Example: `retrain report vit --open`
+
+    Args:
+        run: The id of a run, or how it begins.
+        open_it: Open it in the browser.
+    """
+    file = _page_of(project, workload, run)
+    if open_it and not to_json:
+        webbrowser.open(file.as_uri())
+    return Answer({"report": str(file), "run": file.stem}, lambda: print(file))
+
+
+def _page_of(project: Project, workload: str, run: str | None) -> Path:
+    """The report of a run: as it was made, because the store may have lost what it shows."""
+    from flows.pages import page, publish
+    from retrain.runs import records
+
+    records.check_name(project, workload)
+    document = records.find_run(project, workload, run)
+    name = document["run"] if document else run
+    files = sorted(page.folder_of(project, workload).glob(f"{glob.escape(name or '')}*.html"))
+    if name and files:
+        return files[0]
+    if document is None and run is None:
+        raise ValueError(f"{workload} has not been run here yet: retrain train {workload}")
+    if document is None:
+        raise UsageError(
+            f"{workload}: no such run is recorded here; see {page.FOLDER}/{workload}/."
+        )
+    return publish.write_run(project, document)
+
+
+KEY_SHOWN, RUN_SHOWN = 12, 8  # characters of a key, and of a run, in a table
+
+
+@app.command(group=LOOKING)
+def lineage(
+    subject: str, /, *, images: Path | None = None, card: bool = False, project: Clone
+) -> Answer:
+    """Show what a version, or a file of predictions, came from.
+
+    Examples: `retrain lineage vit@champion`, `retrain lineage vit@champion --card`
+
+    Args:
+        subject: A version, as vit@champion, vit@7 or vit; or a Parquet file that `retrain predict`
+            wrote.
+        images: Write the SHA-256 of each image with its path, split and label into this .parquet or
+            .csv file.
+        card: Show the model card instead: the data, the results and the limits of the version.
+    """
+    from flows import predict
+
+    file, origin = Path(place(subject)), None
+    if file.suffix == ".parquet" or file.is_file():
+        origin, version = predict.find_model_of(project, file)
+    else:
+        version = predict.find_named(project, subject)
+    record = lineages.read(project, version)
+    count = 0
+    if images:
+        count = lineages.write_images(project, record, Path(place(str(images))))
+    ledger = decisions.read(project, version.name)
+    entries = [entry for entry in ledger.entries if entry.version == version.version]
+    text = model_card.read(project, version)
+    if card and text is None:
+        raise ValueError(f"{version.title} has no card: the MLflow run of its training is gone.")
+    document = {
+        "file": origin,
+        "model": version.public(),
+        "decisions": entries,
+        "lineage": record,
+        "card": text,
+    }
+
+    if card:
+        return Answer(document, lambda: print(text, end=""))
+
+    def show() -> None:
+        fields = _of_version(version, entries) + _of_record(record)
+        for name, value in [("predictions", origin), *fields] if origin else fields:
+            print(wrapped(f"{name:<13}{in_words(value)}", " " * 13))
+        _show_steps(record)
+        if images:
+            print(f"{count:,} images are listed in {images}.")
+
+    return Answer(document, show)
+
+
+def _show_steps(record: Mapping[str, Any]) -> None:
+    """Shows the steps from the data to the evaluation."""
+    rows = [
+        (
+            output["step"],
+            (output["key"] or "")[:KEY_SHOWN],
+            output["digest"][:KEY_SHOWN],
+            in_words(output["provenance"].get("time")),
+            (output["provenance"].get("run") or "")[:RUN_SHOWN],
+        )
+        for output in record["steps"]
+    ]
+    console.print_table(("step", "key", "output", "made", "by run"), rows)
+
+
+def _of_version(version: ModelVersion, entries: list[Entry]) -> list[tuple[str, Any]]:
+    """What the registry knows of a version: a name and a value each."""
+    aliases = f" ({', '.join(version.aliases)})" if version.aliases else ""
+    decided = [
+        f"{entry.action} {entry.time} by {entry.who or 'somebody'}: {entry.verdict}"
+        + (f" ({entry.reason})" if entry.reason else "")
+        for entry in entries
+    ]
+    return [
+        ("version", f"{version.title}{aliases}, registered {version.created}"),
+        *(("decision", text) for text in decided),
+        ("package", version.package_digest),
+        ("weights", version.weights),
+        ("metrics", version.metrics),
+    ]
+
+
+def _of_record(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What is recorded of how a version was made: a name and a value each."""
+    provenance = lineages.output_of(record, "train")["provenance"]
+    return [
+        ("training", _chosen(record["training"], "start", "best_epoch", "numerics")),
+        ("parameters", {"entry": record["entry"]} | dict(record["overrides"])),
+        ("data", _chosen(record["data"], "path", "version", "tracked", "revision")),
+        *(("images", {split: images}) for split, images in record["images"]["splits"].items()),
+        ("checks", _chosen(record["validation"], "quarantined", "near_duplicates")),
+        ("code", {"commit": record["commit"]} | dict(record["uncommitted"] or {})),
+        ("libraries", lineages.libraries(record)),
+        ("locked", {"requirements.lock": record["requirements"]}),
+        ("machine", provenance.get("machine")),
+        ("Prefect run", provenance.get("run")),
+        ("MLflow run", record["mlflow_run"]),
+    ]
+
+
+def _chosen(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The values under some names, without those that are not known."""
+    return {name: values[name] for name in names if values.get(name) is not None}
