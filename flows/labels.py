@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.pages import page
+from flows.pages import publish
 from retrain.errors import UsageError
 from retrain.params import load_workload
 from retrain.project import Project
@@ -82,7 +82,7 @@ def plan(project: Project, workload: str, file: Path) -> Import:
     data = load_workload(project.params, workload).data
     labelled = corrections.read(file)
     root = _root(project, data)
-    changes = corrections.plan(root, data, labelled, page.folder_of(project, workload))
+    changes = corrections.plan(root, data, labelled, publish.folder_of(project, workload))
     commands = [f"retrain train {workload}"]
     if root.is_relative_to(project.root / "data"):
         message = f"Labels of {workload}: {len(changes)} changed"

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rich.markup import escape
 
 from flows import predict
-from flows.pages import page, publish
+from flows.pages import publish
 from flows.suspects import suspects
 from retrain.disk import digest_of
 from retrain.errors import UsageError
@@ -63,7 +63,7 @@ def select(
     registered = Registered(project, check(project, workload, input, count))
     with publish.begun(project, "select", workload) as run:
         known = directions(np.load(_embeddings(run, workload), allow_pickle=False))
-        target = page.folder_of(project, workload)
+        target = publish.folder_of(project, workload)
         with predict.fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
             rows, counts = _choose(run, registered, source, known, count)
@@ -81,7 +81,7 @@ def select(
             workload=workload,
             input=input,
             model=registered.version.identity(),
-            look={"report": page.latest_of(workload, "select")}
+            look={"report": publish.latest_of(workload, "select")}
             | review_list.look(name, target, project.root),
             labels=dict(Counter(row["proposed"] for row in rows)),
             chosen=len(rows),

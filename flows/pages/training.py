@@ -1,21 +1,48 @@
-"""What the page of a training, or of the checks of data, shows beside the document of the run."""
+"""What the page of a training, or of the checks of data, shows beside the document of the run.
+
+The data: its classes, what has changed in it, what was set aside. The model's answers: confusion,
+calibration, mistakes, disagreements.
+"""
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.pages import answers, data
+from retrain.messages import message_of
 from retrain.outputs import MANIFEST
 from retrain.project import Project
+from retrain.registry import lineage, versions
 from retrain.runs.records import Document
 from retrain.step import REPORT
-from retrain.store import Artifact
-from tasks.data import thumbnails
+from retrain.store import Artifact, Store
+from tasks.data import image_table, predictions, thumbnails
+from tasks.data.image_table import REJECTED, REJECTION, RESULTS
+from tasks.data.reading import ImageFiles, open_images
+from tasks.data.shards import Shards, open_prepared
+from tasks.data.splits import SPLITS
 from tasks.promote import outcome
 from tasks.train.job import FIRST_BATCH
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_CLASSES = 30  # rows of the table of classes, and of a confusion matrix that can be read
+MAX_CONFUSED = 30  # pairs of classes, if there are more classes than that
+MAX_PAIRS = 12  # of classes whose mistakes are shown
+PER_PAIR = 8
+PER_REASON = 6
+SHOWN = 24  # pictures of a gallery
+MAX_POINTS = 100  # of the curve of precision and coverage
+NUMBERS = ("width", "height", "bytes", "brightness")
+COLUMNS = ["split", "label", "path", "file", "row", "pixels", *NUMBERS]
+MODELS = {  # the columns with their answers
+    "this model": ("prediction", "confidence"),
+    "champion": ("other", "other_confidence"),
+}
 
 
 def content(project: Project, document: Document, made: Mapping[str, Artifact]) -> dict[str, Any]:
@@ -26,22 +53,22 @@ def content(project: Project, document: Document, made: Mapping[str, Artifact]) 
         document: As `flows.reports.training` makes it.
         made: The outputs of its steps that are still there.
     """
-    found: dict[str, Any] = {"data": data.content(project, document, made)}
+    found: dict[str, Any] = {"data": _data(project, document, made)}
     if document.get("decision") and document["model"]:
         slices = sorted(document["decision"]["slices"], key=lambda row: float(row["accuracy"]))
         found["slices"] = [(row, outcome.slice_row(row)) for row in slices]
         found["rules"] = outcome.rules(document)
     if "compare_champion" in made:
-        plan = _read(made["compare_champion"].folder / MANIFEST)["plan"]
+        plan = _json_in(made["compare_champion"].folder / MANIFEST)["plan"]
         found["margin"] = plan["config"]["gate.margin"]
     if "train" in made:
-        found["history"] = _read(made["train"].folder / REPORT / "history.json")
+        found["history"] = _json_in(made["train"].folder / REPORT / "history.json")
         found["precision"] = outcome.precision(made["train"].facts)
         found["first_images"] = _first_images(made["train"].folder / REPORT / FIRST_BATCH)
     if "evaluate" in made:
-        found["classes"] = _read(made["evaluate"].folder / "classes.json")["classes"]
+        found["classes"] = _json_in(made["evaluate"].folder / "classes.json")["classes"]
     if {"evaluate", "preprocess"} <= made.keys():
-        found["answers"] = answers.content(made)
+        found["answers"] = _answers(made)
     return found
 
 
@@ -54,5 +81,212 @@ def _first_images(file: Path) -> list[Any]:
         return [([thumbnails.of_array(pixels, name)], [(name, "")]) for pixels, name in seen]
 
 
-def _read(file: Path) -> Any:
+def _json_in(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _data(project: Project, document: Document, made: Mapping[str, Artifact]) -> dict[str, Any]:
+    """The data of a run, if its checks have ended, also with a rejection; and the checks.
+
+    Args:
+        project: The clone.
+        document: Of the run.
+        made: The outputs of its steps that are still there.
+    """
+    source = open_images(made["pull"]) if "pull" in made else None
+    if "validate" in made:
+        folder = made["validate"].folder
+        return _accepted(project, document, folder, source) | _checks(folder / REPORT)
+    folder = project.state / REJECTED / document["workload"]
+    if "error" not in document or not (folder / REJECTION).is_file():
+        return {}
+    rejection = json.loads((folder / REJECTION).read_text(encoding="utf-8"))
+    if message_of(ValueError(rejection["message"])) != document["error"]:
+        return {}  # a later run's
+    return _checks(folder) | {"set_aside": _set_aside(folder, source)}
+
+
+def _accepted(
+    project: Project, document: Document, folder: Path, source: ImageFiles | None
+) -> dict[str, Any]:
+    images, before = _read_images(folder), _before(project, document)
+    counts = _counts(images)
+    smallest = counts.sum(axis=1).sort_values(kind="stable").index[:MAX_CLASSES]
+    return {
+        "classes": counts.loc[sorted(smallest, key=image_table.natural_order)].to_dict("index"),
+        "more_classes": len(counts) - len(smallest),
+        "properties": images[[*NUMBERS]].agg(["min", "median", "max"]).to_dict(),
+        "classes_before": before and _counts(before[0]).to_dict("index"),
+        "changes": before and changes(images, source, *before),
+        "set_aside": _set_aside(folder, source),
+    }
+
+
+def _read_images(folder: Path) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.read_parquet(folder / image_table.FILE_NAME, columns=COLUMNS)
+
+
+def _before(project: Project, document: Document) -> tuple["pd.DataFrame", ImageFiles] | None:
+    """The images of the champion before, and what reads them, if the store still has them."""
+    champion, store = document.get("champion"), Store.of(project)
+    version = champion and versions.get(project, document["workload"], champion["version"])
+    if not version:
+        return None
+    found = {}
+    with suppress(ValueError):  # the record is gone or was changed, as `verify` says
+        for made in lineage.read(project, version)["steps"]:
+            if made["step"] in ("pull", "validate") and made["key"]:
+                with store.lock(made["step"], made["key"]):
+                    found[made["step"]] = store.obtain(made["step"], made["key"])
+    pulled, validated = found.get("pull"), found.get("validate")
+    return (_read_images(validated.folder), open_images(pulled)) if pulled and validated else None
+
+
+def _checks(folder: Path) -> dict[str, Any]:
+    """What Great Expectations found, from the folder with its results."""
+    tables = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    results = [result for table in tables for result in table["results"]]
+    return {"checks": results, "record": folder / RESULTS}
+
+
+def _counts(images: "pd.DataFrame") -> "pd.DataFrame":
+    """The number of images by class and split."""
+    counts = images.groupby(["label", "split"]).size().unstack(fill_value=0)
+    return counts.reindex(columns=list(SPLITS), fill_value=0)
+
+
+def changes(
+    images: "pd.DataFrame", source: ImageFiles | None, before: "pd.DataFrame", earlier: ImageFiles
+) -> dict[str, Any]:
+    """What is new, gone and labelled otherwise; an image is its pixels.
+
+    Args:
+        images: The columns `COLUMNS` of the image table.
+        source: Reads them; None if they are gone.
+        before: The images before.
+        earlier: Reads these.
+
+    Returns:
+        By what has changed, a gallery; without pictures if only the count is told.
+    """
+    new = images.drop_duplicates("pixels").set_index("pixels")
+    old = before.drop_duplicates("pixels").set_index("pixels")
+    both = new.join(old[["label", "split"]], how="inner", rsuffix="_before")
+    relabelled = both[both.label != both.label_before]
+    relabelled = relabelled.assign(label=relabelled.label_before + " → " + relabelled.label)
+    found = {
+        "new images": (new.loc[new.index.difference(old.index)], source),
+        "images that are gone": (old.loc[old.index.difference(new.index)], earlier),
+        "images with another label": (relabelled, source),
+    }
+    galleries = {
+        name: _gallery(of.sort_values(["file", "row"]), len(of), "label", "", reader)
+        for name, (of, reader) in found.items()
+    }
+    moved = int((both.split != both.split_before).sum())
+    return galleries | {"images in another split": {"pictures": [], "count": moved}}
+
+
+def _set_aside(folder: Path, source: ImageFiles | None) -> dict[str, Any]:
+    """The images that the checks have set aside, with the reasons; few for each."""
+    import pandas as pd
+
+    columns = ["path", "file", "row", "reason"]
+    bad = pd.read_parquet(folder / image_table.SET_ASIDE, columns=columns)
+    return _gallery(bad.groupby("reason").head(PER_REASON), len(bad), "reason", "bad", source)
+
+
+def _gallery(
+    rows: "pd.DataFrame", count: int, line: str, style: str, source: ImageFiles | None
+) -> dict[str, Any]:
+    """The first rows of a count of images, each with a line; their names alone without a reader."""
+    rows, found = rows.head(SHOWN), {}
+    if source is not None:
+        ordered = rows.sort_values(["file", "row"])
+        encoded = source.read(zip(ordered.file, ordered.row, strict=True))
+        shown = map(thumbnails.of_encoded, encoded, ordered.path)
+        found = {index: [image] for index, image in zip(ordered.index, shown, strict=True)}
+    pictures = [
+        (found.get(index, []), [(text, style), (path, "path")])
+        for index, text, path in zip(rows.index, rows[line], rows.path, strict=True)
+    ]
+    return {"pictures": pictures, "count": count}
+
+
+def _answers(made: Mapping[str, Artifact]) -> dict[str, Any]:
+    """How the model answers the test images, and the champion, if that was evaluated, too.
+
+    Args:
+        made: The outputs of the run's steps, with those of `preprocess` and `evaluate`.
+    """
+    prepared = open_prepared(made["preprocess"].folder)
+    images, answers = prepared.split("test").images, _read_answers(made["evaluate"])
+    tally = predictions.read(made["evaluate"].folder).tally(prepared.labels)
+    is_right, disagreements = answers.prediction == answers.label, {}
+    if "evaluate_champion" in made:
+        theirs = _read_answers(made["evaluate_champion"])
+        answers = answers.assign(other=theirs.prediction, other_confidence=theirs.confidence)
+        other_is_right = answers.other == answers.label
+        disagreements = {
+            "Right only in the champion": _examples(answers[~is_right & other_is_right], images),
+            "Right only in this model": _examples(answers[is_right & ~other_is_right], images),
+        }
+    by_confidence = answers.sort_values("confidence", ascending=False, kind="stable")
+    wrong = by_confidence[by_confidence.prediction != by_confidence.label]
+    pairs = wrong.groupby(["label", "prediction"])
+    counts: dict[Any, int] = pairs.size().sort_values(ascending=False, kind="stable").to_dict()
+    images_of = answers.label.value_counts()
+    bins = tally.calibration
+    return {
+        "names": tally.names,
+        "matrix": tally.confusion.tolist() if len(tally.names) <= MAX_CLASSES else None,
+        "pairs": len(counts),
+        "confused": [
+            (*pair, counts[pair], int(images_of[pair[0]])) for pair in [*counts][:MAX_CONFUSED]
+        ],
+        "calibration": np.stack([bins.confidence, bins.accuracy, bins.share], 1).tolist(),
+        "coverage": coverage(is_right[by_confidence.index].to_numpy()),
+        "disagreements": disagreements,
+        "mistakes": _examples(wrong, images),
+        "mistakes_of": {
+            pair: _examples(pairs.get_group(pair), images, PER_PAIR)
+            for pair in [*counts][:MAX_PAIRS]
+        },
+    }
+
+
+def coverage(right: Any) -> list[tuple[float, float]]:
+    """The precision of the most confident answers, by their share of all.
+
+    Args:
+        right: Bool (rows,): whether each answer is right, the most confident one first.
+    """
+    rows = len(right)
+    fewest = -(-rows // 20)  # the precision of fewer says little, and would stretch the axis
+    counts = np.unique(np.linspace(fewest, rows, MAX_POINTS).astype(int)).tolist()
+    return [(count / rows, float(right[:count].mean())) for count in counts]
+
+
+def _read_answers(scores: Artifact) -> "pd.DataFrame":
+    """The answers for the test images, whose index is their row in the split."""
+    import pandas as pd
+
+    columns = ["path", "label", "prediction", "confidence"]
+    return pd.read_parquet(scores.folder / predictions.FILE, columns=columns)
+
+
+def _examples(answers: "pd.DataFrame", images: Shards, most: int = SHOWN) -> dict[str, Any]:
+    """The first images of some answers, each with what it shows, and what the models say."""
+    first = answers.head(most)
+    pictures = []
+    for row, pixels in zip(first.to_dict("records"), images[first.index.to_numpy()], strict=True):
+        lines = [(f"is {row['label']}", "")]
+        for model, (answer, sure) in MODELS.items():
+            if answer in row:
+                style = "good" if row[answer] == row["label"] else "bad"
+                lines.append((f"{model}: {row[answer]} ({row[sure]:.0%})", style))
+        lines.append((row["path"], "path"))
+        pictures.append(([thumbnails.of_array(pixels, row["path"])], lines))
+    return {"pictures": pictures, "count": len(answers)}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from flows.pages import page
+from flows.pages import publish
 from flows.reports.training import DataReport
 from retrain.project import Project
 from retrain.registry import versions
@@ -31,7 +31,7 @@ class SuspectsReport(DataReport):
         name, project = run.workload.name, run.project
         champion = versions.champion(project, name)
         listed = f"suspects-{run.artifacts[STEP].digest[:8]}"  # another list has another name
-        base["look"] |= review_list.look(listed, page.folder_of(project, name), project.root)
+        base["look"] |= review_list.look(listed, publish.folder_of(project, name), project.root)
         facts = dict(run.artifacts[STEP].facts)
         document = base | {"suspects": facts, "model": champion and champion.identity()}
         outcome = (
@@ -62,7 +62,7 @@ def write_lists(project: Project, document: Document) -> None:
     review_list.write(
         json.loads((listed.folder / FILE).read_bytes()),
         open_images(pulled),
-        page.folder_of(project, document["workload"]),
+        publish.folder_of(project, document["workload"]),
         Path(document["look"]["csv"]).stem,
         project.root,
         "{name} version {version}".format(**document["model"]),

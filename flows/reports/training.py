@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from flows.pages import page
+from flows.pages import publish
 from retrain.project import Project
 from retrain.runs import console, records
 from retrain.runs.records import Document
@@ -23,7 +23,7 @@ class DataReport:
 
     def base_document(self, run: Run) -> Document:
         """The part of the document that these flows have in common."""
-        look = {"report": page.latest_of(run.workload.name, run.flow)}
+        look = {"report": publish.latest_of(run.workload.name, run.flow)}
         base = records.base_document(run) | {"look": look, "outcome": None}
         checked = run.artifacts.get("validate")
         base["data"] |= {name: checked and checked.facts.get(name) for name in CHECKED}
@@ -31,8 +31,6 @@ class DataReport:
 
     def write_page(self, project: Project, document: Document) -> None:
         """Writes the HTML page of a run, which may have failed at any step."""
-        from flows.pages import publish  # which reads the outputs of the steps
-
         publish.write(project, document)
 
 

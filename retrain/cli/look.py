@@ -269,20 +269,20 @@ def report(
 
 def _page_of(project: Project, workload: str, run: str | None) -> Path:
     """The report of a run: as it was made, because the store may have lost what it shows."""
-    from flows.pages import page, publish
+    from flows.pages import publish
     from retrain.runs import records
 
     records.check_name(project, workload)
     document = records.find_run(project, workload, run)
     name = document["run"] if document else run
-    files = sorted(page.folder_of(project, workload).glob(f"{glob.escape(name or '')}*.html"))
+    files = sorted(publish.folder_of(project, workload).glob(f"{glob.escape(name or '')}*.html"))
     if name and files:
         return files[0]
     if document is None and run is None:
         raise ValueError(f"{workload} has not been run here yet: retrain train {workload}")
     if document is None:
         raise UsageError(
-            f"{workload}: no such run is recorded here; see {page.FOLDER}/{workload}/."
+            f"{workload}: no such run is recorded here; see {publish.FOLDER}/{workload}/."
         )
     return publish.write_run(project, document)
 

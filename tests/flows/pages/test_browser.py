@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from flows.pages import page
+from flows.pages import publish
 from tests.browser import opened
 from tests.flows.pages.test_page import pages_with
 
@@ -47,7 +47,7 @@ MATRIX = """{% import "parts.html.j2" as parts %}<style>{% include "style.css" %
 
 
 def test_a_matrix_of_ten_classes_fits_a_phone(tmp_path):
-    matrix = page.environment().from_string(MATRIX)
+    matrix = publish.environment().from_string(MATRIX)
     rows = [[100] * len(CLASSES)] * len(CLASSES)
     (tmp_path / "page.html").write_text(matrix.render(classes=CLASSES, rows=rows))
     with opened(tmp_path / "profile") as tab:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from flows.pages import history, page
+from flows.pages import publish
 from retrain.disk import write_json
 from retrain.errors import RejectedDataError
 from retrain.registry import decisions
@@ -25,10 +25,10 @@ def keep_failure(project, run, day, error, flow="train"):  # noqa: F811
 
 def test_each_champion_is_in_the_picture_and_each_decision_in_the_table(project, three):  # noqa: F811
     entries = decisions.read(project, "toy").entries
-    folder = page.folder_of(project, "toy")
+    folder = publish.folder_of(project, "toy")
     folder.mkdir(parents=True)
     (folder / f"{entries[0].run}.html").touch()
-    html = page.render("history", history.content(project, "toy"))
+    html = publish.render("history", publish.history(project, "toy"))
     assert "toy version 3 is the champion." in html
     for number in (1, 2, 3):
         assert html.count(f"<title>version {number}, promoted on") == 1
@@ -37,18 +37,18 @@ def test_each_champion_is_in_the_picture_and_each_decision_in_the_table(project,
 
 
 def test_a_single_champion_is_no_picture(project, one):  # noqa: F811
-    html = page.render("history", history.content(project, "toy"))
+    html = publish.render("history", publish.history(project, "toy"))
     assert "<svg" not in html
     assert "promoted" in html
 
 
 def test_a_version_that_was_not_promoted_does_not_stretch_the_axis(project, three):  # noqa: F811
-    found = history.content(project, "toy")
+    found = publish.history(project, "toy")
     *_, last = found["entries"]
     bad = last | {"version": 4, "action": "rejected", "appoints": False, "at": last["at"] + 1}
     bad |= {"metrics": last["metrics"] | {"accuracy": 0.0}, "low": 0.0, "high": 0.1}
-    whole = page.render("history", found)
-    html = page.render("history", found | {"measured": [*found["measured"], bad]})
+    whole = publish.render("history", found)
+    html = publish.render("history", found | {"measured": [*found["measured"], bad]})
     ticks = [re.findall(r'text-anchor="end">([^<]+)<', text) for text in (whole, html)]
     assert ticks[0] == ticks[1]
     assert re.search(
@@ -57,7 +57,7 @@ def test_a_version_that_was_not_promoted_does_not_stretch_the_axis(project, thre
 
 
 def test_a_value_holds_until_the_next_one_in_steps(project, three):  # noqa: F811
-    html = page.render("history", history.content(project, "toy"))
+    html = publish.render("history", publish.history(project, "toy"))
     for line in re.findall(r'points="([^"]+)"', html):
         places = [place.split(",") for place in line.split()]
         assert len(places) == 5
@@ -65,14 +65,14 @@ def test_a_value_holds_until_the_next_one_in_steps(project, three):  # noqa: F81
 
 
 def test_waiting_is_shown_only_while_something_waits(project, three):  # noqa: F811
-    found = history.content(project, "toy")
+    found = publish.history(project, "toy")
     waited = found["entries"][0] | {"action": "waiting", "appoints": False}
     found["entries"] = [waited, *found["entries"]]
     found["rows"] = [waited, *found["rows"]]
-    html = page.render("history", found)
+    html = publish.render("history", found)
     assert "aiting<" not in html
     assert ">waited</span>" in html
-    html = page.render("history", found | {"waiting": waited})
+    html = publish.render("history", found | {"waiting": waited})
     assert "<dt>Waiting</dt><dd>version 1</dd>" in html
     assert 'class="wait">waiting</span>' in html
 
@@ -80,7 +80,7 @@ def test_waiting_is_shown_only_while_something_waits(project, three):  # noqa: F
 @pytest.mark.parametrize("days", [0.1, 3, 90, 900])
 def test_dates_on_an_axis_are_few_and_within_it(days):
     last = 1.7e9 + days * 86400
-    labels = history.dates([1.7e9, last])
+    labels = publish.dates([1.7e9, last])
     assert len(labels) == 3
     assert all(1.7e9 <= time <= last for time, _ in labels)
     assert all(a[1] != b[1] for a, b in pairwise(labels))
@@ -91,13 +91,13 @@ def test_a_run_without_a_decision_stands_among_them_with_its_reason(project, thr
     refused = keep_failure(project, "run-b", "2000-11-02", refusal)
     keep_failure(project, "run-a", "2099-11-09", OSError("the disk is gone"))
     keep_failure(project, "run-c", "2099-11-05", refusal, flow="validate")
-    folder = page.folder_of(project, "toy")
+    folder = publish.folder_of(project, "toy")
     folder.mkdir(parents=True)
     (folder / f"{refused.stem}.html").touch()
-    found = history.content(project, "toy")
+    found = publish.history(project, "toy")
     told = [row.get("action", row.get("refused")) for row in found["rows"]]
     assert told == [False, *["promoted"] * 3, True]
-    html = page.render("history", found)
+    html = publish.render("history", found)
     assert "run-a.html" not in html
     assert "the disk is gone" in html
     assert "The data is rejected: - no image: 3 of 9" in html
@@ -108,8 +108,8 @@ def test_a_run_without_a_decision_stands_among_them_with_its_reason(project, thr
 
 def test_a_workload_whose_first_data_was_refused_has_a_history(project):  # noqa: F811
     file = keep_failure(project, "run-1", "2026-11-02", RejectedDataError("too few images"))
-    html = page.render("history", history.content(project, "toy"))
+    html = publish.render("history", publish.history(project, "toy"))
     assert "toy has no champion." in html
     assert "too few images" in html
     file.unlink()  # as `retrain gc` does; the last document stays
-    assert "No decision was made yet." in page.render("history", history.content(project, "toy"))
+    assert "No decision was made yet." in publish.render("history", publish.history(project, "toy"))

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from flows.pages import page as pages, publish
+from flows.pages import publish
 from retrain.project import Project
 from tasks.data.metrics import wilson
 from tests.flows.pages.test_page import HOSTILE, assert_stays_text
@@ -139,7 +139,7 @@ def test_a_hostile_name_stays_a_text_in_the_page_of_a_training(clone, first):
     content = publish.content(Project(clone.root), document)
     assert content["answers"]["disagreements"]
     harmless, hostile = (
-        pages.render("run", with_texts(content, text)) for text in ("harmless", HOSTILE)
+        publish.render("run", with_texts(content, text)) for text in ("harmless", HOSTILE)
     )
     assert_stays_text(harmless, hostile)
 

@@ -1,9 +1,9 @@
-"""What a page shows of what has changed in the data."""
+"""What the page of a training shows of the data, and of the model's answers."""
 
+import numpy as np
 import pandas as pd
 
-from flows.pages import data
-from flows.pages.data import COLUMNS
+from flows.pages.training import COLUMNS, changes, coverage
 from tasks.data.image_table import FILE_NAME
 from tasks.data.reading import ImageFiles
 from tests.tasks.toy_data import png
@@ -26,7 +26,7 @@ def test_what_is_new_gone_and_relabelled_since_the_champion_is_shown(tmp_path):
     files["train/dog/new.png"] = png(500)
     files["train/dog/moved.png"] = files.pop("train/cat/1.png")
     images, source = checked(tmp_path / "new", files)
-    found = data.changes(images, source, *before)
+    found = changes(images, source, *before)
     shown = {
         name: [(images[0]["alt"], lines[0][0]) for images, lines in of["pictures"]]
         for name, of in found.items()
@@ -37,7 +37,13 @@ def test_what_is_new_gone_and_relabelled_since_the_champion_is_shown(tmp_path):
         "images with another label": [("train/dog/moved.png", "cat → dog")],
         "images in another split": [],
     }
-    unread = data.changes(images, None, *before)
+    unread = changes(images, None, *before)
     assert unread["new images"]["pictures"] == [([], [("dog", ""), ("train/dog/new.png", "path")])]
-    same = data.changes(images, source, images, source)
+    same = changes(images, source, images, source)
     assert {of["count"] for of in same.values()} == {0}
+
+
+def test_the_precision_of_the_most_confident_answers_is_drawn():
+    assert coverage(np.array([True, True, True, False])) == [
+        (0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 0.75),
+    ]  # fmt: skip
