@@ -121,6 +121,11 @@ def webhook(monkeypatch):
     server.server_close()
 
 
+def pytest_collection_modifyitems(items):
+    """Has the file that takes longest begin first, beside the others."""
+    items.sort(key=lambda item: item.path.name != "test_combinations.py")
+
+
 def pytest_sessionstart(session):
     """Has a process of pytest-xdist that crashes write where it was, which is shown at the end."""
     if hasattr(session.config, "workerinput"):
