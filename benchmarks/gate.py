@@ -1,11 +1,11 @@
 """How often the gate is wrong: many draws of models whose true quality is known.
 
-    python -m benchmarks.gate --draws 400 --years 2000
+    python -m benchmarks.gate --draws 400
 
 Nothing is trained: a model is a true quality, and its answers are drawn. The decisions are those of
 `tasks.gate.paired` with the rules as shipped (`Gate()`), and the draws are seeded.
 
-The first table is of single comparisons. It shows how often a challenger that is truly worse by a
+The table is of single comparisons. It shows how often a challenger that is truly worse by a
 point passes as `not worse` with a margin of a point, and how often one that is as good passes as
 `better`, for every metric by which models are compared. Ten classes, equally frequent or from 20
 to 1 in equal ratios; from 30 to 2,000 test images; two models that differ on 1, 3, 10 or 20 % of
@@ -13,20 +13,10 @@ them, of which the largest share is shown. Each at a level of 5 %. The truth is 
 distribution of which the images are drawn. Of a class with fewer than `min_compared` images nothing
 is said. The random weights are drawn 500 times instead of 10,000.
 
-The second table is of years of 52 retrainings with 2,000 test images, 10 % of which two models of
-a quality answer differently. A challenger is a point better than production, as good, or worse by
-the margin, with equal chances; one that passes takes the place. The test images stay all year, or
-grow by 2 % a week, or are fresh each week. `wrong` is the share of the promotions whose model is
-worse than production by the margin; `declines` the share of years that end with production more
-than the margin below its best; and the last columns are how often a challenger a point better
-passes in the 1st, 4th and 52nd week. Each image has a difficulty that all models share (a beta
-distribution), so that two models differ on the same images more often.
-
 Result of 2026-11-23: in `benchmarks/README.md`.
 """
 
 import argparse
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +25,7 @@ from scipy.optimize import brentq
 from retrain.workload import Gate
 from tasks.data.metrics import ClassCounts, Predictions, split_name
 from tasks.gate import paired
-from tasks.gate.paired import COMPARABLE, Pairs, compare, p_value
+from tasks.gate.paired import COMPARABLE, Pairs, compare
 
 LEVEL = Gate().level
 POINT = 0.01
@@ -47,16 +37,7 @@ METRICS = (*COMPARABLE, COMMON, RARE, f"precision[{CLASSES - 1}]", f"f1[{CLASSES
 SIZES = (30, 50, 100, 360, 2000)
 DIFFERING = (0.01, 0.03, 0.1, 0.2)
 
-ACCURACY = 0.75  # of production in the first week, so that better ones have room for a year
-WEEKS = 52
-IMAGES = 2000
-GROWTH = 1.02
-REGIMES = ("the same", "growing by 2 %", "fresh")
-
-Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-
-probability = lru_cache(1 << 20)(p_value)
 
 
 def frequencies(balanced: bool) -> Floats:
@@ -172,102 +153,11 @@ def comparisons(draws: int) -> None:
                 print(f"| `{metric}` | {kind} | {claim} |" + "".join(cells), flush=True)
 
 
-def against(challenger: Bools, other: Bools, margin: float) -> Floats:
-    """The probabilities of such answers if the challenger were worse by the margin, (years,)."""
-    gained, lost = (challenger & ~other).sum(axis=1), (other & ~challenger).sum(axis=1)
-    kinds, place = np.unique(np.stack([gained, lost]), axis=1, return_inverse=True)
-    images = challenger.shape[1]
-    values = [probability(int(one), int(two), images, -margin) for one, two in kinds.T]
-    return np.array(values)[place.ravel()]
-
-
-def difficulties(random: np.random.Generator, years: int, images: int) -> NDArray[np.float32]:
-    """The probability of each image to be answered correctly in the first week, (years, images).
-
-    For probabilities p from a beta distribution with mean m and a + b = s, two models differ on
-    2 E[p (1 - p)] = 2 m (1 - m) s / (s + 1) of the images.
-    """
-    share = 0.1 / (2 * ACCURACY * (1 - ACCURACY))
-    total = share / (1 - share)
-    found = random.beta(ACCURACY * total, (1 - ACCURACY) * total, (years, images))
-    return found.astype(np.float32)
-
-
-def answers(random: np.random.Generator, difficulty: NDArray[np.float32], truths: Floats) -> Bools:
-    """Draws which images models of some true accuracies have right, (years, images)."""
-    better = 1 - (1 - difficulty) * ((1 - truths) / (1 - ACCURACY))[:, None]
-    worse = difficulty * (truths / ACCURACY)[:, None]
-    right: Bools = random.random(difficulty.shape, np.float32) < np.where(
-        (truths >= ACCURACY)[:, None], better, worse
-    )
-    return right
-
-
-def simulate(years: int, regime: str, margin: float) -> list[str]:
-    """Years of retrainings; the cells of a row of the table."""
-    random = np.random.default_rng(0)
-    difficulty = difficulties(random, years, IMAGES)
-    truth = reference_truth = best = np.full(years, ACCURACY)
-    champion = reference = answers(random, difficulty, truth)
-    same = np.ones(years, bool)  # where the champion is the reference
-    promotions, wrong, power = np.zeros(years), np.zeros(years), list[str]()
-
-    def judged(challenger: Bools) -> Bools:
-        others = (champion, reference)
-        found = np.max([against(challenger, other, margin) for other in others], axis=0)
-        return np.asarray(found <= LEVEL)
-
-    for week in range(1, WEEKS + 1):
-        if week > 1 and regime != REGIMES[0]:
-            kept = slice(0, 0) if regime == "fresh" else slice(None)
-            total = IMAGES if regime == "fresh" else round(IMAGES * GROWTH ** (week - 1))
-            new = difficulties(random, years, total - difficulty[:, kept].shape[1])
-            ours = answers(random, new, truth)
-            theirs = np.where(same[:, None], ours, answers(random, new, reference_truth))
-            difficulty, champion, reference = (
-                np.concatenate([seen[:, kept], more], axis=1)
-                for seen, more in ((difficulty, new), (champion, ours), (reference, theirs))
-            )
-        if week in (1, 4, WEEKS):
-            trial = answers(random, difficulty, truth + POINT)
-            power.append(f"{judged(trial).mean():.0%}")
-        truths = truth + random.choice((POINT, 0.0, -margin), years)
-        challenger = answers(random, difficulty, truths)
-        passed = judged(challenger)
-        becomes = passed & (against(challenger, reference, 0.0) <= LEVEL)
-        promotions += passed
-        wrong += passed & (truths <= truth - margin + 1e-9)
-        champion = np.where(passed[:, None], challenger, champion)
-        reference = np.where(becomes[:, None], challenger, reference)
-        truth = np.where(passed, truths, truth)
-        reference_truth = np.where(becomes, truths, reference_truth)
-        same = np.where(passed, becomes, same)
-        best = np.maximum(best, truth)
-    declined = truth < best - margin - 1e-9
-    shares = (wrong.sum() / max(1, promotions.sum()), (wrong > 0).mean(), declined.mean())
-    return [*(f"{share:.1%}" for share in shares), f"{promotions.mean():.1f}", *power]
-
-
-def retrainings(years: int) -> None:
-    """Prints what comes of years, with two margins and three kinds of test images."""
-    print(
-        "\n| margin | test images | wrong | years with a wrong one | declines | promotions", end=""
-    )
-    print(f" | week 1 | week 4 | week {WEEKS} |\n" + "|---" * 9 + "|", flush=True)
-    for margin in (POINT, Gate().margin):
-        for regime in REGIMES:
-            cells = (f"{margin:g}", regime, *simulate(years, regime, margin))
-            print(f"| {' | '.join(cells)} |", flush=True)
-
-
 def main() -> None:
-    """Prints the tables, in Markdown."""
+    """Prints the table, in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=400)
-    parser.add_argument("--years", type=int, default=2000)
-    options = parser.parse_args()
-    comparisons(options.draws)
-    retrainings(options.years)
+    comparisons(parser.parse_args().draws)
 
 
 if __name__ == "__main__":
