@@ -14,8 +14,8 @@ from retrain.step import REPORT
 from retrain.store import Artifact, Store
 from tasks.data import image_table, thumbnails
 from tasks.data.image_table import REJECTED, REJECTION, RESULTS
+from tasks.data.listing import SPLITS
 from tasks.data.reading import ImageFiles, open_images
-from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
     import pandas as pd

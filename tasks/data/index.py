@@ -1,15 +1,17 @@
 """The index of the data: a table of its images, whatever the format.
 
 `pull` writes the index; the steps after it read the images that it names (`reading.py`). A format
-is class folders (`class_folders.py`), Parquet files as the Hugging Face hub has them
-(`parquet_images.py`), or a list of the images (`image_lists.py`).
+is a folder of images for each class, with or without a folder for each split above these; Parquet
+files as the Hugging Face hub has them (`parquet_images.py`); or a list of the images
+(`image_lists.py`).
 """
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +22,8 @@ import pyarrow.parquet as pq
 from retrain.runs import console
 from retrain.store import Artifact
 from retrain.workload import Data
-from tasks.data import class_folders, corrections, image_lists, parquet_images
-from tasks.data.listing import list_files, some
+from tasks.data import corrections, image_lists, parquet_images
+from tasks.data.listing import ALIASES, label_of, list_files, some, split_of
 from tasks.data.reading import ImageFiles, Place
 
 if TYPE_CHECKING:
@@ -49,6 +51,9 @@ IMAGE_SUFFIXES = frozenset(
 BEGINNING = re.compile(
     rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF....WEBP|II\*\0|MM\0\*|\0...ftyp(?!qt|isom|mp4)", re.DOTALL
 )
+
+Below = Mapping[str, set[str]]  # the folders with images in each of the uppermost folders
+ASK = "set data.format to folders if these are the classes"
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ def _in_folders(
     import pandas as pd
 
     is_told = data.format == "folders"
-    labels, splits = class_folders.list_images(images, is_told, data.group is None)
+    labels, splits = _classes_and_splits(images, is_told, data.group is None)
     rows = pd.DataFrame({"file": images, "label": labels, "split": splits}, dtype=object)
     metadata = [name for name in files if image_lists.is_metadata(name)]
     told = {*images, *metadata, corrections.FILE, data.label_names}
@@ -263,3 +268,83 @@ def _checked_splits(images: pa.Table) -> pa.Table:
             "or none."
         )
     return kept
+
+
+def _classes_and_splits(
+    names: Sequence[str], is_told: bool, asks: bool
+) -> tuple[list[str | None], list[str | None]]:
+    """The class and the split of each image, by the names of the folders above it.
+
+    Args:
+        names: The image files, relative to the data.
+        is_told: Whether the user has said that folders are the classes. Then the whole name of a
+            folder means a split; else a word in it does, as in `seg_train`.
+        asks: Whether names are refused then that may mean something else than classes.
+
+    Raises:
+        ValueError: The user has to say what the folders are; or two are one class.
+    """
+    # A folder in one of its own name, as archives have it, is one.
+    folders = [[part for part, _ in groupby(name.split("/")[:-1])] for name in names]
+    below = defaultdict[str, set[str]](set)
+    for parts in filter(None, folders):
+        below[parts[0]].update(parts[1:2])
+    by_top = _split_folders(below, is_told)
+    if asks and not (is_told or by_top):
+        _check_folder_names(below)
+    depth = bool(by_top)
+    labels = [label_of(parts[depth]) if len(parts) > depth else None for parts in folders]
+    _check_spelling({(*parts[: depth + 1],) for parts in folders if len(parts) > depth})
+    return labels, [by_top.get(parts[0]) if parts else None for parts in folders]
+
+
+def _split_folders(below: Below, is_told: bool) -> dict[str, str | None]:
+    """The split that each of the uppermost folders stands for; empty if these are the classes."""
+    exact = {top: ALIASES.get(top.lower()) for top in below}
+    splits = exact if is_told else {top: split_of(top) for top in below}
+    named = [top for top, split in splits.items() if split]
+    deep = [below[top] for top in named if below[top]]
+    # One class among others may be called as a split is.
+    several = sum(map(bool, exact.values())) > 1 or (len(deep) > 1 and set.intersection(*deep))
+    return splits if deep and (several or len(named) == len(below)) else {}
+
+
+def _check_folder_names(below: Below) -> None:
+    """Asks where the names of folders may mean something else than classes.
+
+    Raises:
+        ValueError: The user has to say what they are.
+    """
+    named = [top for top in below if split_of(top)]
+    others = [top for top in below if top not in named]
+    count = Counter(chain(*below.values()))
+    shared = sorted(name for name in count if 2 * count[name] > len(below) > 1)
+    if 2 * len(named) > len(below) > 1:
+        raise ValueError(
+            f"The folders {', '.join(named)} are named as splits and hold images that have no "
+            "class: put a list of the images beside them, or a folder for each class into them; "
+            f"or {ASK}."
+        )
+    if len(named) == 1 and len(below[named[0]]) > 1 and not any(below[top] for top in others):
+        raise ValueError(
+            f"The folder {named[0]} is named as a split and holds folders, and "
+            f"{', '.join(others[:3])} hold none: take these elsewhere, or {ASK}."
+        )
+    if len(shared) > 1:
+        raise ValueError(
+            f"The folders {', '.join([*below][:4])} hold folders of the same names, "
+            f"{', '.join(shared[:4])}: set data.path to one of them, name them for splits (train, "
+            f"val, test), or {ASK}."
+        )
+
+
+def _check_spelling(folders: set[tuple[str, ...]]) -> None:
+    """Refuses two folders of one class, which look alike and are easily confused."""
+    spelled = dict[tuple[str | None, ...], str]()
+    for *above, name in sorted(folders):
+        other = spelled.setdefault((*above, label_of(name)), name)
+        if other != name:
+            raise ValueError(
+                f"The folders {other!a} and {name!a} are one class: they differ only in space or "
+                "in the form of Unicode. Put the images into one of them."
+            )

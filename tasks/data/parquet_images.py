@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as is_type
 
 from retrain.workload import Data
-from tasks.data.splits import label_of, split_of
+from tasks.data.listing import label_of, split_of
 
 # The usual names of the columns in data sets of the hub, and what they hold.
 USUAL = {"image_column": ("image", "img"), "label_column": ("label", "labels")}

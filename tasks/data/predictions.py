@@ -79,7 +79,7 @@ class NamedPredictions:
 
 
 def image_id(pixels: str) -> int:
-    """A number for an image: the first 8 bytes of what `tasks.data.pixels.digest` gives."""
+    """A number for an image: the first 8 bytes of what `tasks.data.image_facts.digest` gives."""
     return int(pixels[:16], 16)
 
 

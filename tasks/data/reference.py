@@ -1,8 +1,9 @@
-"""The reference of a version: a sample of the test split that it was evaluated on.
+"""Samples of images with the answers of a model; drift is measured against one, the reference.
 
-Drift is measured against it. `evaluate` writes it, with its predictions and the facts of the images
-that `validate` has measured. A version that is promoted keeps it with the MLflow run of its
-training, so that it is available without the store and the data.
+The reference of a version is a sample of the test split that it was evaluated on. `evaluate` writes
+it, with its predictions and the facts of the images that `validate` has measured. A version that is
+promoted keeps it with the MLflow run of its training, so that it is available without the store and
+the data.
 """
 
 import shutil
@@ -19,17 +20,40 @@ from numpy.typing import NDArray
 from retrain.project import Project
 from retrain.registry import tracking
 from retrain.registry.versions import ModelVersion
-from tasks.data.image_facts import SCHEMA, is_sampled, of_size
+from tasks.data.image_facts import FACTS, of_size
 from tasks.data.predictions import FILE
 
 REFERENCE = "reference.parquet"  # in the output of `evaluate`
 FOLDER = "reference"  # of the run's artifacts
+SAMPLE = 1000  # images, about; a sample shows a shift of 0.1 between two distributions
+WITH_FEATURES = 500  # of the sample; each has thousands of bytes of features
+# A sample: the image, the label and the confidence of a model's answer, what the last layer of the
+# model takes (null but for `WITH_FEATURES` images, and for a model that does not tell it), and the
+# facts.
+SCHEMA = pa.schema(
+    {
+        "sha256": pa.string(),
+        "label": pa.string(),
+        "confidence": pa.float32(),
+        **dict.fromkeys(FACTS, pa.float64()),
+        "features": pa.list_(pa.float32()),
+    }
+)
+
+
+def is_sampled(digest: str, total: int, size: int = SAMPLE) -> bool:
+    """Whether an image belongs to the sample of a number of images; a smaller one is a part of it.
+
+    The last digits of the digest decide. Where images may have copies it is that of a path: else
+    all copies would be in the sample, or none.
+    """
+    return int(digest[-8:], 16) * total < size << 32
 
 
 def write_reference(
     images: pa.Table, features: Mapping[str, NDArray[np.float32]], evaluated: Path
 ) -> None:
-    """Writes a sample of the test split with its predictions: `tasks.data.image_facts.SCHEMA`.
+    """Writes a sample of the test split with its predictions: `SCHEMA`.
 
     Args:
         images: The test images, as `tasks.data.image_table` has them.

@@ -18,10 +18,8 @@ from retrain import disk
 from retrain.runs import console
 from retrain.step import step
 from tasks.compute import ray_data
-from tasks.data.embeddings import has_embeddings
-from tasks.data.listing import link_file
-from tasks.data.shards import IMAGES, LABELS, ROWS, Shards
-from tasks.data.splits import SPLITS
+from tasks.data.listing import SPLITS, link_file
+from tasks.data.shards import IMAGES, LABELS, ROWS, Shards, has_embeddings
 
 if TYPE_CHECKING:
     from models.network import Observed

@@ -25,11 +25,9 @@ from retrain.runs import console
 from retrain.step import step
 from tasks.compute.ray_data import each
 from tasks.data import image_table
-from tasks.data.listing import link_file
-from tasks.data.reading import ImageFiles, Place, open_images, places_of
+from tasks.data.listing import SPLITS, link_file
+from tasks.data.reading import ImageFiles, Place, cut, open_images, places_of, seconds_for
 from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, shard_name
-from tasks.data.splits import SPLITS
-from tasks.data.units import cut, seconds_for
 
 if TYPE_CHECKING:
     from retrain.step import Facts, Workspace

@@ -17,9 +17,8 @@ from pathlib import Path
 from retrain.errors import UsageError
 from retrain.params import parse_yaml
 from retrain.runs import console
-from tasks.data.listing import link_file
-from tasks.data.splits import ALIASES, split_of
-from tasks.pull.transfer import map_in_threads, reaching
+from tasks.data.listing import ALIASES, link_file, split_of
+from tasks.pull.file_sources import map_in_threads, reaching
 
 CARD = "README.md"
 _YAML = re.compile(r"\s*---\s*\n((?:(?!---).*\n)*)---")  # the first lines of a card

@@ -9,9 +9,9 @@ from pyarrow import Table
 
 from retrain.project import Project
 from retrain.registry import tracking
-from tasks.data.image_facts import FACTS, SCHEMA
+from tasks.data.image_facts import FACTS
 from tasks.data.predictions import LEARNT, learnt_images
-from tasks.data.reference import REFERENCE, find_reference, keep_reference
+from tasks.data.reference import REFERENCE, SCHEMA, find_reference, keep_reference
 from tests import templates
 from tests.tasks.toy_model import VERSION
 

@@ -7,8 +7,7 @@ import pytest
 from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from tasks.data import package
-from tasks.data.image_facts import SCHEMA
-from tasks.data.reference import find_reference
+from tasks.data.reference import SCHEMA, find_reference
 from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
 from tests.tasks.toy_model import LABELS, write_scores
 

@@ -5,11 +5,9 @@ import pyarrow as pa
 import pytest
 
 from retrain.project import Project
-from tasks.data.image_facts import SCHEMA, measure
-from tasks.drift.compare import compare
-from tasks.drift.report import TEST_SPLIT, report, sentence
-from tests.tasks.data.test_reference import VERSION
-from tests.tasks.toy_data import png
+from tasks.data.reference import SCHEMA
+from tasks.drift import TEST_SPLIT, compare, report, sentence
+from tests.tasks.toy_model import VERSION
 
 NAMES = ("label", "confidence", "side", "aspect", "brightness", "contrast", "embedding")
 
@@ -92,15 +90,6 @@ def test_few_images_prove_little():
     many = scores(draw(0), draw(1, brightness=brighter))
     few = scores(draw(0), draw(1, 6, brightness=brighter[:6]))
     assert few["brightness"] < many["brightness"] / 2
-
-
-def test_the_facts_of_an_image_are_those_before_it_is_resized():
-    facts = measure(png(1, width=18, height=8))
-    assert facts["side"] == pytest.approx(12)
-    assert facts["aspect"] == pytest.approx(2.25)
-    assert facts["brightness"] == pytest.approx(0.5, abs=0.1)
-    assert facts["contrast"] == pytest.approx(12**-0.5, abs=0.05)
-    assert measure(b"no image") is None
 
 
 def test_many_copies_of_an_image_are_told(tmp_path):
