@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from retrain.runs import console
-from retrain.store import Artifact
 from retrain.workload import Data
 from tasks.data import corrections, image_lists, parquet_images
 from tasks.data.listing import ALIASES, label_of, list_files, some, split_of
-from tasks.data.reading import ImageFiles, Place
+from tasks.data.reading import ImageFiles, Place, places_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +85,12 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
             other; a file is broken; or there is no image.
     """
     files = {name: size for name, size in list_files(root) if not splits or name in splits}
-    _check_names(files)
+    for name in files:  # none that no table can have, or that would be in two lines of a report
+        if re.search("[\x00-\x1f\x7f\ud800-\udfff]", name):
+            raise ValueError(
+                f"The name {name!a} is not UTF-8, or has a line break or the like in it. Rename "
+                "the file or folder."
+            )
     images = [name for name in files if _is_image(root, name)]
     tables = [name for name in files if _is_table(name)]
     form: str | None = data.format if data.format in ("parquet", "folders", "table") else None
@@ -99,28 +102,13 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
         rows = _in_folders(root, files, images, data)
     listed = None if rows is None else _as_table(rows, files)
     if form == "parquet" and tables:
-        column, listed = parquet_images.list_images(root, tables, data)
+        column, listed = parquet_images.list_images(root, tables, data.image_column, data)
     if listed is None or not len(listed):
         raise ValueError(f"There are no images in data.path, read as {form}.")
     if splits and any(splits.values()):
         of_files = pa.array([splits[name] for name in listed["file"].to_pylist()])
         listed = listed.set_column(listed.schema.get_field_index("split"), "split", of_files)
     return Index(form, ImageFiles(root, column), _checked_splits(listed))
-
-
-def read(pulled: Artifact) -> pa.Table:
-    """The index in the output of `pull`."""
-    return pq.read_table(pulled.folder / FILE)
-
-
-def own_columns(images: pa.Table, ours: Iterable[str] = ()) -> pa.Table:
-    """The user's own columns in an index.
-
-    Args:
-        images: The index.
-        ours: Names that mean something else; columns with these are left out.
-    """
-    return images.drop_columns([*{*COLUMNS.names, *ours}.intersection(images.column_names)])
 
 
 def list_unlabelled(
@@ -141,21 +129,14 @@ def list_unlabelled(
     """
     files = [name for name, _ in list_files(root)]
     names = [name for name in files if _is_image(root, name)]
-    tables, column = [name for name in files if _is_table(name)], None
+    tables = [name for name in files if _is_table(name)]
     if not tables:
         _say_left_out(sorted({*files}.difference(names)))
         return ImageFiles(root), [(name, 0) for name in names], names
     if names:
         raise ValueError("holds Parquet files and images: name one of them.")
-    parts = []
-    for name in tables:
-        with parquet_images.open_file(root, name) as parquet:
-            schema = parquet.schema_arrow
-            column = parquet_images.find_column(name, schema, "--image-column", image_column)
-            parts.append(parquet_images.rows_of(name, parquet, column, ()))
-    rows = pa.concat_tables(parts).to_pydict()
-    places = list(zip(rows["file"], rows["row"], strict=True))
-    return ImageFiles(root, column), places, rows["path"]
+    column, rows = parquet_images.list_images(root, tables, image_column)
+    return ImageFiles(root, column), places_of(rows), rows["path"].to_pylist()
 
 
 def _is_image(root: Path, name: str) -> bool:
@@ -178,16 +159,6 @@ def _is_table(name: str) -> bool:
 
 def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122  5 times as fast
-
-
-def _check_names(names: Iterable[str]) -> None:
-    """Refuses files whose names no table can have, or that would be in two lines of a report."""
-    for name in names:
-        if re.search("[\x00-\x1f\x7f\ud800-\udfff]", name):
-            raise ValueError(
-                f"The name {name!a} is not UTF-8, or has a line break or the like in it. Rename "
-                "the file or folder."
-            )
 
 
 def _recognise(files: Iterable[str], images: Sequence[str], tables: Sequence[str]) -> str:
@@ -218,84 +189,38 @@ def _recognise(files: Iterable[str], images: Sequence[str], tables: Sequence[str
 def _in_folders(
     root: Path, files: Iterable[str], images: Sequence[str], data: Data
 ) -> "pd.DataFrame":
-    """The images in class folders, at any depth; and what metadata files say of them."""
+    """The images in class folders, at any depth; and what metadata files say of them.
+
+    If the user has said that folders are the classes, the whole name of a folder means a split;
+    else a word in it does, as in `seg_train`.
+
+    Raises:
+        ValueError: The user has to say what the folders are; or two are one class.
+    """
     import pandas as pd
 
+    # A folder in one of its own name, as archives have it, is one.
+    folders = [[part for part, _ in groupby(name.split("/")[:-1])] for name in images]
+    below = defaultdict[str, set[str]](set)
+    for parts in filter(None, folders):
+        below[parts[0]].update(parts[1:2])
     is_told = data.format == "folders"
-    labels, splits = _classes_and_splits(images, is_told, data.group is None)
-    rows = pd.DataFrame({"file": images, "label": labels, "split": splits}, dtype=object)
+    by_top = _split_folders(below, is_told)
+    if data.group is None and not (is_told or by_top):
+        _check_folder_names(below)
+    depth = bool(by_top)
+    _check_spelling({(*parts[: depth + 1],) for parts in folders if len(parts) > depth})
+    columns = {
+        "file": images,
+        "label": [label_of(parts[depth]) if len(parts) > depth else None for parts in folders],
+        "split": [by_top.get(parts[0]) if parts else None for parts in folders],
+    }
+    rows = pd.DataFrame(columns, dtype=object)
     metadata = [name for name in files if image_lists.is_metadata(name)]
     told = {*images, *metadata, corrections.FILE, data.label_names}
     _say_left_out([name for name in files if name not in told])
     own = image_lists.read_metadata(root, metadata)
     return rows if own is None else rows.join(own, on="file")
-
-
-def _as_table(rows: "pd.DataFrame", files: Mapping[str, int]) -> pa.Table:
-    """The index of image files, each of which has a row with `file`, `label` and `split`."""
-    ours = rows.assign(path=rows["file"], row=0, bytes=rows["file"].map(files))
-    table = pa.table({name: ours[name] for name in COLUMNS.names}, COLUMNS)
-    for name in rows.columns.difference(COLUMNS.names, sort=False):
-        try:
-            column = pa.array(rows[name], from_pandas=True)
-        except pa.ArrowException:  # values of several types
-            column = pa.array(rows[name].astype("string"), from_pandas=True)
-        if not pa.types.is_nested(column.type):
-            table = table.append_column(name, column)
-    return table
-
-
-def _checked_splits(images: pa.Table) -> pa.Table:
-    """Leaves out the splits of which no image has a class, as tests of competitions are given.
-
-    Where others belong to splits, so are images that belong to none and have no class.
-
-    Raises:
-        ValueError: Only a part of the images that have a class belongs to splits.
-    """
-    labelled = {*images.filter(pc.is_valid(images["label"]))["split"].to_pylist()}
-    if labelled <= {None}:
-        return images
-    is_kept = pa.array([split in labelled for split in images["split"].to_pylist()])
-    out, kept = images.filter(pc.invert(is_kept)), images.filter(is_kept)
-    if len(out):
-        paths = out["path"].to_pylist()
-        console.say(f"Left out without a class ({len(out):,}): {some(paths)}")
-    if None in labelled:
-        first = kept.filter(pc.is_null(kept["split"]))["file"][0]
-        raise ValueError(
-            f"{first} belongs to no split, as other files do: name it for one (train, val, test), "
-            "or none."
-        )
-    return kept
-
-
-def _classes_and_splits(
-    names: Sequence[str], is_told: bool, asks: bool
-) -> tuple[list[str | None], list[str | None]]:
-    """The class and the split of each image, by the names of the folders above it.
-
-    Args:
-        names: The image files, relative to the data.
-        is_told: Whether the user has said that folders are the classes. Then the whole name of a
-            folder means a split; else a word in it does, as in `seg_train`.
-        asks: Whether names are refused then that may mean something else than classes.
-
-    Raises:
-        ValueError: The user has to say what the folders are; or two are one class.
-    """
-    # A folder in one of its own name, as archives have it, is one.
-    folders = [[part for part, _ in groupby(name.split("/")[:-1])] for name in names]
-    below = defaultdict[str, set[str]](set)
-    for parts in filter(None, folders):
-        below[parts[0]].update(parts[1:2])
-    by_top = _split_folders(below, is_told)
-    if asks and not (is_told or by_top):
-        _check_folder_names(below)
-    depth = bool(by_top)
-    labels = [label_of(parts[depth]) if len(parts) > depth else None for parts in folders]
-    _check_spelling({(*parts[: depth + 1],) for parts in folders if len(parts) > depth})
-    return labels, [by_top.get(parts[0]) if parts else None for parts in folders]
 
 
 def _split_folders(below: Below, is_told: bool) -> dict[str, str | None]:
@@ -348,3 +273,42 @@ def _check_spelling(folders: set[tuple[str, ...]]) -> None:
                 f"The folders {other!a} and {name!a} are one class: they differ only in space or "
                 "in the form of Unicode. Put the images into one of them."
             )
+
+
+def _as_table(rows: "pd.DataFrame", files: Mapping[str, int]) -> pa.Table:
+    """The index of image files, each of which has a row with `file`, `label` and `split`."""
+    ours = rows.assign(path=rows["file"], row=0, bytes=rows["file"].map(files))
+    table = pa.table({name: ours[name] for name in COLUMNS.names}, COLUMNS)
+    for name in rows.columns.difference(COLUMNS.names, sort=False):
+        try:
+            column = pa.array(rows[name], from_pandas=True)
+        except pa.ArrowException:  # values of several types
+            column = pa.array(rows[name].astype("string"), from_pandas=True)
+        if not pa.types.is_nested(column.type):
+            table = table.append_column(name, column)
+    return table
+
+
+def _checked_splits(images: pa.Table) -> pa.Table:
+    """Leaves out the splits of which no image has a class, as tests of competitions are given.
+
+    Where others belong to splits, so are images that belong to none and have no class.
+
+    Raises:
+        ValueError: Only a part of the images that have a class belongs to splits.
+    """
+    labelled = {*images.filter(pc.is_valid(images["label"]))["split"].to_pylist()}
+    if labelled <= {None}:
+        return images
+    is_kept = pa.array([split in labelled for split in images["split"].to_pylist()])
+    out, kept = images.filter(pc.invert(is_kept)), images.filter(is_kept)
+    if len(out):
+        paths = out["path"].to_pylist()
+        console.say(f"Left out without a class ({len(out):,}): {some(paths)}")
+    if None in labelled:
+        first = kept.filter(pc.is_null(kept["split"]))["file"][0]
+        raise ValueError(
+            f"{first} belongs to no split, as other files do: name it for one (train, val, test), "
+            "or none."
+        )
+    return kept

@@ -84,19 +84,14 @@ class ImageFiles:
                     BATCH, [number], [self.image_column], use_threads=False
                 ):
                     inside = wanted[(wanted >= first) & (wanted < first + len(batch))] - first
-                    images = _bytes_of(batch[0]).to_pylist() if len(inside) else []
+                    images = batch[0]
+                    if pa.types.is_struct(images.type):  # without bytes where it is missing
+                        images = images.flatten()[images.type.names.index("bytes")]
                     for row in inside.tolist():
-                        yield images[row] or b""
+                        yield images[row].as_py() or b""
                     first += len(batch)
                     if first > wanted[-1]:
                         return
-
-
-def _bytes_of(images: pa.Array) -> pa.Array:
-    """The encoded images of a column; where a struct is missing, its bytes are missing too."""
-    if not pa.types.is_struct(images.type):
-        return images
-    return images.flatten()[images.type.names.index("bytes")]
 
 
 def open_images(pulled: "Artifact") -> ImageFiles:

@@ -12,26 +12,23 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from retrain import disk
+from retrain.project import Project
 from retrain.runs import console
-from retrain.step import step
+from retrain.step import Facts, Workspace, step
+from retrain.store import Artifact
+from retrain.workload import Evaluate, Model, Workload
 from tasks.compute import ray_data
 from tasks.data.listing import SPLITS, link_file
 from tasks.data.shards import IMAGES, LABELS, ROWS, Shards, has_embeddings
 
-if TYPE_CHECKING:
-    from models.network import Observed
-    from retrain.project import Project
-    from retrain.step import Facts, Workspace
-    from retrain.store import Artifact
-    from retrain.workload import Evaluate, Model, Workload
-
 SHARDS = "images-*.npy"
 
 
-def check(workload: "Workload", project: "Project") -> Iterator[str]:
+def check(workload: Workload, project: Project) -> Iterator[str]:
     """Finds settings of a training that do not go with a network that is not trained itself."""
     train = workload.train
     refused = {"function", "augment", "lora", "freeze_epochs", "layer_decay"}
@@ -55,9 +52,7 @@ def check(workload: "Workload", project: "Project") -> Iterator[str]:
     needed=has_embeddings,
     check=check,
 )
-def embed(
-    model: "Model", evaluation: "Evaluate", images: "Artifact", workspace: "Workspace"
-) -> "Facts":
+def embed(model: Model, evaluation: Evaluate, images: Artifact, workspace: Workspace) -> Facts:
     """Embeds all splits.
 
     The embeddings are those that the served network calculates for its head: in the precision of
@@ -76,8 +71,6 @@ def embed(
         ValueError: There is no such network, or it gives no embedding of such images.
         OSError: The hub cannot be reached.
     """
-    import numpy as np
-
     from models.pretrained import find_folder
 
     shards = [path for split in SPLITS for path in sorted((images.folder / split).glob(SHARDS))]
@@ -111,7 +104,7 @@ def embed(
 
 
 def _load(
-    name: str, version: str | None, evaluation: "Evaluate", device: str
+    name: str, version: str | None, evaluation: Evaluate, device: str
 ) -> Callable[[tuple[Path, Path]], None]:
     """Loads the network on a device; returns what embeds a shard with it."""
     import torch
@@ -121,27 +114,23 @@ def _load(
 
     network = load(name, version).to(device)
     network.prefer_attention(torch.device(device).type, evaluation.precision)
-    return partial(_embed, Observed(network), device, evaluation)
+    observed = Observed(network)
 
+    def embed_shard(shard: tuple[Path, Path]) -> None:
+        """Embeds the images of a shard, a batch at a time, and writes the second path.
 
-def _embed(
-    network: "Observed", device: str, evaluation: "Evaluate", shard: tuple[Path, Path]
-) -> None:
-    """Embeds the images of a shard, a batch at a time, and writes a file, which is the second path.
+        Its name marks it as finished.
+        """
+        torch.set_num_threads(ray_data.THREADS)
+        source, target = shard
+        images, batches = np.load(source, mmap_mode="r"), []
+        for first in range(0, len(images), evaluation.batch_size):
+            pixels = torch.from_numpy(np.array(images[first : first + evaluation.batch_size]))
+            _, embeddings = observed.answer(pixels.to(device), evaluation.precision)
+            assert embeddings is not None
+            batches.append(embeddings.cpu().numpy())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with disk.replacing(target) as aside, aside.open("wb") as file:
+            np.save(file, np.concatenate(batches))
 
-    Its name marks it as finished.
-    """
-    import numpy as np
-    import torch
-
-    torch.set_num_threads(ray_data.THREADS)
-    source, target = shard
-    images, batches = np.load(source, mmap_mode="r"), []
-    for first in range(0, len(images), evaluation.batch_size):
-        pixels = torch.from_numpy(np.array(images[first : first + evaluation.batch_size]))
-        _, embeddings = network.answer(pixels.to(device), evaluation.precision)
-        assert embeddings is not None
-        batches.append(embeddings.cpu().numpy())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with disk.replacing(target) as aside, aside.open("wb") as file:
-        np.save(file, np.concatenate(batches))
+    return embed_shard

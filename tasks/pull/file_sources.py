@@ -135,8 +135,15 @@ class UrlSource:
         """The file system, and its information on each file, by the file's name in the folder."""
         from fsspec.core import url_to_fs
 
+        options: dict[str, Any] = {}
+        if self.url.startswith(("http://", "https://")):
+            from aiohttp import ClientTimeout
+
+            # Proxies from the environment, and time for a large file while bytes arrive.
+            timeout = ClientTimeout(total=None, sock_connect=30, sock_read=60)
+            options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
         try:
-            file_system, root = url_to_fs(self.url, **_storage_options(self.url))
+            file_system, root = url_to_fs(self.url, **options)
         except (ImportError, ValueError) as error:
             raise UsageError(f"data.path {self.url}: {error}") from error
         with reaching(f"{self.url} cannot be read. Is it reachable?"):
@@ -151,16 +158,6 @@ class UrlSource:
                         f"data.path: there is nothing at {self.url}, or it may not be read."
                     ) from error
                 raise answer from None
-
-
-def _storage_options(url: str) -> dict[str, Any]:
-    """For HTTP, proxies from the environment, and time for a large file while bytes arrive."""
-    if not url.startswith(("http://", "https://")):
-        return {}
-    from aiohttp import ClientTimeout
-
-    timeout = ClientTimeout(total=None, sock_connect=30, sock_read=60)
-    return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
 
 
 def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, Any]]:

@@ -9,12 +9,15 @@ import zlib
 from collections.abc import Iterable, Iterator
 from lzma import LZMAError
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
+from tasks.data import index
 from tasks.data.listing import is_data, list_files
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.file_sources import LocalSource, UrlSource
@@ -24,9 +27,6 @@ if sys.version_info >= (3, 11, 4):
     import tarfile
 else:  # Python's own has no filters before that; Debian 12 has 3.11.2
     from backports import tarfile  # type: ignore[no-redef]
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def data_version(data: Data, project: Project, revision: str | None = None) -> DataVersion:
@@ -92,10 +92,6 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
             and of which classes.
         OSError: The source that holds it cannot be reached; another try may help.
     """
-    import pyarrow.parquet as pq
-
-    from tasks.data import index
-
     folder = workspace.folder / "data"
     folder.mkdir()
     source = find_source(data, workspace.project, version.revision)
@@ -174,7 +170,7 @@ def _without_wrapping(folder: Path) -> Path:
     return folder
 
 
-def _check_classes(place: Path, images: "pa.Table") -> None:
+def _check_classes(place: Path, images: pa.Table) -> None:
     """Refuses an empty folder beside those of classes: its images have been forgotten, or moved."""
     tops = {name.partition("/")[0] for name in images["file"].to_pylist()}
     for level in (place / top for top in tops) if images["split"][0].is_valid else (place,):

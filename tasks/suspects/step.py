@@ -37,12 +37,12 @@ FILE = "suspects.json"
 MAX_OUTLIERS = 200
 MAX_LISTED = 5000
 FOLDS = 5
-RIDGE = 0.1  # of the classifier: of the mean variance, which is added to that of each direction
+# Parts of the mean variance: of the classifier; and of distances, where it keeps directions in
+# which nothing varies from counting.
+RIDGE, LEAST_RIDGE = 0.1, 0.01
 WANTED = 0.5  # the share of the listed labels that are expected to be wrong, at least
 LEAST = 0.1  # how probable it is at least that a label that is listed is wrong
 MOST_FITTED = 100_000  # images; more do not change two numbers
-# Of distances: of the mean variance. It keeps directions in which nothing varies from counting.
-LEAST_RIDGE = 0.01
 FENCE = 3.0  # interquartile ranges above the upper quartile: Tukey's "far out"
 ROWS = 16_384  # that are compared at a time
 COUNTS = {
@@ -68,24 +68,26 @@ def find_suspects(validated: Artifact, embedded: Artifact, workspace: Workspace)
         `COUNTS`.
     """
     import pandas as pd
+    from threadpoolctl import threadpool_limits
 
     columns = ["path", "split", "label", "file", "row", "sha256"]
     images = read_split(validated.folder, columns=columns).to_pandas()
     classes = sorted(validated.facts["classes"], key=natural_order)
     labels = pd.Index(classes).get_indexer(images["label"]).astype(np.int64)
     embeddings = np.load(embedded.folder / EMBEDDINGS, allow_pickle=False)
-    logits = out_of_sample(embeddings, labels)
+    with threadpool_limits(1):  # so that the result does not depend on the number of cores
+        logits = out_of_sample(embeddings, labels)
+        distances = distances_from_others(embeddings, labels)
     logs, noise = log_probabilities(logits, labels)
     wrong = wrong_labels(logs, noise, labels)
     contradicted = _contradicted(validated.folder, images["sha256"], labels)
-    distances = distances_from_others(embeddings, labels)
     found = {
         WRONG_LABEL: wrong,
         CONTRADICTION: np.array([*contradicted], np.int64),
         OUTLIER: far_out(distances)[:MAX_OUTLIERS],
     }
     proposed = logs.argmax(axis=1)
-    proposed[wrong] = proposals(logs, labels)[wrong]
+    proposed[wrong] = without_label(logs, labels).argmax(axis=1)[wrong]
     reasons = pd.Series(np.repeat([*found], [*map(len, found.values())]), dtype=object)
     by_image = reasons.groupby(np.concatenate([*found.values()]), sort=False)
     why = by_image.agg("; ".join)[:MAX_LISTED]
@@ -127,8 +129,6 @@ def out_of_sample(
 ) -> NDArray[np.float64]:
     """The logit of each class, from a classifier that has not seen the image.
 
-    One thread calculates, so that the result does not depend on the number of cores.
-
     Args:
         embeddings: float32 (N, D).
         labels: int64 (N,): the index of each image's class.
@@ -136,26 +136,17 @@ def out_of_sample(
     Returns:
         float64 (N, classes); a class that only one image has is impossible for that image.
     """
-    from threadpoolctl import threadpool_limits
-
-    logits = np.empty((len(labels), labels.max() + 1))
-    folds = _folds(labels)
-    with threadpool_limits(1):
-        for fold in range(FOLDS):
-            held_out = folds == fold
-            logits[held_out] = _discriminate(
-                embeddings[~held_out], labels[~held_out], embeddings[held_out], logits.shape[1]
-            )
-    return logits
-
-
-def _folds(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The fold of each image; each class is spread over all of them."""
     order = np.random.default_rng(0).permutation(len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     folds = np.empty(len(labels), np.int64)
-    folds[by_class] = np.arange(len(labels)) % FOLDS
-    return folds
+    folds[by_class] = np.arange(len(labels)) % FOLDS  # each class is spread over all of them
+    logits = np.empty((len(labels), labels.max() + 1))
+    for fold in range(FOLDS):
+        held_out = folds == fold
+        logits[held_out] = _discriminate(
+            embeddings[~held_out], labels[~held_out], embeddings[held_out], logits.shape[1]
+        )
+    return logits
 
 
 def _discriminate(
@@ -165,17 +156,34 @@ def _discriminate(
     classes: int,
 ) -> NDArray[np.float64]:
     """The logits of a linear discriminant analysis: float64 (asked, classes)."""
-    counts = np.bincount(labels, minlength=classes)
-    means = np.zeros((classes, known.shape[1]))
-    for number in np.flatnonzero(counts):
-        means[number] = known[labels == number].mean(axis=0)
-    inside = known - means[labels].astype(np.float32)
-    covariance = (inside.T @ inside / np.float32(len(inside))).astype(np.float64)
-    ridge = RIDGE * max(float(np.trace(covariance)) / len(covariance), 1e-12)
-    weights = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), means.T)
+    means, covariance = _within_classes(known, labels, classes, RIDGE)
+    weights = np.linalg.solve(covariance, means.T)
     with np.errstate(divide="ignore"):  # of a class without an image here: minus infinity
-        priors = np.log(counts / len(labels))
+        priors = np.log(np.bincount(labels, minlength=classes) / len(labels))
     return np.asarray(asked @ weights - (means.T * weights).sum(axis=0) / 2 + priors)
+
+
+def _within_classes(
+    embeddings: NDArray[np.float32], labels: NDArray[np.int64], classes: int, ridge: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean of each class, and the covariance within the classes.
+
+    Args:
+        embeddings: float32 (N, D).
+        labels: int64 (N,).
+        classes: The number of classes; the mean of one without an image is 0.
+        ridge: The part of the mean variance that is added to that of each direction.
+
+    Returns:
+        float64 (classes, D) and (D, D).
+    """
+    means = np.zeros((classes, embeddings.shape[1]))
+    for number in np.unique(labels):
+        means[number] = embeddings[labels == number].mean(axis=0)
+    inside = embeddings - means[labels].astype(np.float32)
+    covariance = (inside.T @ inside / np.float32(len(inside))).astype(np.float64)
+    added = ridge * max(float(np.trace(covariance)) / len(covariance), 1e-12)
+    return means, covariance + added * np.eye(len(covariance))
 
 
 def log_probabilities(
@@ -232,7 +240,7 @@ def wrong_labels(
     from scipy.special import logsumexp
 
     rows, classes = np.arange(len(labels)), logs.shape[1]
-    margins = logs[rows, labels] - logsumexp(_others(logs, labels), axis=1)
+    margins = logs[rows, labels] - logsumexp(without_label(logs, labels), axis=1)
     ranked = np.argsort(margins, kind="stable")
     own = np.exp(logs[rows, labels])[ranked]
     wrong = noise * (1 - own) / (classes - 1)
@@ -241,25 +249,11 @@ def wrong_labels(
     return ranked[: np.count_nonzero((expected >= WANTED) & (chances >= LEAST))]
 
 
-def _others(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The same without the class that each image is labelled with."""
+def without_label(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The same without the class that each image is labelled with: minus infinity there."""
     others = logs.copy()
     others[np.arange(len(labels)), labels] = -np.inf
     return others
-
-
-def proposals(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The most probable other class of each image.
-
-    Args:
-        logs: float64 (N, classes), the logarithms of the probabilities, out of sample; of two
-            classes or more.
-        labels: int64 (N,).
-
-    Returns:
-        int64 (N,).
-    """
-    return np.asarray(_others(logs, labels).argmax(axis=1), np.int64)
 
 
 def distances_from_others(
@@ -278,17 +272,12 @@ def distances_from_others(
         float64 (N,).
     """
     from scipy.cluster.vq import vq
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):
-        classes, places = np.unique(labels, return_inverse=True)
-        means = np.stack([embeddings[labels == label].mean(axis=0) for label in classes])
-        inside = embeddings - means[places]
-        covariance = inside.T.astype(np.float64) @ inside / len(inside)
-        ridge = LEAST_RIDGE * max(float(np.trace(covariance)) / len(covariance), 1e-12)
-        whitening = np.linalg.inv(np.linalg.cholesky(covariance + ridge * np.eye(len(covariance))))
-        parts = np.array_split(embeddings, 1 + len(embeddings) // ROWS)
-        return np.concatenate([vq(part @ whitening.T, means @ whitening.T)[1] for part in parts])
+    classes, places = np.unique(labels, return_inverse=True)
+    means, covariance = _within_classes(embeddings, places, len(classes), LEAST_RIDGE)
+    whitening = np.linalg.inv(np.linalg.cholesky(covariance)).T
+    parts = np.array_split(embeddings, 1 + len(embeddings) // ROWS)
+    return np.concatenate([vq(part @ whitening, means @ whitening)[1] for part in parts])
 
 
 def far_out(distances: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ the next run inspects only the units without one.
 import hashlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -47,6 +47,7 @@ FINDINGS = pa.schema(
         "thumbnail": pa.binary(THUMBNAIL),
     }
 )
+# Of the file about a unit; `error` says why an image does not decode.
 SCANNED = FINDINGS.append(pa.field("bytes", pa.int64())).append(pa.field("error", pa.string()))
 
 
@@ -80,8 +81,9 @@ def validate(
     """
     from tasks.validate import divide, judge, told  # with pandas and Great Expectations
 
-    files, listed = open_images(pulled), index.read(pulled)
-    own = index.own_columns(listed, image_table.SCHEMA.names)
+    files, listed = open_images(pulled), pq.read_table(pulled.folder / index.FILE)
+    ours = {*index.COLUMNS.names, *image_table.SCHEMA.names}
+    own = listed.drop_columns([*ours.intersection(listed.column_names)])
     told.check_slices(rules.slices, (*image_table.SCHEMA.names, *own.column_names))
     try:
         inspected = workspace.scratch / "inspected"
@@ -101,21 +103,6 @@ def validate(
     return facts | {"corrected": len(corrected), "cut": [] if len(cut) == len(SPLITS) else cut}
 
 
-@dataclass(frozen=True)
-class Unit:
-    """Images that are inspected together.
-
-    Attributes:
-        path: The file about them: `SCANNED`. `error` says why an image does not decode.
-        places: Where they are.
-        seconds: How long it takes one core to inspect them, roughly.
-    """
-
-    path: Path
-    places: Sequence[Place]
-    seconds: float
-
-
 def scan(files: ImageFiles, images: pa.Table, folder: Path, earlier: Path | None) -> pa.Table:
     """Inspects images, and says how many of them were known.
 
@@ -133,22 +120,21 @@ def scan(files: ImageFiles, images: pa.Table, folder: Path, earlier: Path | None
     """
     folder.mkdir(parents=True, exist_ok=True)
     places, sizes = places_of(images), images["bytes"].to_pylist()
-    units = [
-        Unit(folder / f"{number:06d}.parquet", places[unit], seconds_for(sizes[unit]))
-        for number, unit in enumerate(cut(files, places, sizes))
-    ]
-    missing = [unit for unit in units if not unit.path.exists()]
+    units = cut(files, places, sizes)
+    paths = [folder / f"{number:06d}.parquet" for number in range(len(units))]
+    missing = {path: unit for path, unit in zip(paths, units, strict=True) if not path.exists()}
+    work = [(path, places[unit]) for path, unit in missing.items()]
+    seconds = sum(seconds_for(sizes[unit]) for unit in missing.values())
     known = earlier / image_table.FINDINGS if earlier else None
-    seconds, total = sum(unit.seconds for unit in missing), sum(len(u.places) for u in missing)
-    count = 0
+    count, total = 0, sum(len(unit) for _, unit in work)
     with console.counted("validate", total) as show:
-        counts = each(lambda _: partial(_inspect, files, known), missing, seconds=seconds)
-        for unit, known_images in zip(missing, counts, strict=True):
+        counts = each(lambda _: partial(_inspect, files, known), work, seconds=seconds)
+        for (_, unit), known_images in zip(work, counts, strict=True):
             count += known_images
-            show(len(unit.places))
+            show(len(unit))
     if known:
         console.say(f"validate: {count:,} of {total:,} images were known")
-    return pa.concat_tables(pq.read_table(unit.path, use_threads=False) for unit in units)
+    return pa.concat_tables(pq.read_table(path, use_threads=False) for path in paths)
 
 
 def keep(found: pa.Table, folder: Path) -> None:
@@ -165,11 +151,11 @@ def keep(found: pa.Table, folder: Path) -> None:
         writer.write_table(table)
 
 
-def _inspect(files: ImageFiles, known: Path | None, unit: Unit) -> int:
+def _inspect(files: ImageFiles, known: Path | None, unit: tuple[Path, Sequence[Place]]) -> int:
     """Writes the file about a unit; returns how many of its images were known."""
-    count = 0
-    with disk.replacing(unit.path) as aside, pq.ParquetWriter(aside, SCANNED) as writer:
-        images = files.read(unit.places)
+    count, (path, places) = 0, unit
+    with disk.replacing(path) as aside, pq.ParquetWriter(aside, SCANNED) as writer:
+        images = files.read(places)
         while batch := list(islice(images, BATCH)):
             digests = [hashlib.sha256(data).hexdigest() for data in batch]
             found = _find(known, digests) if known else {}
