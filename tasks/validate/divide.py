@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from retrain.runs import console
 from retrain.workload import Checks, Data, Split
 from tasks.data import corrections
-from tasks.data.fingerprint import look_alikes, near_duplicates
+from tasks.data.fingerprint import THUMBNAIL, look_alikes, near_duplicates
 from tasks.data.listing import SPLITS, label_of, some
 from tasks.validate.told import NEAR_DUPLICATES, name_classes, read_groups, read_times
 
@@ -43,13 +43,6 @@ def join(listed: pa.Table, found: pa.Table) -> pd.DataFrame:
         said = f"of several pictures in an image the first one counts ({len(animated):,})"
         console.say(f"validate: {said}: {some(animated)}")
     return joined
-
-
-def thumbnails_of(found: pa.Table) -> NDArray[np.uint8]:
-    """The thumbnails of the images, uint8 (N, …); black ones of those that do not decode."""
-    nothing = bytes(found.schema.field("thumbnail").type.byte_width)
-    every = b"".join(each or nothing for each in found["thumbnail"].to_pylist())
-    return np.frombuffer(every, np.uint8).reshape(len(found), -1)
 
 
 def correct(images: pd.DataFrame, data: Data, root: Path) -> pd.DataFrame:
@@ -73,11 +66,14 @@ def correct(images: pd.DataFrame, data: Data, root: Path) -> pd.DataFrame:
 def divide(
     images: pd.DataFrame,
     own: pa.Table,
-    thumbnails: NDArray[np.uint8],
+    found: pa.Table,
     data: Data,
     checks: Checks,
 ) -> None:
     """Assigns the images to the splits that the data lacks, and finds those with a fault."""
+    black = bytes(THUMBNAIL)  # of those that do not decode
+    every = b"".join(each or black for each in found["thumbnail"].to_pylist())
+    thumbnails = np.frombuffer(every, np.uint8).reshape(len(found), -1)
     decodes = images["error"].isna()
     images["shorter_side"] = images[["width", "height"]].min(axis=1)
     images["longer_side"] = images[["width", "height"]].max(axis=1)
@@ -117,12 +113,12 @@ def divide(
         images["split"].map(SPLITS.index).to_numpy()[compared],
         lambda places: thumbnails[compared[places]],
     )
-    found = compared[matches >= 0]
+    alike = compared[matches >= 0]
     images["near_duplicate"] = -1
-    images.loc[found, "near_duplicate"] = compared[matches[matches >= 0]]
+    images.loc[alike, "near_duplicate"] = compared[matches[matches >= 0]]
     images["near_duplicate_in"] = None
-    of_others = images["split"].to_numpy()[images.loc[found, "near_duplicate"]]
-    images.loc[found, "near_duplicate_in"] = of_others
+    of_others = images["split"].to_numpy()[images.loc[alike, "near_duplicate"]]
+    images.loc[alike, "near_duplicate_in"] = of_others
 
 
 def _other_labels(images: pd.DataFrame) -> "pd.Series[str]":
@@ -156,6 +152,9 @@ def find_ties(
         thumbnails: uint8 (N, …), of images that stay together if they look the same; None if they
             do not.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     ties = np.array([_code(pixels) for pixels in images["pixels"]], np.int64)
     if thumbnails is None and not any(group is not None for group in groups):
         return ties
@@ -166,7 +165,11 @@ def find_ties(
     pairs = [_equal(ties), _equal(members)]
     if thumbnails is not None:
         pairs.append(look_alikes(images["fingerprint"].to_numpy(np.int64), thumbnails.__getitem__))
-    return _connect(np.concatenate(pairs, axis=1), members)
+    connected = np.concatenate(pairs, axis=1)
+    shape = (len(members),) * 2
+    links = coo_array((np.ones(connected.shape[1], bool), tuple(connected)), shape=shape)
+    _, part = connected_components(links, directed=False)
+    return pd.Series(members).groupby(part).transform("min").to_numpy()
 
 
 def assign_splits(
@@ -242,18 +245,3 @@ def _equal(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Pairs (2, N) of the index of the first equal value, and that of each value."""
     places = pd.Series(range(len(values)))
     return np.stack([places.groupby(values).transform("min"), places])
-
-
-def _connect(pairs: NDArray[np.int64], names: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The smallest name among all that each is connected with.
-
-    Args:
-        pairs: int64 (2, P), indices of those that are connected.
-        names: int64 (N,).
-    """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    links = coo_array((np.ones(pairs.shape[1], bool), tuple(pairs)), shape=(len(names),) * 2)
-    _, part = connected_components(links, directed=False)
-    return pd.Series(names).groupby(part).transform("min").to_numpy()

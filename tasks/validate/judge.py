@@ -93,8 +93,10 @@ def judge(
     accepted = images.drop(reasons.index)
     classes, splits = _counts(accepted, checks)
     few = suites.check("classes", classes, class_rules(checks))
-    empty = suites.check("splits", splits, split_rules())
-    suites.write_docs()
+    no_image = gxe.ExpectColumnValuesToBeBetween(column="images", min_value=1)
+    rules = [Rule("splits without an image", no_image, lambda row: str(row["split"]))]
+    empty = suites.check("splits", splits, rules)
+    suites.context.build_data_docs()  # of everything that was checked
     write_json(workspace.report / RESULTS, suites.results)
     kept = own.take(accepted.index.to_numpy()) if own.num_columns else own
     image_table.write(accepted, kept, workspace.folder / image_table.FILE_NAME)
@@ -269,21 +271,11 @@ def _fewest(column: str, parameter: str, least: int, where: str = "") -> Rule:
     )
 
 
-def split_rules() -> list[Rule]:
-    """What is expected of each split."""
-    return [
-        Rule(
-            "splits without an image",
-            gxe.ExpectColumnValuesToBeBetween(column="images", min_value=1),
-            lambda row: str(row["split"]),
-        )
-    ]
-
-
 class SuiteRunner:
     """One run of Great Expectations over the tables, reported in Data Docs.
 
     Attributes:
+        context: The context of Great Expectations, which builds the Data Docs.
         results: What was found in each table so far, JSON-able, in the format of Great
             Expectations.
     """
@@ -296,11 +288,11 @@ class SuiteRunner:
                 which it takes its style.
         """
         self.results: list[dict[str, Any]] = []
-        self._context = gx.get_context(mode="ephemeral")
-        self._context.variables.progress_bars = {"globally": False}
-        for site in self._context.get_site_names():  # the default site, in a temporary folder
-            self._context.delete_data_docs_site(site)
-        self._context.add_data_docs_site(
+        self.context = gx.get_context(mode="ephemeral")
+        self.context.variables.progress_bars = {"globally": False}
+        for site in self.context.get_site_names():  # the default site, in a temporary folder
+            self.context.delete_data_docs_site(site)
+        self.context.add_data_docs_site(
             "report",
             {
                 "class_name": "SiteBuilder",
@@ -312,7 +304,7 @@ class SuiteRunner:
                 },
             },
         )
-        self._source = self._context.data_sources.add_pandas("retrain")
+        self._source = self.context.data_sources.add_pandas("retrain")
 
     def check(self, table: str, rows: pd.DataFrame, rules: Sequence[Rule]) -> list[Finding]:
         """Checks one table.
@@ -332,9 +324,9 @@ class SuiteRunner:
         definition = gx.ValidationDefinition(
             name=table,
             data=asset.add_batch_definition_whole_dataframe(table),
-            suite=self._context.suites.add(suite),
+            suite=self.context.suites.add(suite),
         )
-        outcome = self._context.validation_definitions.add(definition).run(
+        outcome = self.context.validation_definitions.add(definition).run(
             batch_parameters={"dataframe": rows.assign(**{NUMBER: range(len(rows))})},
             result_format={
                 "result_format": "COMPLETE",
@@ -355,7 +347,3 @@ class SuiteRunner:
                 found.result.pop(name, None)
         self.results.append(outcome.to_json_dict())
         return findings
-
-    def write_docs(self) -> None:
-        """Writes the Data Docs of everything that was checked."""
-        self._context.build_data_docs()

@@ -92,7 +92,7 @@ def validate(
         with console.progress("dividing the images"):
             images = divide.join(listed, found)
             corrected = divide.correct(images, data, files.root)
-            divide.divide(images, own, divide.thumbnails_of(found), data, checks)
+            divide.divide(images, own, found, data, checks)
         with console.progress("checking the rules"):
             facts = judge.judge(images, own, checks, workspace)
     except ValueError:  # a verdict: the same data is not checked again
