@@ -71,13 +71,6 @@ def test_labels_are_added_and_the_last_one_counts(project, tmp_path):
     assert known(project) == {A: "1", B: "dog"}
 
 
-def test_a_file_as_excel_writes_it_is_read(project, tmp_path):
-    text = f'sha256;label\r\n{A};"cat, or dog"\r\n{B};käfer\r\n'
-    (tmp_path / "labels.csv").write_text(text, encoding="utf-8-sig", newline="")
-    assert keep_labels(project, "vit", tmp_path / "labels.csv") == Added(2, 2, 0)
-    assert known(project) == {A: "cat, or dog", B: "käfer"}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
