@@ -12,7 +12,6 @@ that look again.
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
@@ -81,16 +80,6 @@ def class_names(validated: Path) -> list[str]:
     """The classes of the training split, in natural order: the index of each is its number."""
     labels = read_split(validated, "train", ["label"])["label"].unique().to_pylist()
     return sorted(labels, key=natural_order)
-
-
-def images_per_class(validated: Path) -> dict[str, int]:
-    """Counts the images of each class over all splits; the classes are in natural order.
-
-    Args:
-        validated: The output of `validate`.
-    """
-    counts = Counter(pq.read_table(validated / FILE_NAME, columns=["label"])["label"].to_pylist())
-    return {name: counts[name] for name in sorted(counts, key=natural_order)}
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:

@@ -17,7 +17,6 @@ import numpy as np
 
 from retrain import disk
 from retrain.project import Project
-from retrain.runs import console
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Model, Workload
@@ -77,16 +76,12 @@ def embed(model: Model, evaluation: Evaluate, images: Artifact, workspace: Works
     parts = {shard: workspace.scratch / shard.relative_to(images.folder) for shard in shards}
     missing = [(shard, part) for shard, part in parts.items() if not part.exists()]
     counts = [len(np.load(shard, mmap_mode="r")) for shard, _ in missing]
-    with console.counted("embed", sum(counts)) as show:
-        settings = model.model_dump()
-        name, version = settings["pretrained"], settings["pretrained_version"]
-        folder = find_folder(name, workspace.project.root)
-        load = partial(_load, str(folder or name), version, evaluation)
-        seconds = sum(counts) * ray_data.SECONDS_PER_IMAGE
-        for count, _ in zip(
-            counts, ray_data.each(load, missing, seconds=seconds, on_gpus=True), strict=True
-        ):
-            show(count)
+    settings = model.model_dump()
+    name, version = settings["pretrained"], settings["pretrained_version"]
+    folder = find_folder(name, workspace.project.root)
+    load = partial(_load, str(folder or name), version, evaluation)
+    seconds = sum(counts) * ray_data.SECONDS_PER_IMAGE
+    ray_data.each_counted("embed", load, missing, counts, seconds=seconds, on_gpus=True)
     for split in SPLITS:
         (workspace.folder / split).mkdir()
         for name in ("labels.npy", ROWS):

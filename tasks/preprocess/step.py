@@ -18,11 +18,10 @@ import pyarrow.parquet as pq
 
 from models.image import to_array
 from retrain import disk
-from retrain.runs import console
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Images
-from tasks.compute.ray_data import each
+from tasks.compute.ray_data import each_counted
 from tasks.data import image_table
 from tasks.data.listing import SPLITS, link_file
 from tasks.data.reading import ImageFiles, Place, cut, open_images, places_of, seconds_for
@@ -105,11 +104,8 @@ def _make(
             seconds += seconds_for(sizes[unit])
     for split in SPLITS:
         (folder / split).mkdir(parents=True, exist_ok=True)
-    counts = [len(places) for places, *_ in missing]
-    with console.counted("preprocess", sum(counts)) as show:
-        made = each(lambda _: partial(_write, files, images), missing, seconds=seconds)
-        for count, _ in zip(counts, made, strict=True):
-            show(count)
+    counts, write = [len(places) for places, *_ in missing], partial(_write, files, images)
+    each_counted("preprocess", lambda _: write, missing, counts, seconds=seconds)
     return shards
 
 

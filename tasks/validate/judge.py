@@ -122,10 +122,11 @@ def judge(
                 f"checks.max_bad_fraction lets {checks.max_bad_fraction:.3%} be set aside."
             )
         raise RejectedDataError(_reject(lines, workspace))
+    counts = dict(zip(classes["label"], classes["images"].tolist(), strict=True))
     return {
         "rows": dict(zip(splits["split"], splits["images"].tolist(), strict=True)),
         "quarantined": quarantined,
-        "classes": image_table.images_per_class(workspace.folder),
+        "classes": {name: counts[name] for name in sorted(counts, key=image_table.natural_order)},
         "test_rows": image_table.digest_of_split(workspace.folder, "test"),
         "near_duplicates": _list_near_duplicates(images, accepted, workspace.report),
     }

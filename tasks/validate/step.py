@@ -30,7 +30,7 @@ from retrain.runs import console
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate
-from tasks.compute.ray_data import each
+from tasks.compute.ray_data import each_counted
 from tasks.data import image_table, index
 from tasks.data.fingerprint import THUMBNAIL, fingerprints, shrink
 from tasks.data.image_facts import digest, light
@@ -126,14 +126,11 @@ def scan(files: ImageFiles, images: pa.Table, folder: Path, earlier: Path | None
     work = [(path, places[unit]) for path, unit in missing.items()]
     seconds = sum(seconds_for(sizes[unit]) for unit in missing.values())
     known = earlier / image_table.FINDINGS if earlier else None
-    count, total = 0, sum(len(unit) for _, unit in work)
-    with console.counted("validate", total) as show:
-        counts = each(lambda _: partial(_inspect, files, known), work, seconds=seconds)
-        for (_, unit), known_images in zip(work, counts, strict=True):
-            count += known_images
-            show(len(unit))
+    images_of = [len(unit) for _, unit in work]
+    inspect_unit = partial(_inspect, files, known)
+    counts = each_counted("validate", lambda _: inspect_unit, work, images_of, seconds=seconds)
     if known:
-        console.say(f"validate: {count:,} of {total:,} images were known")
+        console.say(f"validate: {sum(counts):,} of {sum(images_of):,} images were known")
     return pa.concat_tables(pq.read_table(path, use_threads=False) for path in paths)
 
 
