@@ -19,7 +19,8 @@ from tests.tasks.pull.pulling import make_files, pulled, read_files, serving, ve
 def test_a_relative_path_starts_at_the_project_and_a_tilde_at_home(project, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     make_files(tmp_path / "pets", "cat/1.png", "dog/1.png")
-    assert pulled(project, "../pets") == pulled(project, "~/pets")
+    found = pulled(project, "../pets")
+    assert found == pulled(project, "~/pets") == pulled(project, f"file://{tmp_path}/pets")
 
 
 def test_a_folders_version_is_its_names_and_bytes_alone(project, tmp_path):
@@ -78,15 +79,6 @@ def test_a_link_to_nothing_is_named(project, tmp_path, to):
     make_files(tmp_path / "odd", "cat/2.png")
     (tmp_path / "odd" / "cat" / "1.png").symlink_to(to)
     with pytest.raises(ValueError, match=rf"^cat/1\.png is a link to {to}, which is not there"):
-        pulled(project, tmp_path / "odd")
-
-
-@pytest.mark.parametrize("name", [b"odd/k\xe4tze/1.png", b"odd/cat/\xff.png"])
-def test_a_name_that_is_not_utf_8_is_shown(project, tmp_path, name):
-    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
-    path.parent.mkdir(parents=True)
-    path.touch()
-    with pytest.raises(ValueError, match=r"^The name '.*\\udc(e4|ff).*' is not UTF-8"):
         pulled(project, tmp_path / "odd")
 
 
