@@ -21,7 +21,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.records import Document, FlowRun
 from tasks.data.champion import Registered
-from tasks.data.reference import find_reference
+from tasks.data.predictions import find_reference
 from tasks.drift import TEST_SPLIT, report, sentence, show_features
 from tasks.predict.predict import open_source, sample
 

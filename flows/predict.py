@@ -29,7 +29,7 @@ from retrain.runs import console, records
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Store
 from tasks.data.champion import Registered
-from tasks.data.reference import find_reference
+from tasks.data.predictions import find_reference
 from tasks.drift import TEST_SPLIT, report, sentence
 from tasks.predict.outputs import PARQUET, SUFFIXES, write_as
 from tasks.predict.predict import open_source, predict as classify, read_origin

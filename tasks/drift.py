@@ -59,7 +59,7 @@ def report(
     Args:
         project: The clone.
         version: The version that classified both.
-        reference: A sample with the columns of `tasks.data.reference.SCHEMA`.
+        reference: A sample with the columns of `tasks.data.predictions.SAMPLE_SCHEMA`.
         incoming: A sample of the incoming images, with the same columns.
         place: The name of the input.
         against: The name of the reference.
@@ -133,7 +133,7 @@ def show_features(drift: Mapping[str, Any]) -> None:
 
 
 def compare(reference: pa.Table, incoming: pa.Table, seed: int = 0) -> list[Facts]:
-    """Compares two samples with the columns of `tasks.data.reference.SCHEMA`.
+    """Compares two samples with the columns of `tasks.data.predictions.SAMPLE_SCHEMA`.
 
     Args:
         reference: At least one image.

@@ -28,8 +28,15 @@ from tasks.data.metrics import (
     summarise,
     wilson,
 )
-from tasks.data.predictions import LEARNT, NamedPredictions, image_id, learnt_images
-from tasks.data.reference import WITH_FEATURES, is_sampled, write_reference
+from tasks.data.predictions import (
+    LEARNT,
+    WITH_FEATURES,
+    NamedPredictions,
+    image_id,
+    is_sampled,
+    learnt_images,
+    write_reference,
+)
 from tasks.data.shards import ROWS, Prepared, PreparedSplit, open_prepared, prepared_by
 
 SPLIT = "test"

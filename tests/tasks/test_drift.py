@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from retrain.project import Project
-from tasks.data.reference import SCHEMA
+from tasks.data.predictions import SAMPLE_SCHEMA
 from tasks.drift import TEST_SPLIT, compare, report, sentence
 from tests.tasks.toy_model import VERSION
 
@@ -30,7 +30,7 @@ def draw(seed: int, rows: int = 400, **changed) -> pa.Table:
         "contrast": rng.normal(0.2, 0.05, rows),
         "features": list(embeddings(rng, rows)),
     }
-    return pa.table(columns | changed, SCHEMA)
+    return pa.table(columns | changed, SAMPLE_SCHEMA)
 
 
 def scores(reference: pa.Table, incoming: pa.Table) -> dict[str, float]:
