@@ -1,9 +1,8 @@
-"""The index of the data: a table of its images, whatever the format.
+"""Makes the index of the data: a table of its images, whatever the format.
 
-`pull` writes the index; the steps after it read the images that it names (`reading.py`). A format
-is a folder of images for each class, with or without a folder for each split above these; Parquet
-files as the Hugging Face hub has them (`parquet_images.py`); or a list of the images
-(`image_lists.py`).
+A format is a folder of images for each class, with or without a folder for each split above these;
+Parquet files as the Hugging Face hub has them (`parquet_images.py`); or a list of the images
+(`image_lists.py`). `reading.py` says what the table has.
 """
 
 import os
@@ -22,21 +21,10 @@ from retrain.runs import console
 from retrain.workload import Data
 from tasks.data import corrections, image_lists, parquet_images
 from tasks.data.listing import ALIASES, label_of, list_files, some, split_of
-from tasks.data.reading import ImageFiles, Place, places_of
+from tasks.data.reading import COLUMNS, ImageFiles, Place, places_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FILE = "index.parquet"
-# A row for each image: the file, relative to the data; the row in it, 0 in an image file; its name
-# in reports; the class and the split, null where there is none; the size of the encoded image in
-# bytes, roughly. The user's own columns follow.
-COLUMNS = pa.schema(
-    {
-        **dict.fromkeys(("file", "path", "label", "split"), pa.string()),
-        **dict.fromkeys(("row", "bytes"), pa.int64()),
-    }
-)
 
 # Whether a file with such a suffix is an image is seen when it is decoded. Formats of the last line
 # are not read, so that these files are reported.

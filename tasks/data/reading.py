@@ -1,5 +1,6 @@
-"""Reads encoded images of the data: an image is a file, or a row of a Parquet file.
+"""The index of the data, and the reading of its images: each is a file, or a row of a Parquet file.
 
+`pull` writes the index (`index.py` makes it), and the steps after it read the images that it names.
 Images that one task reads together are a unit.
 """
 
@@ -16,6 +17,17 @@ import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
     from retrain.store import Artifact
+
+INDEX = "index.parquet"  # in the output of `pull`
+# A row for each image: the file, relative to the data; the row in it, 0 in an image file; its name
+# in reports; the class and the split, null where there is none; the size of the encoded image in
+# bytes, roughly. The user's own columns follow.
+COLUMNS = pa.schema(
+    {
+        **dict.fromkeys(("file", "path", "label", "split"), pa.string()),
+        **dict.fromkeys(("row", "bytes"), pa.int64()),
+    }
+)
 
 Place = tuple[str, int]  # a file, relative to the data, and a row in it; 0 in an image file
 BATCH = 64  # rows of a Parquet file that are read at a time

@@ -19,6 +19,7 @@ from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
 from tasks.data import index
 from tasks.data.listing import is_data, list_files
+from tasks.data.reading import INDEX
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.file_sources import LocalSource, UrlSource
 from tasks.pull.hub_source import CARD, HubSource, splits_of_files
@@ -82,7 +83,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace, and lists its images.
 
     A single archive (zip, or tar in any compression) is unpacked, and folders that only wrap all
-    of it are removed. The list is `index.parquet`, as `tasks/data/index.py` describes it.
+    of it are removed. The list is `index.parquet`, as `tasks/data/reading.py` describes it.
 
     Returns:
         `format` and `images`, how many there are; and `image_column`, that of its Parquet files.
@@ -106,7 +107,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
-    pq.write_table(found.images, workspace.folder / index.FILE)
+    pq.write_table(found.images, workspace.folder / INDEX)
     return {
         "format": found.format,
         "images": len(found.images),

@@ -31,11 +31,20 @@ from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate
 from tasks.compute.ray_data import each_counted
-from tasks.data import image_table, index
+from tasks.data import image_table
 from tasks.data.fingerprint import THUMBNAIL, fingerprints, shrink
 from tasks.data.image_facts import digest, light
 from tasks.data.listing import SPLITS
-from tasks.data.reading import ImageFiles, Place, cut, open_images, places_of, seconds_for
+from tasks.data.reading import (
+    COLUMNS,
+    INDEX,
+    ImageFiles,
+    Place,
+    cut,
+    open_images,
+    places_of,
+    seconds_for,
+)
 
 BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a tenth as large
 FINDINGS = pa.schema(
@@ -81,8 +90,8 @@ def validate(
     """
     from tasks.validate import divide, judge, told  # with pandas and Great Expectations
 
-    files, listed = open_images(pulled), pq.read_table(pulled.folder / index.FILE)
-    ours = {*index.COLUMNS.names, *image_table.SCHEMA.names}
+    files, listed = open_images(pulled), pq.read_table(pulled.folder / INDEX)
+    ours = {*COLUMNS.names, *image_table.SCHEMA.names}
     own = listed.drop_columns([*ours.intersection(listed.column_names)])
     told.check_slices(rules.slices, (*image_table.SCHEMA.names, *own.column_names))
     try:
