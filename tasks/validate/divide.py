@@ -101,12 +101,10 @@ def divide(
     # example of many that way, while `test` would lose a row that this model and the one in
     # production are compared on.
     images["also_in"] = _later_split(images, "pixels")
-    images["group_in"] = None
-    if data.group is not None:  # one of the same tie, where the data's names define splits
-        images["group_in"] = _later_split(images, "tie").where(images["also_in"].isna())
-    images["has_no_time"] = None
-    if data.time is not None:
-        images["has_no_time"] = (decodes & images["time"].isna()).where(lambda is_so: is_so)
+    # One of the same tie, where the data's names define splits.
+    images["group_in"] = _later_split(images, "tie").where(images["also_in"].isna())
+    has_no_time = decodes & images["time"].isna() & (data.time is not None)
+    images["has_no_time"] = has_no_time.where(has_no_time)
     compared = np.flatnonzero(decodes & images["also_in"].isna())
     matches = near_duplicates(
         images["fingerprint"].to_numpy()[compared].astype(np.int64),
@@ -152,12 +150,12 @@ def find_ties(
         thumbnails: uint8 (N, …), of images that stay together if they look the same; None if they
             do not.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     ties = np.array([_code(pixels) for pixels in images["pixels"]], np.int64)
     if thumbnails is None and not any(group is not None for group in groups):
         return ties
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     members = np.array(
         [tie if group is None else _code(group) for group, tie in zip(groups, ties, strict=True)],
         np.int64,
