@@ -93,9 +93,7 @@ def judge(
     accepted = images.drop(reasons.index)
     classes, splits = _counts(accepted, checks)
     few = suites.check("classes", classes, class_rules(checks))
-    no_image = gxe.ExpectColumnValuesToBeBetween(column="images", min_value=1)
-    rules = [Rule("splits without an image", no_image, lambda row: str(row["split"]))]
-    empty = suites.check("splits", splits, rules)
+    empty = suites.check("splits", splits, [_no_image()])
     suites.context.build_data_docs()  # of everything that was checked
     write_json(workspace.report / RESULTS, suites.results)
     kept = own.take(accepted.index.to_numpy()) if own.num_columns else own
@@ -106,8 +104,7 @@ def judge(
     quarantined, total = len(reasons), len(images)
     if quarantined / total > checks.max_bad_fraction or few or empty or len(classes) == 1:
         names = images["split"] + " " + images["path"]
-        lines = [_line(finding, names) for finding in bad]
-        lines += [_line(finding) for finding in (*few, *empty)]
+        lines = [_line(finding, names) for finding in bad] + [*map(_line, (*few, *empty))]
         if len(classes) == 1:
             lines.append(
                 f"- a single class, {classes['label'][0]!r}, and a classifier needs at least two: "
@@ -269,6 +266,15 @@ def _fewest(column: str, parameter: str, least: int, where: str = "") -> Rule:
         f"classes with fewer images{where} than {parameter} {least}",
         gxe.ExpectColumnValuesToBeBetween(column=column, min_value=least),
         lambda row: f"{row['label']} has {row[column]}",
+    )
+
+
+def _no_image() -> Rule:
+    """What is expected of each split."""
+    return Rule(
+        "splits without an image",
+        gxe.ExpectColumnValuesToBeBetween(column="images", min_value=1),
+        lambda row: str(row["split"]),
     )
 
 

@@ -40,7 +40,7 @@ def scores(reference: pa.Table, incoming: pa.Table) -> dict[str, float]:
 def test_a_sample_is_not_far_from_itself_nor_from_another_of_the_same_images():
     reference = draw(0)
     assert scores(reference, reference) == pytest.approx(dict.fromkeys(NAMES, 0.0), abs=1e-4)
-    for seed in range(1, 6):
+    for seed in range(1, 4):
         found = scores(reference, draw(seed, rows=300))
         assert max(found.values()) < 1.5, found
     assert scores(reference, draw(1)) == scores(reference, draw(1))
@@ -53,7 +53,7 @@ def test_a_thousand_classes_are_no_drift_unless_their_shares_differ():
 
     equal, others = np.ones(1000), np.repeat([3.0, 1.0], 500)
     reference = draw(0, 1000, label=labels(0, equal))
-    for seed in range(1, 4):
+    for seed in (1, 2):
         assert scores(reference, draw(seed, 1000, label=labels(seed, equal)))["label"] <= 1
     assert scores(reference, draw(4, 1000, label=labels(4, others)))["label"] > 1.5
 
