@@ -101,6 +101,7 @@ def test_images_that_were_set_aside_are_left_out(tmp_path):
     assert not left["path"].isin(["2/broken.png", "2/tiny.png"]).any()
 
 
+@pytest.mark.slow
 def test_the_bytes_are_the_same_in_this_process_and_by_ray(tmp_path, monkeypatch, ray_session):
     monkeypatch.setattr(reading, "WORTH_ROWS", 7)
     listed = []

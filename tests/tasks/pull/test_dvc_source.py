@@ -42,7 +42,8 @@ def template(tmp_path_factory):
     root = tmp_path_factory.mktemp("template")
     git(root, "init", "-q")
     dvc(root, "init", "-q")
-    dvc(root, "remote", "add", "-q", "-d", "here", ".dvc/remote")
+    remote = "[core]\n    remote = here\n['remote \"here\"']\n    url = remote\n"
+    (root / ".dvc" / "config").write_text(remote)
     make_files(root / "data", "digits/cat/1.png", "digits/dog/1.png", "other/a.png")
     commit(root, "old")
     make_files(root / "data", "digits/dog/2.png")
