@@ -39,6 +39,7 @@ from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate, Images
 from tasks.compute.ray_data import each
 from tasks.data import index
+from tasks.data.reading import INDEX
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
@@ -93,7 +94,7 @@ def write_data(root: Path, cifar: Path, photos: int) -> None:
 def compare(root: Path, images: Images, pool: Pool, rounds: int, target: str) -> None:
     """Prepares the images of a folder in turns, and prints the figures."""
     found = index.build(root / "data", DATA)
-    pq.write_table(found.images, root / index.FILE)
+    pq.write_table(found.images, root / INDEX)
     pulled = Artifact("pull", "", "", root, {"image_column": found.files.image_column})
     space = _workspace(root / f"validated-{images.size}")
     facts = validate(DATA, Checks(min_images_per_class=1), Gate(), pulled, space)

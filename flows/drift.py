@@ -21,8 +21,8 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.records import Document, FlowRun
 from tasks.data.champion import Registered
-from tasks.data.reference import find_reference
-from tasks.drift import report
+from tasks.data.predictions import find_reference
+from tasks.drift import TEST_SPLIT, report, sentence, show_features
 from tasks.predict.predict import open_source, sample
 
 
@@ -56,15 +56,15 @@ def drift(
         # This comes first, because these images may be missing.
         expected = _sample(run, model, reference, image_column)
         incoming = _sample(run, model, input, image_column)
-        against = reference or report.TEST_SPLIT
-        result = report.report(project, model, expected, incoming, input, against, run.id)
+        against = reference or TEST_SPLIT
+        result = report(project, model, expected, incoming, input, against, run.id)
         document = run.document(
             workload=workload,
             input=input,
             model=model.identity(),
             drift=result,
             state="Drifted" if result["drifted"] else None,
-            outcome=report.sentence(result),
+            outcome=sentence(result),
         )
         return publish.write(project, document)
 
@@ -86,7 +86,7 @@ def check(project: Project, model: str, input: str, reference: str | None) -> Mo
 
 def show(document: Document) -> None:
     """Shows the features, the labels and the result."""
-    report.show(document["drift"])
+    show_features(document["drift"])
     console.say(f"{'took':<10} {document['took']:.1f} s")
 
 

@@ -29,11 +29,11 @@ from retrain.runs import console, records
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Store
 from tasks.data.champion import Registered
-from tasks.data.reference import find_reference
-from tasks.drift import report
+from tasks.data.predictions import find_reference
+from tasks.drift import TEST_SPLIT, report, sentence
 from tasks.predict.outputs import PARQUET, SUFFIXES, write_as
 from tasks.predict.predict import open_source, predict as classify, read_origin
-from tasks.production import answers
+from tasks.production import keep_answers
 
 UNKNOWN = "Not compared with the test split: the store has lost what the version was evaluated on."
 
@@ -73,7 +73,7 @@ def predict(
             is_made = path.suffix.lower() == PARQUET
             made = path if is_made else run.store.runs.temporary(run.id) / f"made{PARQUET}"
             predictions, sample = classify(Registered(project, model), source, made, run.store)
-        answers.keep(project, model, made, run.id)
+        keep_answers(project, model, made, run.id)
         if not is_made:
             write_as(made, path)
         if predictions["errors"] == predictions["rows"] > 0:
@@ -83,8 +83,8 @@ def predict(
             )
         reference, drift = find_reference(project, model), None
         if reference is not None and len(sample):
-            against = report.TEST_SPLIT
-            drift = report.report(project, model, reference, sample, input, against, run.id)
+            against = TEST_SPLIT
+            drift = report(project, model, reference, sample, input, against, run.id)
         document = run.document(
             workload=workload,
             input=input,
@@ -229,7 +229,7 @@ def show(document: Document) -> None:
     console.say_table(["label", "images", "share"], rows)
     console.say(f"[bold]{escape(document['outcome'])}[/]")
     drift = document["drift"]
-    console.say(escape(report.sentence(drift) if drift else UNKNOWN) + "\n")
+    console.say(escape(sentence(drift) if drift else UNKNOWN) + "\n")
     console.say(escape(f"{'output':<10} {document['output']}"))
     console.say(f"{'took':<10} {document['took']:.1f} s")
 
@@ -253,8 +253,8 @@ def _path(project: Project, text: str) -> Path:
 @contextmanager
 def _downloaded(store: Store, url: str) -> Iterator[Path]:
     """A folder with the files at a URL; an archive is unpacked."""
-    from tasks.pull.archives import unpack
     from tasks.pull.file_sources import UrlSource
+    from tasks.pull.step import unpack
 
     source = UrlSource(url)
     try:

@@ -26,8 +26,15 @@ from retrain.runs.notify import emit
 from retrain.runs.records import Document, check_name
 from retrain.workload import Production
 from tasks.data.metrics import SELECTIVE
-from tasks.production import answers, labels
-from tasks.production.measure import MIN_IMAGES, measure, sentence
+from tasks.production import (
+    MIN_IMAGES,
+    Added,
+    keep_labels,
+    measure,
+    read_answers,
+    read_labels,
+    sentence,
+)
 
 EVENT = "retrain.production"
 TOLD = ("labelled", "accuracy", "low", "high", "test", "difference")  # with the event
@@ -67,20 +74,20 @@ def production(
         return publish.write(project, document)
 
 
-def add_labels(project: Project, name: str, file: Path) -> labels.Added:
-    """Adds the labels of a file; the arguments and the errors of `tasks.production.labels.add`."""
+def add_labels(project: Project, name: str, file: Path) -> Added:
+    """Adds the labels of a file; the arguments and the errors of `tasks.production.keep_labels`."""
     check_name(project, name)
-    return labels.add(project, name, file)
+    return keep_labels(project, name, file)
 
 
 def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[str, Any]:
-    """What is known of a version in production, as `tasks.production.measure.measure` gives it.
+    """What is known of a version in production, as `tasks.production.measure` gives it.
 
     Raises:
         UsageError: A folder of `logs` does not exist, or has something else.
     """
     content = tracking.read_artifact(project, model.run_id, "evaluate/classes.json")
-    known, every = labels.read(project, model.name), answers.read(project, model.name, logs)
+    known, every = read_labels(project, model.name), read_answers(project, model.name, logs)
     found = measure(
         every[every["weights"] == model.weights],
         known,

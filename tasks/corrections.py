@@ -23,8 +23,8 @@ from retrain.errors import UsageError, did_you_mean
 from retrain.workload import Data
 from tasks.data import corrections
 from tasks.data.index import Index, build
+from tasks.data.listing import label_of
 from tasks.data.review_list import CORRECTED, IMAGES, TO_LABEL
-from tasks.data.splits import label_of
 
 NEEDED = ("why", "path", "file", "row", "sha256")
 

@@ -1,6 +1,5 @@
 """Small stand-ins for what workloads download: data sets and networks, in the hub's own layouts."""
 
-import io
 import json
 from pathlib import Path
 
@@ -8,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
+
+from tests.tasks.toy_data import encoded
 
 BEANS = ("angular_leaf_spot", "bean_rust", "healthy")
 
@@ -29,10 +30,8 @@ def write_beans(folder: Path, side: int = 40) -> Path:
             label = number % len(BEANS)
             pixels = random.integers(0, 120, (side, side, 3), np.uint8)
             pixels[..., label] += 100
-            encoded = io.BytesIO()
-            Image.fromarray(pixels).save(encoded, "JPEG")
             path = f"{split}.{number}.jpg"
-            image = {"bytes": encoded.getvalue(), "path": path}
+            image = {"bytes": encoded(Image.fromarray(pixels), "JPEG"), "path": path}
             rows.append({"image_file_path": path, "image": image, "labels": label})
         table = pa.Table.from_pylist(rows, schema)
         pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
@@ -60,9 +59,8 @@ def _write_tens(folder: Path, column: str, shape: tuple[int, ...]) -> Path:
         for number in range(count):
             pixels = random.integers(0, 100, shape, np.uint8)
             pixels[:, 2 * (number % 10) : 2 * (number % 10) + 6] += 120
-            encoded = io.BytesIO()
-            Image.fromarray(pixels).save(encoded, "PNG")
-            rows.append({column: {"bytes": encoded.getvalue(), "path": None}, "label": number % 10})
+            image = {"bytes": encoded(Image.fromarray(pixels), "PNG"), "path": None}
+            rows.append({column: image, "label": number % 10})
         table = pa.Table.from_pylist(rows, schema)
         pq.write_table(table, folder / f"{split}-00000-of-00001.parquet")
     return folder.parent

@@ -31,7 +31,7 @@ from retrain.search import (
 from retrain.step import Step
 from retrain.workload import Workload
 from tasks.data.champion import Start
-from tasks.data.embeddings import prepared_by
+from tasks.data.shards import prepared_by
 from tasks.embed.step import embed
 from tasks.pull.step import pull
 from tasks.train.selection import larger_is_better, score

@@ -70,6 +70,34 @@ def each(
     yield from run(make, units, on_gpus)
 
 
+def each_counted(
+    name: str,
+    make: Make[T, R],
+    units: Sequence[T],
+    images: Sequence[int],
+    *,
+    seconds: float,
+    on_gpus: bool = False,
+) -> list[R]:
+    """Does the work on every unit as `each` does, and shows how many images are done.
+
+    Args:
+        name: The name of the step.
+        make: As `each` takes it.
+        units: As `each` takes them.
+        images: How many images each unit has.
+        seconds: As `each` takes them.
+        on_gpus: As `each` takes it.
+    """
+    results = []
+    with console.counted(name, sum(images)) as show:
+        done = each(make, units, seconds=seconds, on_gpus=on_gpus)
+        for count, result in zip(images, done, strict=True):
+            show(count)
+            results.append(result)
+    return results
+
+
 def has_cluster() -> bool:
     """Whether there is a cluster whose machines can do the work of a step."""
     return ray_cluster.is_remote() and _see_the_store()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from retrain import disk
-from tasks.data.splits import label_of
+from tasks.data.listing import label_of
 
 FILE = "corrections.csv"
 # SHA-256 (hex) of the encoded image; its class, as people see it; who has said so, and when (UTC).

@@ -1,40 +1,40 @@
-"""Measures simple facts about images, such as brightness, in which drift is found.
+"""Calculates the identity of an image, and simple facts such as its brightness.
 
-A sample of images is kept with these facts and with the answers of a model. The facts are those of
-the image as it comes in, before it is resized, and do not depend on the model.
+The identity is a digest of the pixels and not of the file. An image that was saved again without
+loss, as PNG, BMP or in a Parquet file, keeps it. One that was saved again as JPEG does not; the
+fingerprints of `tasks/data/fingerprint.py` find such copies. Drift is found in the facts, which are
+those of the image as it comes in, before it is resized, and do not depend on the model.
 """
 
+import hashlib
+
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
 from models.image import inspect
 
 FACTS = ("side", "aspect", "brightness", "contrast")
-SAMPLE = 1000  # images, about; a sample shows a shift of 0.1 between two distributions
-WITH_FEATURES = 500  # of the sample; each has thousands of bytes of features
-# A sample: the image, the label and the confidence of a model's answer, what the last layer of the
-# model takes (null but for `WITH_FEATURES` images, and for a model that does not tell it), and the
-# facts.
-SCHEMA = pa.schema(
-    {
-        "sha256": pa.string(),
-        "label": pa.string(),
-        "confidence": pa.float32(),
-        **dict.fromkeys(FACTS, pa.float64()),
-        "features": pa.list_(pa.float32()),
-    }
-)
 
 
-def is_sampled(digest: str, total: int, size: int = SAMPLE) -> bool:
-    """Whether an image belongs to the sample of a number of images; a smaller one is a part of it.
+def digest(pixels: NDArray[np.uint8]) -> str:
+    """SHA-256 (hex) over an image's height, width, channels and pixels.
 
-    The last digits of the digest decide. Where images may have copies it is that of a path: else
-    all copies would be in the sample, or none.
+    Colours that are all grey count as one channel, because formats store a grey image in both ways.
+
+    Args:
+        pixels: uint8 (H, W, C), the right way up, C being 1 or 3; see `models.image.inspect`.
     """
-    return int(digest[-8:], 16) * total < size << 32
+    if pixels.shape[2] == 3 and _is_grey(pixels[:1]) and _is_grey(pixels):
+        pixels = pixels[..., :1]
+    height, width, channels = pixels.shape
+    sha256 = hashlib.sha256(f"{height} {width} {channels} ".encode())
+    sha256.update(np.ascontiguousarray(pixels).data)
+    return sha256.hexdigest()
+
+
+def _is_grey(pixels: NDArray[np.uint8]) -> bool:
+    return bool((pixels == pixels[..., :1]).all())
 
 
 def light(pixels: NDArray[np.uint8], format: str) -> dict[str, float]:

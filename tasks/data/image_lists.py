@@ -15,8 +15,7 @@ from rich.markup import escape
 from retrain.runs import console
 from retrain.workload import Data
 from tasks.data import corrections
-from tasks.data.listing import some
-from tasks.data.splits import ALIASES, label_of, split_of
+from tasks.data.listing import ALIASES, label_of, some, split_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,23 +1,25 @@
 """Reads the table of accepted images that `validate` writes.
 
 `images.parquet` has a row per image, in the order of the index (by file and row): split, path,
-label, file, row, the image's properties (`models.image.ImageProperties`), brightness and contrast,
-bytes, sha256 (hex, of the encoded image), pixels, what it is in every encoding
-(`tasks.data.pixels.digest`); and then the user's own columns.
+label, file, row, the image's properties (`models.image.ImageProperties`), brightness and contrast
+(`tasks.data.image_facts.light`), bytes, sha256 (hex, of the encoded image), pixels, what it is in
+every encoding (`tasks.data.image_facts.digest`); and then the user's own columns.
+
+`findings.arrow` has what was found of each image that decodes, in order of the SHA-256, for steps
+that look again.
 """
 
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.data.findings import FINDINGS, PROPERTIES
+from models.image import ImageProperties
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,14 +31,20 @@ NEAR_DUPLICATES = "near_duplicates.csv"
 CORRECTED = "corrected.csv"  # the labels that corrections have changed
 RESULTS = "validation_results.json"  # of Great Expectations, a result for each table
 REJECTED, REJECTION = "rejected", "rejection.json"  # the folder; and the message
+FINDINGS = "findings.arrow"
+_TYPES = {int: pa.int32(), bool: pa.bool_(), str: pa.string(), str | None: pa.string()}
+PROPERTIES = {
+    **{name: _TYPES[kind] for name, kind in get_type_hints(ImageProperties).items()},
+    **dict.fromkeys(("brightness", "contrast"), pa.float64()),
+}
 SCHEMA = pa.schema(
-    [
-        *(pa.field(name, pa.string()) for name in ("split", "path", "label", "file")),
-        pa.field("row", pa.int64()),
-        *(FINDINGS.field(name) for name in (*PROPERTIES, "brightness", "contrast")),
-        pa.field("bytes", pa.int64()),
-        *(FINDINGS.field(name) for name in ("sha256", "pixels")),
-    ]
+    {
+        **dict.fromkeys(("split", "path", "label", "file"), pa.string()),
+        "row": pa.int64(),
+        **PROPERTIES,
+        "bytes": pa.int64(),
+        **dict.fromkeys(("sha256", "pixels"), pa.string()),
+    }
 )
 
 
@@ -72,16 +80,6 @@ def class_names(validated: Path) -> list[str]:
     """The classes of the training split, in natural order: the index of each is its number."""
     labels = read_split(validated, "train", ["label"])["label"].unique().to_pylist()
     return sorted(labels, key=natural_order)
-
-
-def images_per_class(validated: Path) -> dict[str, int]:
-    """Counts the images of each class over all splits; the classes are in natural order.
-
-    Args:
-        validated: The output of `validate`.
-    """
-    counts = Counter(pq.read_table(validated / FILE_NAME, columns=["label"])["label"].to_pylist())
-    return {name: counts[name] for name in sorted(counts, key=natural_order)}
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:

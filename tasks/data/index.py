@@ -1,42 +1,30 @@
-"""The index of the data: a table of its images, whatever the format.
+"""Makes the index of the data: a table of its images, whatever the format.
 
-`pull` writes the index; the steps after it read the images that it names (`reading.py`). A format
-is class folders (`class_folders.py`), Parquet files as the Hugging Face hub has them
-(`parquet_images.py`), or a list of the images (`image_lists.py`).
+A format is a folder of images for each class, with or without a folder for each split above these;
+Parquet files as the Hugging Face hub has them (`parquet_images.py`); or a list of the images
+(`image_lists.py`). `reading.py` says what the table has.
 """
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from retrain.runs import console
-from retrain.store import Artifact
 from retrain.workload import Data
-from tasks.data import class_folders, corrections, image_lists, parquet_images
-from tasks.data.listing import list_files, some
-from tasks.data.reading import ImageFiles, Place
+from tasks.data import corrections, image_lists, parquet_images
+from tasks.data.listing import ALIASES, label_of, list_files, some, split_of
+from tasks.data.reading import COLUMNS, ImageFiles, Place, places_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FILE = "index.parquet"
-# A row for each image: the file, relative to the data; the row in it, 0 in an image file; its name
-# in reports; the class and the split, null where there is none; the size of the encoded image in
-# bytes, roughly. The user's own columns follow.
-COLUMNS = pa.schema(
-    {
-        **dict.fromkeys(("file", "path", "label", "split"), pa.string()),
-        **dict.fromkeys(("row", "bytes"), pa.int64()),
-    }
-)
 
 # Whether a file with such a suffix is an image is seen when it is decoded. Formats of the last line
 # are not read, so that these files are reported.
@@ -49,6 +37,9 @@ IMAGE_SUFFIXES = frozenset(
 BEGINNING = re.compile(
     rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF....WEBP|II\*\0|MM\0\*|\0...ftyp(?!qt|isom|mp4)", re.DOTALL
 )
+
+Below = Mapping[str, set[str]]  # the folders with images in each of the uppermost folders
+ASK = "set data.format to folders if these are the classes"
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,12 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
             other; a file is broken; or there is no image.
     """
     files = {name: size for name, size in list_files(root) if not splits or name in splits}
-    _check_names(files)
+    for name in files:  # none that no table can have, or that would be in two lines of a report
+        if re.search("[\x00-\x1f\x7f\ud800-\udfff]", name):
+            raise ValueError(
+                f"The name {name!a} is not UTF-8, or has a line break or the like in it. Rename "
+                "the file or folder."
+            )
     images = [name for name in files if _is_image(root, name)]
     tables = [name for name in files if _is_table(name)]
     form: str | None = data.format if data.format in ("parquet", "folders", "table") else None
@@ -94,28 +90,13 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
         rows = _in_folders(root, files, images, data)
     listed = None if rows is None else _as_table(rows, files)
     if form == "parquet" and tables:
-        column, listed = parquet_images.list_images(root, tables, data)
+        column, listed = parquet_images.list_images(root, tables, data.image_column, data)
     if listed is None or not len(listed):
         raise ValueError(f"There are no images in data.path, read as {form}.")
     if splits and any(splits.values()):
         of_files = pa.array([splits[name] for name in listed["file"].to_pylist()])
         listed = listed.set_column(listed.schema.get_field_index("split"), "split", of_files)
     return Index(form, ImageFiles(root, column), _checked_splits(listed))
-
-
-def read(pulled: Artifact) -> pa.Table:
-    """The index in the output of `pull`."""
-    return pq.read_table(pulled.folder / FILE)
-
-
-def own_columns(images: pa.Table, ours: Iterable[str] = ()) -> pa.Table:
-    """The user's own columns in an index.
-
-    Args:
-        images: The index.
-        ours: Names that mean something else; columns with these are left out.
-    """
-    return images.drop_columns([*{*COLUMNS.names, *ours}.intersection(images.column_names)])
 
 
 def list_unlabelled(
@@ -136,21 +117,14 @@ def list_unlabelled(
     """
     files = [name for name, _ in list_files(root)]
     names = [name for name in files if _is_image(root, name)]
-    tables, column = [name for name in files if _is_table(name)], None
+    tables = [name for name in files if _is_table(name)]
     if not tables:
         _say_left_out(sorted({*files}.difference(names)))
         return ImageFiles(root), [(name, 0) for name in names], names
     if names:
         raise ValueError("holds Parquet files and images: name one of them.")
-    parts = []
-    for name in tables:
-        with parquet_images.open_file(root, name) as parquet:
-            schema = parquet.schema_arrow
-            column = parquet_images.find_column(name, schema, "--image-column", image_column)
-            parts.append(parquet_images.rows_of(name, parquet, column, ()))
-    rows = pa.concat_tables(parts).to_pydict()
-    places = list(zip(rows["file"], rows["row"], strict=True))
-    return ImageFiles(root, column), places, rows["path"]
+    column, rows = parquet_images.list_images(root, tables, image_column)
+    return ImageFiles(root, column), places_of(rows), rows["path"].to_pylist()
 
 
 def _is_image(root: Path, name: str) -> bool:
@@ -173,16 +147,6 @@ def _is_table(name: str) -> bool:
 
 def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122  5 times as fast
-
-
-def _check_names(names: Iterable[str]) -> None:
-    """Refuses files whose names no table can have, or that would be in two lines of a report."""
-    for name in names:
-        if re.search("[\x00-\x1f\x7f\ud800-\udfff]", name):
-            raise ValueError(
-                f"The name {name!a} is not UTF-8, or has a line break or the like in it. Rename "
-                "the file or folder."
-            )
 
 
 def _recognise(files: Iterable[str], images: Sequence[str], tables: Sequence[str]) -> str:
@@ -213,17 +177,90 @@ def _recognise(files: Iterable[str], images: Sequence[str], tables: Sequence[str
 def _in_folders(
     root: Path, files: Iterable[str], images: Sequence[str], data: Data
 ) -> "pd.DataFrame":
-    """The images in class folders, at any depth; and what metadata files say of them."""
+    """The images in class folders, at any depth; and what metadata files say of them.
+
+    If the user has said that folders are the classes, the whole name of a folder means a split;
+    else a word in it does, as in `seg_train`.
+
+    Raises:
+        ValueError: The user has to say what the folders are; or two are one class.
+    """
     import pandas as pd
 
+    # A folder in one of its own name, as archives have it, is one.
+    folders = [[part for part, _ in groupby(name.split("/")[:-1])] for name in images]
+    below = defaultdict[str, set[str]](set)
+    for parts in filter(None, folders):
+        below[parts[0]].update(parts[1:2])
     is_told = data.format == "folders"
-    labels, splits = class_folders.list_images(images, is_told, data.group is None)
-    rows = pd.DataFrame({"file": images, "label": labels, "split": splits}, dtype=object)
+    by_top = _split_folders(below, is_told)
+    if data.group is None and not (is_told or by_top):
+        _check_folder_names(below)
+    depth = bool(by_top)
+    _check_spelling({(*parts[: depth + 1],) for parts in folders if len(parts) > depth})
+    columns = {
+        "file": images,
+        "label": [label_of(parts[depth]) if len(parts) > depth else None for parts in folders],
+        "split": [by_top.get(parts[0]) if parts else None for parts in folders],
+    }
+    rows = pd.DataFrame(columns, dtype=object)
     metadata = [name for name in files if image_lists.is_metadata(name)]
     told = {*images, *metadata, corrections.FILE, data.label_names}
     _say_left_out([name for name in files if name not in told])
     own = image_lists.read_metadata(root, metadata)
     return rows if own is None else rows.join(own, on="file")
+
+
+def _split_folders(below: Below, is_told: bool) -> dict[str, str | None]:
+    """The split that each of the uppermost folders stands for; empty if these are the classes."""
+    exact = {top: ALIASES.get(top.lower()) for top in below}
+    splits = exact if is_told else {top: split_of(top) for top in below}
+    named = [top for top, split in splits.items() if split]
+    deep = [below[top] for top in named if below[top]]
+    # One class among others may be called as a split is.
+    several = sum(map(bool, exact.values())) > 1 or (len(deep) > 1 and set.intersection(*deep))
+    return splits if deep and (several or len(named) == len(below)) else {}
+
+
+def _check_folder_names(below: Below) -> None:
+    """Asks where the names of folders may mean something else than classes.
+
+    Raises:
+        ValueError: The user has to say what they are.
+    """
+    named = [top for top in below if split_of(top)]
+    others = [top for top in below if top not in named]
+    count = Counter(chain(*below.values()))
+    shared = sorted(name for name in count if 2 * count[name] > len(below) > 1)
+    if 2 * len(named) > len(below) > 1:
+        raise ValueError(
+            f"The folders {', '.join(named)} are named as splits and hold images that have no "
+            "class: put a list of the images beside them, or a folder for each class into them; "
+            f"or {ASK}."
+        )
+    if len(named) == 1 and len(below[named[0]]) > 1 and not any(below[top] for top in others):
+        raise ValueError(
+            f"The folder {named[0]} is named as a split and holds folders, and "
+            f"{', '.join(others[:3])} hold none: take these elsewhere, or {ASK}."
+        )
+    if len(shared) > 1:
+        raise ValueError(
+            f"The folders {', '.join([*below][:4])} hold folders of the same names, "
+            f"{', '.join(shared[:4])}: set data.path to one of them, name them for splits (train, "
+            f"val, test), or {ASK}."
+        )
+
+
+def _check_spelling(folders: set[tuple[str, ...]]) -> None:
+    """Refuses two folders of one class, which look alike and are easily confused."""
+    spelled = dict[tuple[str | None, ...], str]()
+    for *above, name in sorted(folders):
+        other = spelled.setdefault((*above, label_of(name)), name)
+        if other != name:
+            raise ValueError(
+                f"The folders {other!a} and {name!a} are one class: they differ only in space or "
+                "in the form of Unicode. Put the images into one of them."
+            )
 
 
 def _as_table(rows: "pd.DataFrame", files: Mapping[str, int]) -> pa.Table:

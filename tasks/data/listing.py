@@ -1,12 +1,25 @@
-"""Lists and links the files of the data."""
+"""Lists and links the files of the data, and says what their names mean: splits and classes."""
 
 import os
+import re
 import shutil
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from typing import Any
 
 from rich.markup import escape
+
+SPLITS = ("train", "val", "test")  # in the order in which they are shown
+
+# The names that the Hugging Face hub accepts for a split.
+ALIASES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "validation", "valid", "dev"), "val"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+_WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(ALIASES)})(?![a-z])")
 
 # What file managers, archives, network drives and Python leave, in small letters.
 OF_TOOLS = frozenset(
@@ -88,3 +101,18 @@ def link_file(source: Path | str, target: Path | str) -> None:
         os.link(source, target)
     except OSError:  # another file system, or one without links
         shutil.copyfile(source, target)
+
+
+def split_of(name: str) -> str | None:
+    """The split that a word in the name of a file means, else one in that of the nearest folder."""
+    for part in reversed(name.lower().split("/")):
+        if word := _WORD.search(part):
+            return ALIASES[word[0]]
+    return None
+
+
+def label_of(value: Any) -> str | None:
+    """A class as text, without space around it and in one form of Unicode; None for none."""
+    if value is None or value != value:  # NaN
+        return None
+    return unicodedata.normalize("NFC", str(value).strip()) or None

@@ -14,11 +14,18 @@ import pyarrow.parquet as pq
 import pyarrow.types as is_type
 
 from retrain.workload import Data
-from tasks.data.splits import label_of, split_of
+from tasks.data.listing import label_of, split_of
 
 # The usual names of the columns in data sets of the hub, and what they hold.
 USUAL = {"image_column": ("image", "img"), "label_column": ("label", "labels")}
 BINARY = ("binary", "large_binary", "binary_view")
+TYPES = {
+    "image_column": BINARY,
+    "label_column": (
+        *("string", "large_string", "string_view"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    ),
+}
 FORMS = {
     "image_column": (
         "an image is its encoded bytes (binary), or a struct of `bytes` (binary) and `path` "
@@ -28,31 +35,41 @@ FORMS = {
 }
 
 
-def list_images(root: Path, names: Sequence[str], data: Data) -> tuple[str, pa.Table]:
+def list_images(
+    root: Path, names: Sequence[str], image_column: str | None, data: Data | None = None
+) -> tuple[str, pa.Table]:
     """The rows of files, with their classes and the user's own columns.
 
     Args:
         root: The folder of the data.
         names: Its Parquet files, at least one.
-        data: `image_column` and `label_column`, those with the images and their classes; None if
-            they have usual names.
+        image_column: The column with the images; None if it has a usual name.
+        data: `label_column`, that with their classes; None if it has a usual name. Without a
+            section of the data, images have no classes, and no other columns are read.
 
     Returns:
-        The column with the images; and the rows, as `tasks/data/index.py` has them.
+        The column with the images; and the rows, as `tasks/data/reading.py` describes them.
 
     Raises:
         ValueError: A file is broken, or lacks a column; or a column has values of several types.
     """
     tables = []
     for name in names:
-        with open_file(root, name) as parquet:
+        with _open(root, name) as parquet:
             schema = parquet.schema_arrow
-            image = find_column(name, schema, "data.image_column", data.image_column)
-            label = find_column(name, schema, "data.label_column", data.label_column)
+            setting = "data.image_column" if data else "--image-column"
+            image = _find_column(name, schema, setting, image_column)
+            if data is None:
+                tables.append(_rows_of(name, parquet, image, ()))
+                continue
+            label = _find_column(name, schema, "data.label_column", data.label_column)
             ours = (image, label, "file", "row", "path", "split", "bytes")
             own = [each.name for each in schema if each.name not in ours and _is_plain(each.type)]
-            table = rows_of(name, parquet, image, [label, *own])
-        classes = _class_names(schema, label)
+            table = _rows_of(name, parquet, image, [label, *own])
+        # The names of its numbers, where the Hugging Face `datasets` library wrote them.
+        description = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features: Mapping[str, Any] = description.get("info", {}).get("features", {})
+        classes = features.get(label, {}).get("names") or ()
         labels = [_label(value, classes) for value in table[label].to_pylist()]
         column = pa.array(labels, pa.string())
         tables.append(table.drop_columns([label]).append_column("label", column))
@@ -62,14 +79,8 @@ def list_images(root: Path, names: Sequence[str], data: Data) -> tuple[str, pa.T
         raise ValueError(f"The columns of the Parquet files do not agree: {error}") from None
 
 
-def rows_of(name: str, parquet: pq.ParquetFile, image: str, columns: Sequence[str]) -> pa.Table:
-    """The rows of a file.
-
-    Args:
-        name: The file, relative to the data.
-        parquet: It.
-        image: The column with the images, which is not read.
-        columns: Those that are.
+def _rows_of(name: str, parquet: pq.ParquetFile, image: str, columns: Sequence[str]) -> pa.Table:
+    """The rows of a file, with some of its columns; that with the images is not read.
 
     Raises:
         ValueError: The file is broken.
@@ -90,10 +101,14 @@ def rows_of(name: str, parquet: pq.ParquetFile, image: str, columns: Sequence[st
         "split": pa.repeat(pa.scalar(split_of(name.removesuffix(".parquet")), pa.string()), count),
         "bytes": pa.repeat(size // max(count, 1), count),
     }
-    return pa.table(ours | {column: _plain(table[column]) for column in columns})
+    for column in columns:
+        values = table[column]
+        is_coded = is_type.is_dictionary(values.type)
+        ours[column] = values.cast(values.type.value_type) if is_coded else values
+    return pa.table(ours)
 
 
-def open_file(root: Path, name: str) -> pq.ParquetFile:
+def _open(root: Path, name: str) -> pq.ParquetFile:
     """Opens a file.
 
     Raises:
@@ -113,7 +128,7 @@ def _fault(problem: str, error: Exception) -> ValueError:
     return ValueError(f"{problem}: {' '.join(str(error).split())}")
 
 
-def find_column(name: str, schema: pa.Schema, setting: str, configured: str | None) -> str:
+def _find_column(name: str, schema: pa.Schema, setting: str, configured: str | None) -> str:
     """A column of a file.
 
     Args:
@@ -133,39 +148,20 @@ def find_column(name: str, schema: pa.Schema, setting: str, configured: str | No
             f"{name} has no column {' or '.join(map(repr, names))}, but "
             f"{', '.join(schema.names)}: set {setting} to one of them."
         )
-    kind = schema.field(column).type
-    if not (_holds_images(kind) if key == "image_column" else _holds_labels(kind)):
+    kind = held = schema.field(column).type
+    if key == "image_column" and is_type.is_struct(kind) and "bytes" in kind.names:
+        held = kind.field("bytes").type
+    if key == "label_column" and is_type.is_dictionary(kind):
+        held = kind.value_type
+    if str(held) not in TYPES[key]:
         raise ValueError(f"{name}: the column {column!r} is {kind}; {FORMS[key]}. See {setting}.")
     return column
-
-
-def _holds_images(kind: pa.DataType) -> bool:
-    if is_type.is_struct(kind) and "bytes" in kind.names:
-        kind = kind.field("bytes").type
-    return str(kind) in BINARY
-
-
-def _holds_labels(kind: pa.DataType) -> bool:
-    kind = kind.value_type if is_type.is_dictionary(kind) else kind
-    return str(kind) in ("string", "large_string", "string_view") or is_type.is_integer(kind)
 
 
 def _is_plain(kind: pa.DataType) -> bool:
     """Whether the values of a column are single ones: numbers, texts, dates."""
     is_bytes = str(kind) in BINARY or is_type.is_fixed_size_binary(kind)
     return not (is_bytes or is_type.is_nested(kind))
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    kind = column.type
-    return column.cast(kind.value_type) if is_type.is_dictionary(kind) else column
-
-
-def _class_names(schema: pa.Schema, column: str) -> Sequence[str]:
-    """The names of a column's numbers, where the Hugging Face `datasets` library wrote them."""
-    description = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    features: Mapping[str, Any] = description.get("info", {}).get("features", {})
-    return features.get(column, {}).get("names") or ()
 
 
 def _label(value: str | int | None, names: Sequence[str]) -> str | None:

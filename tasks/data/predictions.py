@@ -3,12 +3,20 @@
 `predictions.parquet` has path, sha256, pixels, label, prediction, confidence, and probabilities in
 the order of the model's classes, which are in the schema's metadata. The images that a version was
 trained or validated on, which no test of it may be, are in the MLflow run of its training.
+
+Drift is measured against a sample of images with the answers of a model. The reference of a version
+is a sample of the test split that it was evaluated on: `evaluate` writes it, with its predictions
+and the facts of the images that `validate` has measured. A version that is promoted keeps it with
+the MLflow run of its training, so that it is available without the store and the data.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +28,7 @@ from retrain import disk
 from retrain.project import Project
 from retrain.registry import tracking
 from retrain.registry.versions import ModelVersion
+from tasks.data.image_facts import FACTS, of_size
 from tasks.data.metrics import Predictions, Tally
 
 FILE = "predictions.parquet"
@@ -28,6 +37,23 @@ FILE = "predictions.parquet"
 LEARNT = "learnt_pixels.npy"
 ROWS = 4096  # read at a time
 COLUMNS = ("path", "sha256", "pixels", "label")  # that describe an image
+
+REFERENCE = "reference.parquet"  # in the output of `evaluate`
+FOLDER = "reference"  # of the run's artifacts
+SAMPLE = 1000  # images, about; a sample shows a shift of 0.1 between two distributions
+WITH_FEATURES = 500  # of the sample; each has thousands of bytes of features
+# A sample: the image, the label and the confidence of a model's answer, what the last layer of the
+# model takes (null but for `WITH_FEATURES` images, and for a model that does not tell it), and the
+# facts.
+SAMPLE_SCHEMA = pa.schema(
+    {
+        "sha256": pa.string(),
+        "label": pa.string(),
+        "confidence": pa.float32(),
+        **dict.fromkeys(FACTS, pa.float64()),
+        "features": pa.list_(pa.float32()),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +105,7 @@ class NamedPredictions:
 
 
 def image_id(pixels: str) -> int:
-    """A number for an image: the first 8 bytes of what `tasks.data.pixels.digest` gives."""
+    """A number for an image: the first 8 bytes of what `tasks.data.image_facts.digest` gives."""
     return int(pixels[:16], 16)
 
 
@@ -153,3 +179,55 @@ def learnt_images(project: Project, version: ModelVersion) -> Path | None:
         with disk.replacing(file) as partial:
             partial.write_bytes(content)
     return file
+
+
+def is_sampled(digest: str, total: int, size: int = SAMPLE) -> bool:
+    """Whether an image belongs to the sample of a number of images; a smaller one is a part of it.
+
+    The last digits of the digest decide. Where images may have copies it is that of a path: else
+    all copies would be in the sample, or none.
+    """
+    return int(digest[-8:], 16) * total < size << 32
+
+
+def write_reference(
+    images: pa.Table, features: Mapping[str, NDArray[np.float32]], evaluated: Path
+) -> None:
+    """Writes a sample of the test split with its predictions: `SAMPLE_SCHEMA`.
+
+    Args:
+        images: The test images, as `tasks.data.image_table` has them.
+        features: What the last layer of the network takes, of some of the images, by their
+            SHA-256 (hex); empty if the last layer is not known.
+        evaluated: The output of `evaluate`, with the predictions.
+    """
+    columns = ["sha256", "prediction", "confidence"]
+    answers = pq.read_table(evaluated / FILE, columns=columns).to_pylist()
+    facts = images.select(["width", "height", "brightness", "contrast"]).to_pylist()
+    sample = [
+        {
+            "sha256": answer["sha256"],
+            "features": features.get(answer["sha256"]),
+            "label": answer["prediction"],
+            "confidence": answer["confidence"],
+            **of_size(known.pop("width"), known.pop("height")),
+            **known,
+        }
+        for answer, known in zip(answers, facts, strict=True)
+        if is_sampled(answer["sha256"], len(answers))
+    ]
+    pq.write_table(pa.Table.from_pylist(sample, SAMPLE_SCHEMA), evaluated / REFERENCE)
+
+
+def find_reference(project: Project, version: ModelVersion) -> pa.Table | None:
+    """The reference of a version; None if there is none, as of one that was never promoted."""
+    path = f"{FOLDER}/{version.package_digest}.parquet"
+    content = tracking.read_artifact(project, version.run_id, path)
+    return pq.read_table(BytesIO(content)) if content else None
+
+
+def keep_reference(project: Project, version: ModelVersion, evaluated: Path) -> None:
+    """Keeps the reference that is in the output of `evaluate` with the run of the training."""
+    with TemporaryDirectory() as folder:
+        shutil.copyfile(evaluated / REFERENCE, f"{folder}/{version.package_digest}.parquet")
+        tracking.log_artifacts(project, version.run_id, Path(folder), FOLDER)

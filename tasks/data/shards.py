@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
+    from retrain.workload import Workload
+
 LABELS = "labels.json"
 IMAGES = "images.json"
 ROWS = "rows.parquet"
@@ -140,3 +142,13 @@ def open_prepared(folder: Path) -> Prepared:
     labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))
     return Prepared(folder, tuple(labels), images)
+
+
+def has_embeddings(workload: "Workload") -> bool:
+    """Whether the workload's network is a head on embeddings."""
+    return workload.model.family == "embedding_head"
+
+
+def prepared_by(workload: "Workload") -> str:
+    """The name of the step whose output training and evaluation take."""
+    return "embed" if has_embeddings(workload) else "preprocess"

@@ -10,7 +10,7 @@ column, `accuracy[camera]`.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,28 +61,27 @@ def divide(
         values = [None if value != value else value for value in values]  # NaN
         thirds = _thirds(values)
         names[column] = _frequent(values) if thirds is None else thirds
-        for part in _slices(column, names[column], correct):
-            if thirds is not None and part["value"] != UNKNOWN:
-                inside = [values[row] for row in np.flatnonzero(thirds == part["value"])]
+        ordered = sorted(
+            {*names[column].tolist()}, key=lambda name: ((*THIRDS, name).index(name), name)
+        )
+        for value in ordered:
+            rows = np.flatnonzero(names[column] == value)
+            count, hits = len(rows), int(correct[rows].sum())
+            low, high = wilson(hits, count)
+            part = {
+                "column": column,
+                "value": value,
+                "images": count,
+                "correct": hits,
+                "accuracy": hits / count,
+                "low": low,
+                "high": high,
+            }
+            if thirds is not None and value != UNKNOWN:
+                inside = [values[row] for row in rows]
                 part |= {"from": min(inside), "to": max(inside)}
             slices.append(part)
     return pa.table(names), slices
-
-
-def _slices(column: str, names: NDArray[np.str_], correct: NDArray[np.bool_]) -> Iterator[Slice]:
-    for value in sorted({*names.tolist()}, key=lambda name: ((*THIRDS, name).index(name), name)):
-        inside = correct[names == value]
-        images, hits = len(inside), int(inside.sum())
-        low, high = wilson(hits, images)
-        yield {
-            "column": column,
-            "value": value,
-            "images": images,
-            "correct": hits,
-            "accuracy": hits / images,
-            "low": low,
-            "high": high,
-        }
 
 
 def _thirds(values: Sequence[Any]) -> NDArray[np.str_] | None:

@@ -12,28 +12,22 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from retrain import disk
-from retrain.runs import console
-from retrain.step import step
+from retrain.project import Project
+from retrain.step import Facts, Workspace, step
+from retrain.store import Artifact
+from retrain.workload import Evaluate, Model, Workload
 from tasks.compute import ray_data
-from tasks.data.embeddings import has_embeddings
-from tasks.data.listing import link_file
-from tasks.data.shards import IMAGES, LABELS, ROWS, Shards
-from tasks.data.splits import SPLITS
-
-if TYPE_CHECKING:
-    from models.network import Observed
-    from retrain.project import Project
-    from retrain.step import Facts, Workspace
-    from retrain.store import Artifact
-    from retrain.workload import Evaluate, Model, Workload
+from tasks.data.listing import SPLITS, link_file
+from tasks.data.shards import IMAGES, LABELS, ROWS, Shards, has_embeddings
 
 SHARDS = "images-*.npy"
 
 
-def check(workload: "Workload", project: "Project") -> Iterator[str]:
+def check(workload: Workload, project: Project) -> Iterator[str]:
     """Finds settings of a training that do not go with a network that is not trained itself."""
     train = workload.train
     refused = {"function", "augment", "lora", "freeze_epochs", "layer_decay"}
@@ -57,9 +51,7 @@ def check(workload: "Workload", project: "Project") -> Iterator[str]:
     needed=has_embeddings,
     check=check,
 )
-def embed(
-    model: "Model", evaluation: "Evaluate", images: "Artifact", workspace: "Workspace"
-) -> "Facts":
+def embed(model: Model, evaluation: Evaluate, images: Artifact, workspace: Workspace) -> Facts:
     """Embeds all splits.
 
     The embeddings are those that the served network calculates for its head: in the precision of
@@ -78,24 +70,18 @@ def embed(
         ValueError: There is no such network, or it gives no embedding of such images.
         OSError: The hub cannot be reached.
     """
-    import numpy as np
-
     from models.pretrained import find_folder
 
     shards = [path for split in SPLITS for path in sorted((images.folder / split).glob(SHARDS))]
     parts = {shard: workspace.scratch / shard.relative_to(images.folder) for shard in shards}
     missing = [(shard, part) for shard, part in parts.items() if not part.exists()]
     counts = [len(np.load(shard, mmap_mode="r")) for shard, _ in missing]
-    with console.counted("embed", sum(counts)) as show:
-        settings = model.model_dump()
-        name, version = settings["pretrained"], settings["pretrained_version"]
-        folder = find_folder(name, workspace.project.root)
-        load = partial(_load, str(folder or name), version, evaluation)
-        seconds = sum(counts) * ray_data.SECONDS_PER_IMAGE
-        for count, _ in zip(
-            counts, ray_data.each(load, missing, seconds=seconds, on_gpus=True), strict=True
-        ):
-            show(count)
+    settings = model.model_dump()
+    name, version = settings["pretrained"], settings["pretrained_version"]
+    folder = find_folder(name, workspace.project.root)
+    load = partial(_load, str(folder or name), version, evaluation)
+    seconds = sum(counts) * ray_data.SECONDS_PER_IMAGE
+    ray_data.each_counted("embed", load, missing, counts, seconds=seconds, on_gpus=True)
     for split in SPLITS:
         (workspace.folder / split).mkdir()
         for name in ("labels.npy", ROWS):
@@ -113,7 +99,7 @@ def embed(
 
 
 def _load(
-    name: str, version: str | None, evaluation: "Evaluate", device: str
+    name: str, version: str | None, evaluation: Evaluate, device: str
 ) -> Callable[[tuple[Path, Path]], None]:
     """Loads the network on a device; returns what embeds a shard with it."""
     import torch
@@ -123,27 +109,23 @@ def _load(
 
     network = load(name, version).to(device)
     network.prefer_attention(torch.device(device).type, evaluation.precision)
-    return partial(_embed, Observed(network), device, evaluation)
+    observed = Observed(network)
 
+    def embed_shard(shard: tuple[Path, Path]) -> None:
+        """Embeds the images of a shard, a batch at a time, and writes the second path.
 
-def _embed(
-    network: "Observed", device: str, evaluation: "Evaluate", shard: tuple[Path, Path]
-) -> None:
-    """Embeds the images of a shard, a batch at a time, and writes a file, which is the second path.
+        Its name marks it as finished.
+        """
+        torch.set_num_threads(ray_data.THREADS)
+        source, target = shard
+        images, batches = np.load(source, mmap_mode="r"), []
+        for first in range(0, len(images), evaluation.batch_size):
+            pixels = torch.from_numpy(np.array(images[first : first + evaluation.batch_size]))
+            _, embeddings = observed.answer(pixels.to(device), evaluation.precision)
+            assert embeddings is not None
+            batches.append(embeddings.cpu().numpy())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with disk.replacing(target) as aside, aside.open("wb") as file:
+            np.save(file, np.concatenate(batches))
 
-    Its name marks it as finished.
-    """
-    import numpy as np
-    import torch
-
-    torch.set_num_threads(ray_data.THREADS)
-    source, target = shard
-    images, batches = np.load(source, mmap_mode="r"), []
-    for first in range(0, len(images), evaluation.batch_size):
-        pixels = torch.from_numpy(np.array(images[first : first + evaluation.batch_size]))
-        _, embeddings = network.answer(pixels.to(device), evaluation.precision)
-        assert embeddings is not None
-        batches.append(embeddings.cpu().numpy())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with disk.replacing(target) as aside, aside.open("wb") as file:
-        np.save(file, np.concatenate(batches))
+    return embed_shard

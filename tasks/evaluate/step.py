@@ -21,8 +21,6 @@ from retrain.workload import Evaluate, Gate, Workload
 from tasks.compute.asked import start_ahead
 from tasks.compute.inference import predict
 from tasks.data import image_table, package, predictions, slices
-from tasks.data.embeddings import prepared_by
-from tasks.data.image_facts import WITH_FEATURES, is_sampled
 from tasks.data.metrics import (
     ACCEPTS_NOTHING,
     CLASSES,
@@ -30,9 +28,16 @@ from tasks.data.metrics import (
     summarise,
     wilson,
 )
-from tasks.data.predictions import LEARNT, NamedPredictions, image_id, learnt_images
-from tasks.data.reference import write_reference
-from tasks.data.shards import ROWS, Prepared, PreparedSplit, open_prepared
+from tasks.data.predictions import (
+    LEARNT,
+    WITH_FEATURES,
+    NamedPredictions,
+    image_id,
+    is_sampled,
+    learnt_images,
+    write_reference,
+)
+from tasks.data.shards import ROWS, Prepared, PreparedSplit, open_prepared, prepared_by
 
 SPLIT = "test"
 LEARNT_FROM = ("train", "val")

@@ -27,7 +27,7 @@ from retrain.runs import console
 from retrain.step import digest_of
 from retrain.store import Store
 from tasks.compute.asked import ANSWERS, ask, rows_of
-from tasks.data import image_facts, package
+from tasks.data import image_facts, package, predictions
 from tasks.data.champion import Registered
 from tasks.data.index import list_unlabelled
 from tasks.data.reading import ImageFiles, Place
@@ -118,7 +118,7 @@ def predict(
         label; `labels`, how many have each label that any has; `accepted`, how many the package
         accepts, None if it does not say; `images`, SHA-256 (hex) over the paths and the
         contents of the images; and `reused`, how many files of answers an earlier run, which was
-        killed, had written. And a sample, as `tasks.data.image_facts.SCHEMA` has it.
+        killed, had written. And a sample, as `tasks.data.predictions.SAMPLE_SCHEMA` has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -157,7 +157,7 @@ def predict(
         "images": digest.hexdigest(),
         "reused": reused,
     }
-    return written, pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
+    return written, pa.concat_tables([predictions.SAMPLE_SCHEMA.empty_table(), *samples])
 
 
 def sample(registered: Registered, source: Source, scratch: Path) -> pa.Table:
@@ -169,7 +169,7 @@ def sample(registered: Registered, source: Source, scratch: Path) -> pa.Table:
         scratch: An empty folder.
 
     Returns:
-        The sample, as `tasks.data.image_facts.SCHEMA` has it.
+        The sample, as `tasks.data.predictions.SAMPLE_SCHEMA` has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -177,7 +177,7 @@ def sample(registered: Registered, source: Source, scratch: Path) -> pa.Table:
     images = [image for image in range(len(source.places)) if _is_sampled(source, image)]
     answered = _answered(registered, source, images, scratch)
     samples = [_sample(source, some, answers) for some, answers in answered]
-    return pa.concat_tables([image_facts.SCHEMA.empty_table(), *samples])
+    return pa.concat_tables([predictions.SAMPLE_SCHEMA.empty_table(), *samples])
 
 
 def _answered(
@@ -185,7 +185,7 @@ def _answered(
 ) -> Iterator[tuple[Sequence[int], pa.Table]]:
     """Images, by their numbers in the input, with the answers for them, some at a time."""
     places = [source.places[image] for image in images]
-    features = [_is_sampled(source, image, image_facts.WITH_FEATURES) for image in images]
+    features = [_is_sampled(source, image, predictions.WITH_FEATURES) for image in images]
     first = 0
     with console.counted(NAME, len(images)) as show:
         try:
@@ -208,10 +208,10 @@ def _key(registered: Registered, source: Source) -> str:
     return digest_of(made_by)
 
 
-def _is_sampled(source: Source, image: int, size: int = image_facts.SAMPLE) -> bool:
+def _is_sampled(source: Source, image: int, size: int = predictions.SAMPLE) -> bool:
     """Whether an image belongs to the sample; copies at other paths are images like others."""
     digest = hashlib.sha256(source.paths[image].encode()).hexdigest()
-    return image_facts.is_sampled(digest, len(source.places), size)
+    return predictions.is_sampled(digest, len(source.places), size)
 
 
 def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Table:
@@ -222,14 +222,14 @@ def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Tabl
         if label is not None and _is_sampled(source, images[row])
     ]
     if not rows:
-        return image_facts.SCHEMA.empty_table()
+        return predictions.SAMPLE_SCHEMA.empty_table()
     answers = answers.take(pa.array(rows))
     confidence = rows_of(answers, "probabilities").max(axis=1)
     answers = answers.append_column("confidence", pa.array(confidence))
     encoded = source.files.read([source.places[images[row]] for row in rows])
     sampled = zip(answers.to_pylist(), map(image_facts.measure, encoded), strict=True)
     return pa.Table.from_pylist(
-        [answer | facts for answer, facts in sampled if facts], image_facts.SCHEMA
+        [answer | facts for answer, facts in sampled if facts], predictions.SAMPLE_SCHEMA
     )
 
 
@@ -253,14 +253,14 @@ def read_origin(file: Path) -> dict[str, Any]:
     """
     digest = hashlib.sha256()
     try:
-        with pq.ParquetFile(file) as predictions:
-            rows, metadata = predictions.metadata.num_rows, predictions.metadata.metadata or {}
+        with pq.ParquetFile(file) as written:
+            rows, metadata = written.metadata.num_rows, written.metadata.metadata or {}
             if b"retrain.model" not in metadata:
                 raise UsageError(
                     f"{file} does not say which model wrote it: retrain predict writes that into "
                     "the metadata, and copies that other programs make may lack it."
                 )
-            for batch in predictions.iter_batches(columns=["path", "sha256"]):
+            for batch in written.iter_batches(columns=["path", "sha256"]):
                 digest.update(_digest_of_images(batch))
     except (pa.ArrowInvalid, OSError) as error:
         raise UsageError(f"{file} is no Parquet file that can be read: {error}") from error

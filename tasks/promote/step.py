@@ -21,8 +21,8 @@ from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.data import package
+from tasks.data.predictions import keep_reference
 from tasks.data.reading import open_images
-from tasks.data.reference import keep_reference
 from tasks.data.rules import failures
 from tasks.promote import card
 from tasks.promote.check import BOUND, check_version, example_of, rules_of, sample

@@ -17,7 +17,7 @@ from retrain.project import Project
 from retrain.runs import console
 from retrain.step import digest_of
 from tasks.data.listing import link_file, list_files
-from tasks.pull.transfer import inside, map_in_threads, reaching
+from tasks.pull.file_sources import inside, map_in_threads, reaching
 
 ADD_REMOTE = "DVC has no default remote: dvc remote add -d NAME URL"
 DIFFERS = (

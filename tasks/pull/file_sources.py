@@ -1,21 +1,31 @@
-"""Copies files of this machine, and from a URL of any protocol that fsspec knows."""
+"""Copies files of this machine, and from a URL of any protocol that fsspec knows.
 
+What all sources of data share is at the end: safe paths, calls in threads, and the errors of
+storage libraries.
+"""
+
+import errno
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
 from pathlib import Path, PurePosixPath
 from shutil import copyfile
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from retrain.disk import digest_of, sha256_of
 from retrain.errors import UsageError
 from retrain.runs import console
 from tasks.data.listing import is_data, link_file, list_files
-from tasks.pull.transfer import inside, map_in_threads, reaching
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+THREADS = 16  # they wait for disks and networks
+DISK = (errno.EDQUOT, errno.EFBIG, errno.ENOSPC)  # does not take any more
 # The names that file systems use for a mark of a file's content, else for the time of its last
 # change, in lower case without `-` and `_`.
 _MARKS = (
@@ -125,8 +135,15 @@ class UrlSource:
         """The file system, and its information on each file, by the file's name in the folder."""
         from fsspec.core import url_to_fs
 
+        options: dict[str, Any] = {}
+        if self.url.startswith(("http://", "https://")):
+            from aiohttp import ClientTimeout
+
+            # Proxies from the environment, and time for a large file while bytes arrive.
+            timeout = ClientTimeout(total=None, sock_connect=30, sock_read=60)
+            options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
         try:
-            file_system, root = url_to_fs(self.url, **_storage_options(self.url))
+            file_system, root = url_to_fs(self.url, **options)
         except (ImportError, ValueError) as error:
             raise UsageError(f"data.path {self.url}: {error}") from error
         with reaching(f"{self.url} cannot be read. Is it reachable?"):
@@ -141,16 +158,6 @@ class UrlSource:
                         f"data.path: there is nothing at {self.url}, or it may not be read."
                     ) from error
                 raise answer from None
-
-
-def _storage_options(url: str) -> dict[str, Any]:
-    """For HTTP, proxies from the environment, and time for a large file while bytes arrive."""
-    if not url.startswith(("http://", "https://")):
-        return {}
-    from aiohttp import ClientTimeout
-
-    timeout = ClientTimeout(total=None, sock_connect=30, sock_read=60)
-    return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
 
 
 def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, Any]]:
@@ -174,3 +181,40 @@ def _mark(file_system: Any, info: Mapping[str, Any]) -> list[str]:
         return [known[0], f"size {info.get('size')}"]
     with file_system.open(info["name"], "rb") as file:
         return [f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"]
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file in a folder.
+
+    Raises:
+        ValueError: The name, which came from elsewhere, leads outside the folder.
+    """
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(
+            f"The data has a file with the name {name!r}, which leads out of its folder. Nothing "
+            "is taken."
+        )
+    return folder / name
+
+
+def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Calls a function with each item, in threads; the results in the items' order."""
+    with ThreadPool(THREADS) as pool:  # which takes many small ones in chunks
+        return pool.map(function, items)
+
+
+@contextmanager
+def reaching(fault: str) -> Iterator[None]:
+    """Turns the errors of storage libraries into one, after which a retry may help.
+
+    Those of the disk that is written to stay as they are.
+    """
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        if getattr(error, "errno", None) in DISK:
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConnectionError(f"{fault} ({reason})") from error

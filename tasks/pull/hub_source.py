@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from retrain.errors import UsageError
 from retrain.params import parse_yaml
 from retrain.runs import console
-from tasks.data.listing import link_file
-from tasks.data.splits import ALIASES, split_of
-from tasks.pull.transfer import map_in_threads, reaching
+from tasks.data.listing import ALIASES, link_file, split_of
+from tasks.pull.file_sources import map_in_threads, reaching
 
 CARD = "README.md"
 _YAML = re.compile(r"\s*---\s*\n((?:(?!---).*\n)*)---")  # the first lines of a card
@@ -43,28 +43,25 @@ class HubSource:
 
     def digest(self) -> str:
         """The commit that the revision points to; for a full commit hash the hub is not asked."""
-        from huggingface_hub import HfApi
-
         if re.fullmatch("[0-9a-f]{40}", self.revision):
             return self.revision
-        with self._reached():
-            return str(HfApi().dataset_info(self.name, revision=self.revision).sha)
+        with self._reached() as hub:
+            return str(hub.dataset_info(self.name, revision=self.revision).sha)
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Downloads the card and the configuration's files, except those that a killed run has."""
-        from huggingface_hub import HfApi, hf_hub_download
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
         downloaded = scratch / "hub"
 
         def download(name: str) -> None:
-            hf_hub_download(
+            hub.hf_hub_download(
                 self.name, name, repo_type="dataset", revision=digest, local_dir=downloaded
             )
 
-        with self._reached():
-            listed = HfApi().list_repo_files(self.name, revision=digest, repo_type="dataset")
+        with self._reached() as hub:
+            listed = hub.list_repo_files(self.name, revision=digest, repo_type="dataset")
             card = [name for name in listed if name == CARD]
             map_in_threads(download, card)
             belong = splits_of_files(listed, downloaded / CARD, self.configuration)
@@ -80,15 +77,16 @@ class HubSource:
             link_file(downloaded / name, folder / name)
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
-        from huggingface_hub import errors
+    def _reached(self) -> Iterator[Any]:
+        """Gives what asks the hub, whose errors become those of this project."""
+        from huggingface_hub import HfApi, errors
 
         with reaching(
             f"The data set {self.name} on the Hugging Face hub cannot be read. Set HF_ENDPOINT to "
             "a mirror, or data.path to a folder with its Parquet files and data.format to parquet."
         ):
             try:
-                yield
+                yield HfApi()
             except (
                 errors.HFValidationError,
                 errors.RepositoryNotFoundError,

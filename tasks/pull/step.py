@@ -3,22 +3,31 @@
 import os
 import re
 import shutil
+import sys
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
+from lzma import LZMAError
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
+from tasks.data import index
 from tasks.data.listing import is_data, list_files
-from tasks.pull.archives import unpack
+from tasks.data.reading import INDEX
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.file_sources import LocalSource, UrlSource
 from tasks.pull.hub_source import CARD, HubSource, splits_of_files
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:  # Python's own has no filters before that; Debian 12 has 3.11.2
+    from backports import tarfile  # type: ignore[no-redef]
 
 
 def data_version(data: Data, project: Project, revision: str | None = None) -> DataVersion:
@@ -74,7 +83,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace, and lists its images.
 
     A single archive (zip, or tar in any compression) is unpacked, and folders that only wrap all
-    of it are removed. The list is `index.parquet`, as `tasks/data/index.py` describes it.
+    of it are removed. The list is `index.parquet`, as `tasks/data/reading.py` describes it.
 
     Returns:
         `format` and `images`, how many there are; and `image_column`, that of its Parquet files.
@@ -84,10 +93,6 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
             and of which classes.
         OSError: The source that holds it cannot be reached; another try may help.
     """
-    import pyarrow.parquet as pq
-
-    from tasks.data import index
-
     folder = workspace.folder / "data"
     folder.mkdir()
     source = find_source(data, workspace.project, version.revision)
@@ -102,7 +107,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
-    pq.write_table(found.images, workspace.folder / index.FILE)
+    pq.write_table(found.images, workspace.folder / INDEX)
     return {
         "format": found.format,
         "images": len(found.images),
@@ -110,7 +115,63 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     }
 
 
-def _check_classes(place: Path, images: "pa.Table") -> None:
+def unpack(folder: Path, scratch: Path) -> None:
+    """Replaces an archive by its content, if it is the only file in a folder.
+
+    Args:
+        folder: The folder, which may hold one archive alone.
+        scratch: The folder in which the archive is unpacked; on the same file system.
+
+    Raises:
+        ValueError: The archive is damaged, or has a link or a file that leads outside it.
+    """
+    archive, *others = folder.iterdir()
+    if others or not archive.is_file():
+        return
+    is_zip = zipfile.is_zipfile(archive)
+    if not is_zip and not tarfile.is_tarfile(archive):
+        return
+    unpacked = scratch / "unpacked"
+    shutil.rmtree(unpacked, ignore_errors=True)  # of a run that was killed
+    unpacked.mkdir()
+    try:
+        if is_zip:
+            with zipfile.ZipFile(archive) as file:
+                members = file.infolist()
+                for member in members:  # some programs on Windows write `cat\\1.png`
+                    member.filename = member.filename.replace("\\", "/")
+                file.extractall(unpacked, members)  # never outside, whatever the names are
+        else:
+            with tarfile.open(archive) as file:
+                file.extractall(unpacked, filter=_checked)
+    except (
+        zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError,
+        FileExistsError, IsADirectoryError, NotADirectoryError,  # a file that is a folder too
+    ) as error:  # fmt: skip
+        raise ValueError(f"The archive {archive.name} cannot be unpacked: {error}") from error
+    shutil.rmtree(folder)
+    shutil.move(_without_wrapping(unpacked), folder)
+
+
+def _checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
+    if member.issym() or member.islnk():  # it may lead elsewhere, once wrapping is taken away
+        raise ValueError(
+            f"The data's archive has a link, {member.name!r}. Pack the files themselves: tar "
+            "does so with --dereference --hard-dereference."
+        )
+    return tarfile.data_filter(member, folder)  # refuses what leads outside, devices and pipes
+
+
+def _without_wrapping(folder: Path) -> Path:
+    """The innermost folder that holds everything; a class folder is not unwrapped."""
+    entries = [path for path in folder.iterdir() if is_data(path.name)]
+    wraps = len(entries) == 1 and entries[0].is_dir()
+    if wraps and any(path.is_dir() or path.suffix == ".parquet" for path in entries[0].iterdir()):
+        return _without_wrapping(entries[0])
+    return folder
+
+
+def _check_classes(place: Path, images: pa.Table) -> None:
     """Refuses an empty folder beside those of classes: its images have been forgotten, or moved."""
     tops = {name.partition("/")[0] for name in images["file"].to_pylist()}
     for level in (place / top for top in tops) if images["split"][0].is_valid else (place,):

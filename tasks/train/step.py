@@ -29,7 +29,7 @@ from retrain.runs import console
 from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
-from tasks.data.embeddings import prepared_by
+from tasks.data.shards import prepared_by
 from tasks.train.checks import check, notices, try_network, try_settings, used_by
 from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob
 from tasks.train.progress import followed

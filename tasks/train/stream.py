@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from models.image import cut_array, to_array
 from retrain.errors import RemoteError
 from tasks.compute.ray_data import connect
-from tasks.data.reading import ImageFiles
+from tasks.data.reading import SECONDS_PER_BYTE, SECONDS_PER_IMAGE, ImageFiles
 from tasks.data.shards import ROWS, SOURCE, open_prepared
-from tasks.data.units import SECONDS_PER_BYTE, SECONDS_PER_IMAGE
 from tasks.train import elsewhere, network
 from tasks.train.datasets import CROP, SHUFFLE, BatchSampler, parts_of
 from tasks.train.job import TrainingJob

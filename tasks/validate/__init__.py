@@ -1,1 +1,1 @@
-"""The step `validate`: the scan of the images, the image database, the suite."""
+"""The step `validate`: the scan of the images, their splits, the judgement."""

@@ -103,25 +103,20 @@ def test_corrections_are_written_beside_the_data_and_nothing_else_changes(projec
     assert (root / "corrections.csv").read_bytes() == written
 
 
-def test_a_later_correction_counts_and_the_rows_say_who_and_when(project, monkeypatch):
+def test_the_rows_of_corrections_say_who_and_when(project, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     root = project.root / "images"
     write_files(root, FILES)
     began = datetime.now(UTC).replace(microsecond=0)
-    for label in ("dog", "cat"):
-        flow.plan(project, "photos", write_csv(project, row("val/cat/5.png", png(5), label)))
-        flow.plan(project, "photos", project.root / "corrected.csv").apply()
-    assert read(root) == {digest_of(png(5)): "cat"}
+    file = write_csv(project, row("val/cat/5.png", png(5), "dog"))
+    flow.plan(project, "photos", file).apply()
     with (root / "corrections.csv").open(newline="") as stream:
-        rows = [*csv.DictReader(stream)]
-    assert [each["label"] for each in rows] == ["dog", "cat"]
-    assert {each["by"] for each in rows} == {getpass.getuser()}
-    for each in rows:
-        assert began <= datetime.fromisoformat(each["at"]) <= datetime.now(UTC)
+        [written] = csv.DictReader(stream)
+    assert (written["label"], written["by"]) == ("dog", getpass.getuser())
+    assert began <= datetime.fromisoformat(written["at"]) <= datetime.now(UTC)
     project.git("init", "-q")
     project.git("config", "user.name", "Ada Lovelace")
-    plan = flow.plan(project, "photos", write_csv(project, row("val/cat/5.png", png(5), "dog")))
-    assert plan.by == "Ada Lovelace"
+    assert flow.plan(project, "photos", file).by == "Ada Lovelace"
 
 
 def test_copies_of_an_image_are_corrected_by_what_they_are(project):
@@ -164,8 +159,10 @@ def test_what_is_wrong_is_found_before_anything_changes(project, wrong, message)
     assert names(project) == sorted(FILES)
 
 
-def test_images_that_were_to_be_labelled_are_added(project):
-    write_files(project.root / "images", FILES)
+@pytest.mark.parametrize("above", ["", "train/"])
+def test_images_that_were_to_be_labelled_are_added_to_the_folder_of_their_class(project, above):
+    files = {f"{above}{name}": data for name, data in FILES.items()}
+    write_files(project.root / "images", files)
     digest = digest_of(png(7))
     offer(project, png(7))
     new = row("camera 1/1.png", png(7), "dog", why=review_list.TO_LABEL)
@@ -175,20 +172,12 @@ def test_images_that_were_to_be_labelled_are_added(project):
         {"path": "camera 1/1.png", "before": None, "after": "dog"}
     ]
     plan.apply()
-    assert names(project) == sorted([*FILES, f"train/dog/{digest}.png"])
+    assert names(project) == sorted([*files, f"{above}train/dog/{digest}.png"])
     assert flow.plan(project, "photos", file).changes == []
     other = flow.plan(project, "photos", write_csv(project, new | {"corrected": "cat"}))
     assert other.classes == {"cat": {"leave": 0, "come": 1}, "dog": {"leave": 1, "come": 0}}
     other.apply()  # it is in the data by now
     assert read(project.root / "images") == {digest: "cat"}
-
-
-def test_an_image_is_added_to_the_folder_of_its_class_however_deep_that_is(project):
-    write_files(project.root / "images", {f"train/{name}": data for name, data in FILES.items()})
-    offer(project, png(7))
-    file = write_csv(project, row("1.png", png(7), "dog", why=review_list.TO_LABEL))
-    flow.plan(project, "photos", file).apply()
-    assert f"train/train/dog/{digest_of(png(7))}.png" in names(project)
 
 
 def test_an_import_that_was_ended_goes_on_where_it_was(project, monkeypatch):

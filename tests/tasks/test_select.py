@@ -42,8 +42,3 @@ def test_distances_are_those_of_the_nearest(monkeypatch):
     every = {0: 1.0, 60: 1.0, 180: 2 * np.sin(np.radians(60))}
     sample = np.random.default_rng(0).permutation(3)[:2]
     assert found == pytest.approx([[*every.values()][number] for number in sample], abs=1e-3)
-
-
-def test_embeddings_get_the_length_1():
-    found = select.directions(np.array([[3, 4], [0, 0]], np.float32))
-    assert found.tolist() == [pytest.approx([0.6, 0.8]), [0, 0]]

@@ -15,6 +15,7 @@ from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Data
 from tasks.data import index
+from tasks.data.reading import INDEX
 
 # 32 x 32 pixels, four squares: white and black; written by libheif.
 HEIC = base64.b64decode(
@@ -77,7 +78,7 @@ def write_parquet(path: Path, images: list, labels: list, *, names=None, **optio
 def pulled(folder: Path, format: str = "auto", **data: str) -> Artifact:
     """The output of `pull` for the images below `folder / "data"`."""
     found = index.build(folder / "data", Data(path="data", format=format, **data))
-    pq.write_table(found.images, folder / index.FILE)
+    pq.write_table(found.images, folder / INDEX)
     facts = {"format": found.format, "images": len(found.images)}
     facts["image_column"] = found.files.image_column
     return Artifact("pull", "key", "digest", folder, facts)

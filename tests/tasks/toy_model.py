@@ -18,9 +18,9 @@ from retrain.registry.versions import ModelVersion
 from retrain.step import Workspace
 from retrain.store import Artifact
 from tasks.data import image_table, package, predictions
+from tasks.data.image_facts import digest
 from tasks.data.metrics import outcomes
-from tasks.data.pixels import digest
-from tasks.data.reference import write_reference
+from tasks.data.predictions import write_reference
 from tasks.data.shards import shard_name
 from tests.tasks.toy_data import encoded, write_parquet
 

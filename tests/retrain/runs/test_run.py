@@ -148,6 +148,25 @@ def test_a_flipped_byte_in_an_input_of_a_step_that_runs_is_found_and_repaired(ru
     assert Path(nth(after, 1).path, "out.txt").read_text(encoding="utf-8") == "11"
 
 
+def test_what_a_killed_try_has_kept_of_a_damaged_input_is_not_gone_on_with(run_toy):
+    found = []
+
+    def resumes(above, workspace):
+        checkpoint = workspace.scratch / "checkpoint"
+        found.append(checkpoint.exists())
+        checkpoint.touch()
+        if len(found) == 1:
+            flip(above.folder)
+            raise KeyboardInterrupt
+        return {}
+
+    steps = [FIRST, replace(SECOND, function=resumes)]
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(steps=steps)
+    assert reasons(run_toy(steps=steps)) == ["out.txt has changed", "first run"]
+    assert found == [False, False]
+
+
 def test_damage_explains_a_step_that_fails(run_toy):
     def reads_number(above, workspace):
         if int((above.folder / "out.txt").read_text()) != 1:

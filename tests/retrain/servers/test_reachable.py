@@ -12,7 +12,7 @@ import pytest
 from retrain.errors import UsageError
 from retrain.servers import reachable
 from tests.tasks.pull.pulling import serving
-from tests.tasks.pull.test_url_source import Answer
+from tests.tasks.pull.test_file_sources import Answer
 
 
 @pytest.fixture

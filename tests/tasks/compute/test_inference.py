@@ -20,7 +20,7 @@ def images(tmp_path_factory):
     return prepared.split("test").images
 
 
-@pytest.fixture(params=["this machine", "a cluster"])
+@pytest.fixture(params=["this machine", pytest.param("a cluster", marks=pytest.mark.slow)])
 def place(request, monkeypatch):
     if request.param == "a cluster":
         request.getfixturevalue("ray_session")

@@ -68,14 +68,6 @@ def test_an_image_of_one_colour_looks_like_nothing():
     assert near_duplicates(np.zeros(2, np.int64), np.array([0, 1]), same).tolist() == [-1, -1]
 
 
-def test_a_fingerprint_does_not_depend_on_the_images_beside_it():
-    images = [shrink(inspect(encoded(image, "PNG"))[1]) for image in PHOTOS[:5]]
-    alone = [fingerprints([image]) for image in images]
-    prints, thumbnails = fingerprints(images)
-    assert prints.tolist() == [each for [each], _ in alone]
-    assert np.array_equal(thumbnails, [each for _, [each] in alone])
-
-
 @pytest.mark.parametrize("at_a_time", [2**18, 300])
 def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(monkeypatch, at_a_time):
     monkeypatch.setattr(fingerprint, "_IMAGES", at_a_time)

@@ -15,7 +15,7 @@ from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Model
-from tasks.data.pixels import digest
+from tasks.data.image_facts import digest
 from tasks.data.shards import open_prepared
 from tasks.embed.step import embed
 from tests.tasks.train.helpers import LABELS, write_prepared

@@ -9,7 +9,7 @@ from retrain.outputs import list_files
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate, Images
 from tasks.compute import ray_data
-from tasks.data import units
+from tasks.data import reading
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
@@ -77,8 +77,8 @@ def test_many_tasks_write_the_same_images_as_one_in_the_same_order(tmp_path, mon
     for name in ("one", "many"):
         write_digits(tmp_path / name, format)
     _, one = run(tmp_path / "one", format)
-    monkeypatch.setattr(units, "WORTH_ROWS", 5)
-    monkeypatch.setattr(units, "MAX_UNIT_ROWS", 3)  # row groups are longer
+    monkeypatch.setattr(reading, "WORTH_ROWS", 5)
+    monkeypatch.setattr(reading, "MAX_UNIT_ROWS", 3)  # row groups are longer
     _, many = run(tmp_path / "many", format)
     assert len(list((one / "train").glob("*.npy"))) == 2
     assert len(list((many / "train").glob("*.npy"))) >= 5
@@ -101,8 +101,9 @@ def test_images_that_were_set_aside_are_left_out(tmp_path):
     assert not left["path"].isin(["2/broken.png", "2/tiny.png"]).any()
 
 
+@pytest.mark.slow
 def test_the_bytes_are_the_same_in_this_process_and_by_ray(tmp_path, monkeypatch, ray_session):
-    monkeypatch.setattr(units, "WORTH_ROWS", 7)
+    monkeypatch.setattr(reading, "WORTH_ROWS", 7)
     listed = []
     for start in (1e6, 0.0):
         monkeypatch.setattr(ray_data, "START", start)
@@ -112,7 +113,7 @@ def test_the_bytes_are_the_same_in_this_process_and_by_ray(tmp_path, monkeypatch
 
 
 def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(units, "WORTH_ROWS", 2)
+    monkeypatch.setattr(reading, "WORTH_ROWS", 2)
     write_digits(tmp_path)
     expected = list_files(run(tmp_path)[1])
     lost, *kept = sorted((tmp_path / "preprocess-scratch").glob("*/images-*"))

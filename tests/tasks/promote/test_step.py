@@ -7,8 +7,7 @@ import pytest
 from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from tasks.data import package
-from tasks.data.image_facts import SCHEMA
-from tasks.data.reference import find_reference
+from tasks.data.predictions import SAMPLE_SCHEMA, find_reference
 from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
 from tests.tasks.toy_model import LABELS, write_scores
 
@@ -153,7 +152,7 @@ def test_what_drift_is_found_against_is_there_without_the_store(project, run):
     run(trained, "first")
     before = state(project)
     table = find_reference(project, version)
-    assert table.schema == SCHEMA
+    assert table.schema == SAMPLE_SCHEMA
     assert len(table) == ROWS
     assert set(table["label"].to_pylist()) <= set(LABELS)
     run(trained, "champion already", champion=1)

@@ -80,8 +80,9 @@ def make_workspace(folder: Path, project: Project) -> Workspace:
 
 def failing_write(project: Project, path: str | Path) -> str:
     """What is said of a pull by a process that cannot write a file of more than 1 MB."""
+    under_dvc = " import dvc.repo;" if str(path).startswith("data/") else ""
     program = (
-        "import resource, sys; from pathlib import Path; import dvc.repo;"
+        f"import resource, sys; from pathlib import Path;{under_dvc}"
         "from retrain.messages import message_of; from retrain.project import Project;"
         "from retrain.store import Store; from retrain.workload import Data, Model, Workload;"
         "from tasks.pull.step import data_version, pull;"

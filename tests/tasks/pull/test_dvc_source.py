@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,8 @@ def template(tmp_path_factory):
     root = tmp_path_factory.mktemp("template")
     git(root, "init", "-q")
     dvc(root, "init", "-q")
-    dvc(root, "remote", "add", "-q", "-d", "here", ".dvc/remote")
+    remote = "[core]\n    remote = here\n['remote \"here\"']\n    url = remote\n"
+    (root / ".dvc" / "config").write_text(remote)
     make_files(root / "data", "digits/cat/1.png", "digits/dog/1.png", "other/a.png")
     commit(root, "old")
     make_files(root / "data", "digits/dog/2.png")
@@ -81,6 +83,12 @@ def object_of(project, content, below=REMOTE):
     """The file in a remote or a cache that holds some content."""
     [path] = [path for path in objects(project.root, below) if path.read_text() == content]
     return path
+
+
+def configure(project, pattern, replacement):
+    """Replaces a part of DVC's configuration, in which a line names the default remote."""
+    file = project.root / ".dvc" / "config"
+    file.write_text(re.sub(pattern, replacement, file.read_text()))
 
 
 def overwrite(path, content):
@@ -125,23 +133,23 @@ def test_data_that_nobody_else_can_have_is_told_of(project, monkeypatch):
     assert (
         unpushed == "This version of the data is not in the DVC remote 'here': dvc push data.dvc."
     )
-    dvc(project.root, "remote", "rename", "here", "starter")
+    configure(project, "here", "starter")
     [*_, unpushed] = warnings(project)
     assert unpushed.endswith(
         "'starter': dvc fetch data.dvc, dvc remote add --default team PLACE, dvc push data.dvc."
     )
-    dvc(project.root, "remote", "rename", "starter", "here")
+    configure(project, "starter", "here")
     dvc(project.root, "push", "-q")
     git(project.root, "commit", "-qam", "more")
     assert warnings(project) == []
-    dvc(project.root, "remote", "modify", "here", "url", "http://127.0.0.1:9/remote")
+    configure(project, "url = .*", "url = http://127.0.0.1:9/remote")
     assert warnings(project) == []  # nobody knows
     with serving(Slow) as url:
-        dvc(project.root, "remote", "modify", "here", "url", url)
+        configure(project, "url = .*", f"url = {url}")
         monkeypatch.setattr(dvc_source, "REMOTE_SECONDS", 0.5)
         assert warnings(project) == []
         Slow.may_end.set()
-    dvc(project.root, "config", "-u", "core.remote")
+    configure(project, " remote = here", "")
     [alone] = warnings(project)
     assert alone.startswith(
         "DVC has no default remote: dvc remote add -d NAME URL, dvc push. This version"
@@ -237,7 +245,7 @@ def test_a_pin_that_is_missing_or_broken_is_an_error(project, text, fault):
 
 
 def test_without_a_remote_dvc_says_how_to_add_one(project):
-    dvc(project.root, "remote", "remove", "here")
+    configure(project, " remote = here", "")
     with pytest.raises(UsageError, match="dvc remote add"):
         pulled(project, "data/digits")
 
@@ -283,12 +291,13 @@ def test_the_images_of_another_workload_change_nothing(working):
     assert data_version(Data(path="data/other"), working).digest != before.digest
 
 
-@pytest.mark.parametrize("level", ["--project", "--local"])
-def test_a_cache_in_another_place_is_found(working, tmp_path, level):
+@pytest.mark.parametrize("name", ["config", "config.local"])
+def test_a_cache_in_another_place_is_found(working, tmp_path, name):
     (working.root / ".dvc" / "cache").rename(tmp_path / "shared")
     before = data_version(Data(path="data/digits"), working).digest  # from the remote
     shutil.rmtree(working.root / ".dvc" / "cache")
-    dvc(working.root, "cache", "dir", level, "../shared")
+    with (working.root / ".dvc" / name).open("a") as file:
+        file.write("[cache]\n    dir = ../../shared\n")
     shutil.rmtree(working.root / ".dvc" / "remote")
     assert data_version(Data(path="data/digits"), working).digest == before
 

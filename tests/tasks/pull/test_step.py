@@ -125,7 +125,7 @@ def test_a_broken_archive_is_refused_and_leaves_nothing(project, tmp_path, make)
     assert not space.scratch.exists()
 
 
-@pytest.mark.parametrize("path", ["{}/pets", "file://{}/pets", "{}/pets.zip"])
+@pytest.mark.parametrize("path", ["{}/pets", "{}/pets.zip"])
 def test_a_disk_that_takes_no_more_is_said_in_one_sentence_and_leaves_nothing(
     project, tmp_path, path
 ):

@@ -3,6 +3,7 @@
 import hashlib
 import html
 import logging
+import shutil
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -13,14 +14,19 @@ import pytest
 from PIL import Image
 
 from models.image import inspect
+from retrain.outputs import list_files
+from tasks.compute import ray_data
+from tasks.data import reading
+from tasks.data.image_facts import digest
 from tasks.data.image_table import SET_ASIDE, digest_of_split
-from tasks.data.pixels import digest
+from tasks.validate import step
 from tasks.validate.step import say_near_duplicates
 from tests.tasks.toy_data import encoded, png, write_parquet
 from tests.tasks.validate.validating import (
     CHECKS,
     FILES,
     NAMES,
+    TOLERANT,
     again,
     quarantine,
     rejection,
@@ -204,17 +210,14 @@ FEW = "- classes with fewer images"
                 "In all *",
             ],
         ),
-        *(
-            (
-                dict.fromkeys(NAMES, content),
-                {},
-                [
-                    "- images that do not decode: 18 of 18: *, and 13 more",
-                    "- splits without an image: 3 of 3: train, val, test",
-                    "In all *",
-                ],
-            )
-            for content in (b"broken", b"")
+        (
+            dict.fromkeys(NAMES, b"broken"),
+            {},
+            [
+                "- images that do not decode: 18 of 18: *, and 13 more",
+                "- splits without an image: 3 of 3: train, val, test",
+                "In all *",
+            ],
         ),
         (
             {
@@ -344,3 +347,103 @@ def test_corrected_labels_count_whatever_the_format_is(tmp_path, kind, caplog):
     assert told[["before", "label"]].to_dict("index") == {
         name: {"before": "cat", "label": "dog"} for name in corrected
     }
+
+
+def photos():
+    """A smooth picture of its own for each name."""
+    pixels = np.random.default_rng(0).integers(0, 256, (len(NAMES), 6, 6, 3), np.uint8)
+    return {
+        name: Image.fromarray(picture).resize((200, 200), Image.Resampling.BICUBIC)
+        for name, picture in zip(NAMES, pixels, strict=True)
+    }
+
+
+@pytest.mark.parametrize("near_duplicates", ["report", "bad"])
+def test_near_duplicates_across_splits_are_listed_or_bad(tmp_path, near_duplicates):
+    pictures = photos()
+    files = {name: encoded(picture, "JPEG", quality=95) for name, picture in pictures.items()}
+    small = pictures["test/dog/1.png"].resize((48, 48))
+    files["train/dog/again.jpg"] = encoded(small, "JPEG", quality=70)
+    files["val/dog/again.jpg"] = encoded(pictures["val/dog/1.png"], "JPEG", quality=70)
+    checks = CHECKS.model_copy(update={"near_duplicates": near_duplicates})
+    if near_duplicates == "bad":
+        [line, _] = rejection(tmp_path, files, checks)
+        assert line == (
+            "- images that look like one of a split held out from theirs: 1 of 20: "
+            "train train/dog/again.jpg (it looks like one in test)"
+        )
+        return
+    facts, folder = run(tmp_path, files, checks)
+    assert facts["near_duplicates"] == 1
+    assert (folder / "report/near_duplicates.csv").read_text().splitlines() == [
+        "split,path,near_duplicate_split,near_duplicate_path",
+        "train,train/dog/again.jpg,test,test/dog/1.png",
+    ]
+    docs = "".join(path.read_text() for path in (folder / "report").rglob("images.html"))
+    assert "images that look like one of a split held out from theirs" in docs
+
+
+# A copy under another name and in another class's folder, other bytes of a known image, and one
+# that does not decode, which is looked at again each time.
+CHANGED = {
+    "train/cat/new.png": png(77),
+    "train/dog/other.bmp": again(FILES["train/dog/0.png"], "BMP"),
+    "train/dog/broken.png": b"broken",
+}
+
+
+def content(folder):
+    """The files of an output, but for what Great Expectations says of times."""
+    return [file for file in list_files(folder) if not file["path"].startswith("report/")]
+
+
+def two_weeks(tmp_path, monkeypatch):
+    """The folder of the second week from the first, and that from nothing."""
+    monkeypatch.setattr(reading, "WORTH_ROWS", 3)
+    places = [tmp_path / name for name in ("first", "second", "anew")]
+    _, earlier = run(places[0], FILES | {"train/dog/broken.png": b"broken"}, TOLERANT)
+    moved = dict(FILES)
+    moved["train/cat/moved.png"] = moved.pop("train/cat/0.png")
+    second, anew = (
+        run(place, moved | CHANGED, TOLERANT, earlier=each)
+        for place, each in zip(places[1:], (earlier, None), strict=True)
+    )
+    assert second[0] == anew[0]
+    return second[1], anew[1]
+
+
+def test_only_new_images_are_decoded_and_nothing_else_is_different(tmp_path, monkeypatch, caplog):
+    decoded = []
+
+    def noted(data, *others):
+        decoded.append(data)
+        return inspect(data, *others)
+
+    monkeypatch.setattr(step, "inspect", noted)
+    second, anew = two_weeks(tmp_path, monkeypatch)
+    assert content(second) == content(anew)
+    everything = len(FILES) + 3
+    assert len(decoded) == len(FILES) + 1 + 3 + everything
+    assert set(decoded[len(FILES) + 1 :][:3]) == set(CHANGED.values())
+    assert f"validate: {everything - 3} of {everything} images were known" in caplog.text
+
+
+@pytest.mark.slow
+def test_the_machines_of_ray_take_them_too(tmp_path, monkeypatch, caplog, ray_session):
+    monkeypatch.setattr(ray_data, "START", 0.0)
+    second, anew = two_weeks(tmp_path, monkeypatch)
+    assert content(second) == content(anew)
+    assert "18 of 21 images were known" in caplog.text
+
+
+def test_a_run_that_was_killed_goes_on_with_the_units_that_are_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "WORTH_ROWS", 3)
+    written = (run(tmp_path, FILES)[1] / "images.parquet").read_bytes()
+    lost, *kept = sorted((tmp_path / "validate-scratch/inspected").glob("*.parquet"))
+    assert len(kept) == 5
+    before = [path.stat().st_mtime_ns for path in kept]
+    lost.unlink()
+    shutil.rmtree(tmp_path / "validate")
+    assert (run(tmp_path, FILES)[1] / "images.parquet").read_bytes() == written
+    assert lost.exists()
+    assert [path.stat().st_mtime_ns for path in kept] == before

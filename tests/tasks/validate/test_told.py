@@ -1,6 +1,7 @@
-"""What the user tells of images for their splits: groups and times."""
+"""Classes, groups and times as the user tells them."""
 
 import datetime
+import json
 
 import numpy as np
 import pandas as pd
@@ -132,3 +133,40 @@ def test_dates_are_in_the_order_of_time_however_they_are_written(tmp_path):
     times = read_times("day", frame, pa.table({"day": written[:3] * 1 + [None]}))
     assert times[0] > times[1] == times[2]
     assert pd.isna(times[3])
+
+
+CODES = {"n01440764": "tench, Tinca tinca", "n02084071": "dog"}
+CODED = {f"{code}/{n}.png": png(n + 100 * k) for k, code in enumerate(CODES) for n in range(6)}
+LINES = "\n".join(f"{code} {name}" for code, name in CODES.items()).encode()
+
+
+@pytest.mark.parametrize(
+    "content", [LINES, LINES.replace(b" ", b"\t", 1), json.dumps(CODES).encode()]
+)
+def test_the_classes_are_named(tmp_path, content):
+    facts, folder = run(tmp_path, CODED | {"names.txt": content}, label_names="names.txt")
+    assert facts["classes"] == dict.fromkeys(sorted(CODES.values()), 6)
+    images = pd.read_parquet(folder / "images.parquet")
+    assert {path[:9]: label for path, label in zip(images.path, images.label, strict=True)} == CODES
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"n01440764 tench", "no name for the class 'n02084071' of n02084071/0.png"),
+        (b"n01440764 dog\nn02084071 dog", "names 2 classes 'dog'"),
+        (b"n01440764", "is no list of names"),
+        (b"{", "is no list of names"),
+        (None, "the data has no file names.txt"),
+    ],
+)
+def test_a_file_without_the_names_is_refused(tmp_path, content, message):
+    files = CODED if content is None else CODED | {"names.txt": content}
+    with pytest.raises(ValueError, match=f"data.label_names: .*{message}"):
+        run(tmp_path, files, TOLERANT, label_names="names.txt")
+
+
+def test_a_file_outside_the_data_is_refused(tmp_path):
+    (tmp_path / "names.txt").write_bytes(LINES)
+    with pytest.raises(ValueError, match=r"the data has no file \.\./names.txt"):
+        run(tmp_path, CODED, label_names="../names.txt")

@@ -8,7 +8,7 @@ from PIL import Image
 
 from retrain.errors import RejectedDataError
 from retrain.workload import Checks, Data, Gate
-from tasks.validate import suite
+from tasks.validate.judge import REMEDY
 from tasks.validate.step import validate
 from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files
 
@@ -44,7 +44,7 @@ def rejection(tmp_path, files, checks=CHECKS, **data):
     first, *lines, last = str(caught.value).split("\n")
     assert first == "The data is rejected:"
     if any(line.startswith("- classes with fewer") for line in lines):
-        lines.remove(suite.REMEDY)
+        lines.remove(REMEDY)
     kept = tmp_path / ".retrain/rejected/digits"
     assert last == f"All of them: {kept}/quarantined.parquet and {kept}/validation_results.json"
     assert (kept / "quarantined.parquet").is_file()

@@ -9,7 +9,7 @@ import pytest
 
 from retrain.workload import Checks, Split
 from tasks.data.fingerprint import THUMBNAIL
-from tasks.validate.splits import assign_splits, find_ties
+from tasks.validate.divide import assign_splits, find_ties
 
 FRACTIONS = Split(val=0.1, test=0.2)
 

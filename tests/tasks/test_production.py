@@ -1,15 +1,93 @@
-"""How a version does in production, by labels that came later."""
+"""Answers in production, labels that came later, and how a version does by both."""
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from models.prediction_log import PredictionLog
+from retrain.errors import UsageError
+from retrain.project import Project
 from retrain.workload import Production
-from tasks.production.answers import COLUMNS
-from tasks.production.measure import measure, sentence
+from tasks.production import (
+    ANSWERS,
+    Added,
+    keep_labels,
+    measure,
+    read_answers,
+    read_labels,
+    sentence,
+)
+
+
+def test_a_log_of_a_server_is_read_without_a_torn_line(tmp_path):
+    answer = {"label": "k\u00e4fer", "probabilities": {"k\u00e4fer": 0.75}}
+    for _ in range(2):  # two processes write to one folder
+        log = PredictionLog(tmp_path, "weights")
+        log.put([b"1", b"2"], [answer] * 2)
+        log.close()
+    first, _ = sorted(tmp_path.iterdir())
+    first.write_text(first.read_text() + '{"sha256": "torn')
+    found = read_answers(Project(tmp_path / "clone"), "vit", [tmp_path])
+    assert [*found] == ANSWERS.names
+    assert (found["label"].tolist(), found["confidence"].tolist()) == (
+        ["k\u00e4fer"] * 4,
+        [0.75] * 4,
+    )
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}\n', "no JSON\n"])
+def test_another_file_is_refused_by_name(tmp_path, text):
+    (tmp_path / "1.jsonl").write_text(text)
+    with pytest.raises(UsageError, match=r"1\.jsonl is no log of predictions"):
+        read_answers(Project(tmp_path / "clone"), "vit", [tmp_path])
+
+
+A, B = (hashlib.sha256(content).hexdigest() for content in (b"a", b"b"))
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+def known(project) -> dict[str, str]:
+    return read_labels(project, "vit").to_dict()
+
+
+def test_labels_are_added_and_the_last_one_counts(project, tmp_path):
+    (tmp_path / "1.csv").write_text(f"sha256,label\n{A},1\n{B},cat\n")
+    assert keep_labels(project, "vit", tmp_path / "1.csv") == Added(2, 2, 0)
+    assert known(project) == {A: "1", B: "cat"}
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "b.png").write_bytes(b"b")
+    pq.write_table(pa.table({"path": ["photos/b.png"], "label": ["dog"]}), tmp_path / "2.parquet")
+    assert keep_labels(project, "vit", tmp_path / "2.parquet") == Added(1, 0, 1)
+    assert keep_labels(project, "vit", tmp_path / "2.parquet") == Added(1, 0, 0)
+    assert known(project) == {A: "1", B: "dog"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,label\nx,cat\n", "needs rows with a label, and a sha256 or a path"),
+        (f"sha256,label\n{A},\n", "needs rows with a label"),
+        (f"sha256,label\n{A},cat\n{A},dog\n", "two labels: cat and dog"),
+        ("path,label\ngone.png,cat\n", "the image gone.png cannot be read"),
+        ("", "needs rows with a label, and a sha256 or a path"),
+        (f'sha256,label\n{A},"cat', "cannot be read as CSV or Parquet"),
+    ],
+)
+def test_a_wrong_file_changes_nothing(project, tmp_path, text, message):
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        keep_labels(project, "vit", tmp_path / "labels.csv")
+    assert known(project) == {}
+
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 TEST = {"accuracy": 0.95, "rows": 2000}
@@ -28,7 +106,7 @@ def answered(rows) -> pd.DataFrame:
              "time": MONDAY + timedelta(weeks=week)}
             for image, label, week in rows
         ],
-        COLUMNS,
+        ANSWERS,
     ).to_pandas()  # fmt: skip
 
 

@@ -9,9 +9,15 @@ from pyarrow import Table
 
 from retrain.project import Project
 from retrain.registry import tracking
-from tasks.data.image_facts import FACTS, SCHEMA
-from tasks.data.predictions import LEARNT, learnt_images
-from tasks.data.reference import REFERENCE, find_reference, keep_reference
+from tasks.data.image_facts import FACTS
+from tasks.data.predictions import (
+    LEARNT,
+    REFERENCE,
+    SAMPLE_SCHEMA,
+    find_reference,
+    keep_reference,
+    learnt_images,
+)
 from tests import templates
 from tests.tasks.toy_model import VERSION
 
@@ -32,10 +38,10 @@ def test_a_reference_is_kept_with_the_run_of_the_training(project, version, tmp_
     assert find_reference(project, version) is None
     row = {"sha256": "0" * 64, "label": "ant", "confidence": 0.5, **dict.fromkeys(FACTS, 1.0)}
     row["features"] = [1.0, 2.0]
-    pq.write_table(Table.from_pylist([row], SCHEMA), tmp_path / REFERENCE)
+    pq.write_table(Table.from_pylist([row], SAMPLE_SCHEMA), tmp_path / REFERENCE)
     keep_reference(project, version, tmp_path)
     found = find_reference(project, version)
-    assert (found.schema, found.to_pylist()) == (SCHEMA, [row])
+    assert (found.schema, found.to_pylist()) == (SAMPLE_SCHEMA, [row])
 
 
 def test_what_a_version_has_learnt_comes_from_its_run_and_is_kept(

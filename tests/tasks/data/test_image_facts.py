@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from models.image import inspect
-from tasks.data.pixels import digest
-from tests.tasks.toy_data import encoded
+from tasks.data.image_facts import digest, measure
+from tests.tasks.toy_data import encoded, png
 
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)).resize(
     (600, 400), Image.Resampling.BICUBIC
@@ -60,3 +60,12 @@ def test_another_pixel_or_another_shape_is_another_image():
     other[3, 5, 2] = 1
     shapes = [pixels, other, pixels.reshape(6, 4, 3), pixels[:, :4]]
     assert len({digest(each) for each in shapes}) == 4
+
+
+def test_the_facts_of_an_image_are_those_before_it_is_resized():
+    facts = measure(png(1, width=18, height=8))
+    assert facts["side"] == pytest.approx(12)
+    assert facts["aspect"] == pytest.approx(2.25)
+    assert facts["brightness"] == pytest.approx(0.5, abs=0.1)
+    assert facts["contrast"] == pytest.approx(12**-0.5, abs=0.05)
+    assert measure(b"no image") is None

@@ -5,11 +5,9 @@ import pyarrow as pa
 import pytest
 
 from retrain.project import Project
-from tasks.data.image_facts import SCHEMA, measure
-from tasks.drift.compare import compare
-from tasks.drift.report import TEST_SPLIT, report, sentence
-from tests.tasks.data.test_reference import VERSION
-from tests.tasks.toy_data import png
+from tasks.data.predictions import SAMPLE_SCHEMA
+from tasks.drift import TEST_SPLIT, compare, report, sentence
+from tests.tasks.toy_model import VERSION
 
 NAMES = ("label", "confidence", "side", "aspect", "brightness", "contrast", "embedding")
 
@@ -32,7 +30,7 @@ def draw(seed: int, rows: int = 400, **changed) -> pa.Table:
         "contrast": rng.normal(0.2, 0.05, rows),
         "features": list(embeddings(rng, rows)),
     }
-    return pa.table(columns | changed, SCHEMA)
+    return pa.table(columns | changed, SAMPLE_SCHEMA)
 
 
 def scores(reference: pa.Table, incoming: pa.Table) -> dict[str, float]:
@@ -42,7 +40,7 @@ def scores(reference: pa.Table, incoming: pa.Table) -> dict[str, float]:
 def test_a_sample_is_not_far_from_itself_nor_from_another_of_the_same_images():
     reference = draw(0)
     assert scores(reference, reference) == pytest.approx(dict.fromkeys(NAMES, 0.0), abs=1e-4)
-    for seed in range(1, 6):
+    for seed in range(1, 4):
         found = scores(reference, draw(seed, rows=300))
         assert max(found.values()) < 1.5, found
     assert scores(reference, draw(1)) == scores(reference, draw(1))
@@ -55,7 +53,7 @@ def test_a_thousand_classes_are_no_drift_unless_their_shares_differ():
 
     equal, others = np.ones(1000), np.repeat([3.0, 1.0], 500)
     reference = draw(0, 1000, label=labels(0, equal))
-    for seed in range(1, 4):
+    for seed in (1, 2):
         assert scores(reference, draw(seed, 1000, label=labels(seed, equal)))["label"] <= 1
     assert scores(reference, draw(4, 1000, label=labels(4, others)))["label"] > 1.5
 
@@ -92,15 +90,6 @@ def test_few_images_prove_little():
     many = scores(draw(0), draw(1, brightness=brighter))
     few = scores(draw(0), draw(1, 6, brightness=brighter[:6]))
     assert few["brightness"] < many["brightness"] / 2
-
-
-def test_the_facts_of_an_image_are_those_before_it_is_resized():
-    facts = measure(png(1, width=18, height=8))
-    assert facts["side"] == pytest.approx(12)
-    assert facts["aspect"] == pytest.approx(2.25)
-    assert facts["brightness"] == pytest.approx(0.5, abs=0.1)
-    assert facts["contrast"] == pytest.approx(12**-0.5, abs=0.05)
-    assert measure(b"no image") is None
 
 
 def test_many_copies_of_an_image_are_told(tmp_path):

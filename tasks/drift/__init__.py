@@ -1,1 +1,0 @@
-"""Compares incoming images with the data that a model was evaluated on."""
