@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 from rich.markup import escape
 
-from retrain.disk import sha256_of
+from retrain.disk import sha256_of, write_json
 from retrain.errors import RemoteError, UsageError, shorten
-from retrain.outputs import MANIFEST, parse_manifest, save_manifest
+from retrain.outputs import MANIFEST, parse_manifest
 from retrain.runs import console
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class Remote:
                     ):
                         break
                 else:
-                    save_manifest(folder / MANIFEST, manifest)
+                    write_json(folder / MANIFEST, manifest)
                     return True
             files.rm_file(f"{place}/{MANIFEST}")
         return False

@@ -7,7 +7,7 @@ from typing import Any
 
 from retrain.cli.command import KEEPING, LOOKING, Answer, Clone, Version, app, in_words, place
 from retrain.messages import wrapped
-from retrain.registry import decisions, lineage as records, model_card, reproduce as again
+from retrain.registry import decisions, lineage as records, packages
 from retrain.registry.ledger import Entry
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
@@ -43,7 +43,7 @@ def lineage(
         count = records.write_images(project, record, Path(place(str(images))))
     ledger = decisions.read(project, version.name)
     entries = [entry for entry in ledger.entries if entry.version == version.version]
-    text = model_card.read(project, version)
+    text = packages.read_card(project, version)
     if card and text is None:
         raise ValueError(f"{version.title} has no card: the MLflow run of its training is gone.")
     document = {
@@ -92,7 +92,9 @@ def reproduce(version: Version, /, *, project: Clone) -> Answer:
     from flows import predict
 
     model = predict.find_named(project, version)
-    result = again.reproduce(project, model, lambda line: print(line, file=sys.stderr, flush=True))
+    result = records.reproduce(
+        project, model, lambda line: print(line, file=sys.stderr, flush=True)
+    )
 
     def show() -> None:
         if not result["identical"]:

@@ -12,7 +12,7 @@ from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.runs.notify import emit
+from retrain.runs.flow_runs import emit
 from retrain.workload import Drift
 from tasks.drift.compare import COLUMNS, compare, shares
 
