@@ -247,13 +247,12 @@ def _agrees(look: Run, document: Document) -> bool:
     if look.has_to_run:
         return False
     recorded = {step["step"]: step for step in document["steps"]}
-    outcomes = [*look.outcomes.values()]
-    for outcome in outcomes:
-        previous = recorded.get(outcome.step)
+    *_, last = look.outcomes
+    for name, outcome in look.outcomes.items():
+        previous = recorded.get(name)
         if previous is None or previous["definition"] != outcome.definition:
             return False
-        is_compared = outcome.cached or outcome is outcomes[-1]
-        if is_compared and previous["digest"] != outcome.digest:
+        if (outcome.cached or name == last) and previous["digest"] != outcome.digest:
             return False
     return True
 

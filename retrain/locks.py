@@ -86,7 +86,6 @@ def _sign(file: int) -> None:
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-_KILLED_SECONDS = 7 * 86400.0
 _HOLDS = "*.lock"
 STARTING = "starting"  # is held by a process that may be about to hold a run
 
@@ -144,17 +143,15 @@ class Runs:
             self._release(hold)
 
     def oldest(self) -> float:
-        """When the oldest run began that goes on, or was killed and not forgotten for a week.
+        """When the oldest run began that goes on, or was killed and is not forgotten.
 
         Returns:
             Seconds since the epoch; now if there is none.
         """
-        began, killed = [time()], set(self._free())
+        began = [time()]
         for hold in self.folder.glob(_HOLDS):
             with suppress(FileNotFoundError):  # it has ended
-                start = hold.stat().st_mtime
-                if hold not in killed or time() - start < _KILLED_SECONDS:
-                    began.append(start)
+                began.append(hold.stat().st_mtime)
         return min(began)
 
     def _free(self) -> Iterator[Path]:

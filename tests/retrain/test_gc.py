@@ -185,19 +185,14 @@ def test_what_was_used_or_made_in_the_last_day_stays(project, store):
     assert not made.folder.exists()
 
 
-@pytest.mark.parametrize("ended", ["forgotten", "a week ago"])
-def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(project, store, ended):
+def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(project, store):
     used = made_with(project, store, 0.1)
     program = [sys.executable, "-c", KILLED, str(project.root), used.key]
     assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
     age(store.root, 48)  # it had worked for long: its checkpoint is old, too
-    for _ in range(2):
-        assert gc.collect(project) == []
+    assert gc.collect(project) == []
     assert (store.scratch("toy", "killed") / "checkpoint").exists()
-    if ended == "forgotten":
-        store.runs.forget_killed()
-    else:
-        age(store.root, 24 * 7)
+    store.runs.forget_killed()
     assert collected(project, "scratch") == ["toy killed"]
     assert not used.folder.exists()
 
