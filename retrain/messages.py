@@ -54,9 +54,16 @@ def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
     if width is None and not sys.stdout.isatty():
         return text
     columns = width or shutil.get_terminal_size().columns
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    lines = [fill(line, columns, subsequent_indent=indent, **whole) for line in text.split("\n")]
-    return "\n".join(lines)
+    return "\n".join(
+        fill(
+            line,
+            columns,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )
 
 
 def lacks_space(error: BaseException) -> bool:

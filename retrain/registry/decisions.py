@@ -14,8 +14,9 @@ from retrain.errors import ChampionChangedError
 from retrain.project import Project
 from retrain.registry import ledger, packages, tracking, versions
 from retrain.registry.ledger import CHAMPION, REFERENCE, Decision, Entry, Ledger
-from retrain.registry.tracking import read_model as read
 from retrain.registry.versions import ModelVersion
+
+read = tracking.read_model
 
 
 def is_applied(project: Project, name: str, decision: Decision) -> bool:

@@ -7,7 +7,6 @@ asked through MLflow.
 """
 
 import logging
-import os
 import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -47,10 +46,6 @@ NOT_BEST = {"lr", "images_per_second", *NO_METRICS}  # what does not make an epo
 def client(project: Project) -> Any:
     """A client of the project's MLflow, without changes to MLflow's global state."""
     check(project)
-    # With MLflow's defaults a step waits for minutes when the server does not answer.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
 
     uri, file = project.tracking_uri, mended(project)

@@ -36,7 +36,6 @@ def connect() -> None:
 
     if ray.is_initialized():
         return
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if is_remote():
         _connect_to_cluster()
     else:
