@@ -191,7 +191,7 @@ def test_a_server_that_ends_at_its_start_is_not_waited_for(tmp_path, monkeypatch
 # Begins a flow with a task and a training in MLflow, and is killed there if it is told to.
 BEGUN = textwrap.dedent(
     """
-    import os, signal, sys
+    import os, signal, sys, time
     from pathlib import Path
     from prefect import flow, task, runtime
     from retrain.project import Project
@@ -204,6 +204,7 @@ BEGUN = textwrap.dedent(
     def train():
         with store.lock("train", "lost key"):
             if sys.argv[2] == "killed":
+                time.sleep(1)  # Prefect sends the state of a task from a thread
                 os.kill(os.getpid(), signal.SIGKILL)
 
     @flow
