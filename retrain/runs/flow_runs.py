@@ -24,11 +24,10 @@ from time import monotonic, sleep
 from typing import Any, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
-from prefect import Flow as PrefectFlow
+from prefect import Flow as PrefectFlow, runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed
 
@@ -199,7 +198,7 @@ def ending_in_a_state(body: Callable[P, Any]) -> Callable[P, Any]:
 
 def name_of(flow: str) -> str:
     """The name of the current flow run when it begins: its flow, and what it is about."""
-    parameters: Mapping[str, Any] = flow_run.parameters
+    parameters: Mapping[str, Any] = runtime.flow_run.parameters
     parts = (flow, subject_of(parameters), parameters.get("version"))
     return "-".join(str(part) for part in parts if part)
 
@@ -233,7 +232,7 @@ def notify(event: Event, subject: str, text: str) -> None:
         logger.warning("The message by %s failed: %s.", URL, reason)
 
 
-def notify_of_end(flow: PrefectFlow[..., Any], run: FlowRun, state: State[Any]) -> None:
+def notify_of_end(flow: PrefectFlow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """A hook of a flow, for each of its final states.
 
     Prefect calls it, so it is also called for a run that was terminated or whose process was lost.
@@ -243,8 +242,8 @@ def notify_of_end(flow: PrefectFlow[..., Any], run: FlowRun, state: State[Any]) 
         event = "failed"
         message = f"the run {'failed' if state.is_failed() else 'crashed'}: {message}"
     if event:
-        links = _links(run.id, run.deployment_id is not None)
-        notify(event, subject_of(run.parameters), f"{message}{links}")
+        links = _links(flow_run.id, flow_run.deployment_id is not None)
+        notify(event, subject_of(flow_run.parameters), f"{message}{links}")
 
 
 def emit(event: str, name: str, payload: dict[str, Any]) -> None:
