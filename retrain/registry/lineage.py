@@ -77,6 +77,12 @@ def output_of(record: Mapping[str, Any], step: str) -> dict[str, Any]:
     return next(output for output in record["steps"] if output["step"] == step)
 
 
+def libraries(record: Mapping[str, Any]) -> dict[str, str]:
+    """The version of each library that changed one of the outputs."""
+    plans = [output["plan"] for output in record["steps"] if output["plan"]]
+    return {name: version for plan in plans for name, version in plan["libraries"].items()}
+
+
 def digests_of_images(file: Path) -> dict[str, dict[str, Any]]:
     """The `splits` of `Images`, from a list of images (Parquet)."""
     from pyarrow import compute, parquet
@@ -248,9 +254,7 @@ def _surroundings(record: Mapping[str, Any]) -> Iterator[str]:
     files = (record["uncommitted"] or {}).get("files", ())
     if lost := [file for file in files if file not in RECORDED]:
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
-    plans = [output["plan"] for output in record["steps"] if output["plan"]]
-    libraries = {name: known for plan in plans for name, known in plan["libraries"].items()}
-    for name, known in libraries.items():
+    for name, known in libraries(record).items():
         try:
             version = installed(name)
         except PackageNotFoundError:
