@@ -14,7 +14,7 @@ from typing import Any
 from retrain import store as stored
 from retrain.gc import size_of
 from retrain.project import Project
-from retrain.registry import decisions, lineage, packages, reading, versions
+from retrain.registry import decisions, lineage, packages, tracking, versions
 from retrain.registry.versions import ModelVersion
 from retrain.store import Damage, Store
 from tasks.promote.check import check_files, example_for
@@ -79,7 +79,7 @@ def verify(project: Project, repair: bool) -> Verified:
     for artifact in damaged if repair else ():
         stored.discard_if_damaged(store, artifact.step, artifact.key)
     faults: dict[str, list[Fault]] = {"packages": [], "ledgers": [], "lineages": []}
-    for name in reading.names(project):
+    for name in tracking.model_names(project):
         try:
             ledger = decisions.read(project, name)
         except ValueError as error:

@@ -44,8 +44,8 @@ def code_digests(modules: Iterable[str], root: Path | None = None) -> dict[str, 
         The SHA-256 (hex) of each module by its dotted name, in order of the names. A module without
         code, such as a package with only a docstring, has none.
     """
-    modules_read = _follow(modules, NOT_FOLLOWED, root)
-    return dict(sorted((name, digest) for name, digest, _ in modules_read if digest))
+    found = _follow(modules, NOT_FOLLOWED, root)
+    return dict(sorted((name, digest) for name, digest, _ in found if digest))
 
 
 def libraries_of(modules: Iterable[str]) -> tuple[str, ...]:
@@ -60,9 +60,8 @@ def libraries_of(modules: Iterable[str]) -> tuple[str, ...]:
     Returns:
         The names of the distributions, in order.
     """
-    modules_read = _follow(modules, OWN, None)
-    packages = {name.split(".")[0] for _, _, imported in modules_read for name in imported}
-    outside = {name for name in packages - sys.stdlib_module_names if source_of(name) is None}
+    imported = {name.split(".")[0] for _, _, names in _follow(modules, OWN, None) for name in names}
+    outside = {name for name in imported - sys.stdlib_module_names if source_of(name) is None}
     installed = _installed() if outside else {}  # it takes a fifth of a second
     libraries: set[str] = set()
     for name in outside:

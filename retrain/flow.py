@@ -2,33 +2,33 @@
 
 The function under `@flow(steps=…, tells=…, version=…)` calls steps. It is followed to look whether
 anything has to run, and then to run it: each call is a Prefect task, with the store as its cache.
+DVC has one step of it run, by `run_one`.
 """
 
+import json
+import os
+import shutil
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
-from importlib import import_module
 from itertools import dropwhile
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from pathlib import Path
+from typing import Any, Protocol, overload
 
-from prefect import Flow as PrefectFlow, runtime
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect import runtime
 
+from retrain.disk import write_json
 from retrain.messages import local_time
+from retrain.outputs import MANIFEST
 from retrain.params import load_workload
 from retrain.project import Project, find_project
-from retrain.registry import tracking
 from retrain.runs import console, flow_runs, preflight, records
-from retrain.runs.notify import notify_of_end
+from retrain.runs.flow_runs import Flow, P, R
 from retrain.runs.records import Document
 from retrain.runs.run import REFRESHED, Mode, Run
-from retrain.servers import ephemeral
 from retrain.step import DataVersion, Step
 from retrain.store import Store
 from retrain.workload import Data, Workload
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 # Finds the version of the data for a section of the workload, a clone, and a git revision or None.
 FindVersion = Callable[[Data, Project, str | None], DataVersion]
@@ -53,52 +53,6 @@ class Report(Protocol):
 
     def write_page(self, project: Project, document: Document) -> None:
         """Writes the page of a run, which may have failed at any step."""
-
-
-class Flow(PrefectFlow[P, R]):
-    """A flow of the project, of which Prefect notifies people when a run ends."""
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        imports: tuple[str, ...],
-        body: Callable[..., Any] | None = None,
-    ) -> None:
-        """Makes the flow.
-
-        Args:
-            fn: The function; its name is that of the flow, and the first line of its docstring is
-                the description.
-            imports: Modules that a run needs and that take long to import.
-            body: What a run calls; the function if None.
-        """
-        assert fn.__doc__, f"{fn.__name__} has no docstring"
-        super().__init__(
-            flow_runs.ending_in_a_state(body or fn),
-            fn.__name__,
-            description=fn.__doc__.strip().splitlines()[0],
-            flow_run_name=partial(flow_runs.name_of, fn.__name__),
-            persist_result=False,
-            on_completion=[notify_of_end],
-            on_failure=[notify_of_end],
-            on_crashed=[notify_of_end],
-        )
-        self._imports = imports
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the flow in a Prefect flow run, on a server of its own if there is no other."""
-        with ExitStack() as stack:
-            if not PREFECT_API_URL.value():
-                project = find_project()
-                runs = Store(project.store).runs
-                stack.enter_context(runs.starting())
-                meanwhile = [partial(import_module, name) for name in self._imports]
-                # Which may have to make MLflow's database.
-                meanwhile.append(partial(tracking.client, project))
-                api = ephemeral.start_ephemeral_server(project, meanwhile)
-                stack.enter_context(temporary_settings({PREFECT_API_URL: api}))
-                flow_runs.end_runs_never_held(runs)
-            return super().__call__(*args, **kwargs)
 
 
 class StepsFlow(Flow[..., Document]):
@@ -250,7 +204,6 @@ class StepsFlow(Flow[..., Document]):
             with console.progress("starting"):
                 flow_runs.end_lost_runs(project)
                 look = self._looked or self.look(project, config, data_rev, may_promote)
-                flow_runs.name_by_data(self.name, config.name, look.version.digest)
             if not (run or refresh) and (unchanged := self.unchanged(look)):
                 return unchanged
             begun = Run(self.name, config, look.version, project, run_id, promote=may_promote)
@@ -294,13 +247,12 @@ def _agrees(look: Run, document: Document) -> bool:
     if look.has_to_run:
         return False
     recorded = {step["step"]: step for step in document["steps"]}
-    outcomes = [*look.outcomes.values()]
-    for outcome in outcomes:
-        previous = recorded.get(outcome.step)
+    *_, last = look.outcomes
+    for name, outcome in look.outcomes.items():
+        previous = recorded.get(name)
         if previous is None or previous["definition"] != outcome.definition:
             return False
-        is_compared = outcome.cached or outcome is outcomes[-1]
-        if is_compared and previous["digest"] != outcome.digest:
+        if (outcome.cached or name == last) and previous["digest"] != outcome.digest:
             return False
     return True
 
@@ -378,3 +330,69 @@ def flow(
         return Flow(fn, imports)
     assert tells and version
     return lambda function: StepsFlow(function, steps, tells, version, check, beside, imports)
+
+
+RECORD = "record.json"
+EXPERIMENT = "DVC_EXP_NAME"  # which `dvc exp run` sets for its stages, and `dvc repro` does not
+
+
+def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -> dict[str, Any]:
+    """Follows a flow up to one of its steps, for DVC: `retrain step train vit` in `dvc.yaml`.
+
+    The outputs of earlier steps come from the store, or are made there as in a run. The files of
+    the step are copied to `build/<workload>/<step>/`, with a `record.json` that names the output by
+    its digest, on which the later stages depend. The last step shows what a run of the flow does.
+    In an experiment of DVC nothing is promoted. Each workload has all stages; of a step that it
+    does not need there is an empty record.
+
+    Args:
+        flow: The flow.
+        step: The step of the flow to run.
+        workload: The workload of the run.
+        project: The clone.
+
+    Returns:
+        The record of the step, as its `record.json` has it.
+
+    Raises:
+        ValueError: From a step.
+    """
+    folder, first_step = project.root / "build" / workload.name, flow.steps[0]
+    if not step.needed(workload):
+        return _write(folder, {"step": step.name})
+    experiment, first = os.environ.get(EXPERIMENT), folder / first_step.name / RECORD
+    if step is not first_step and first.exists():
+        version = DataVersion(**json.loads(first.read_text(encoding="utf-8"))["version"])
+    else:
+        version = flow.find_version(workload.data, project, None)
+    may_promote = None if experiment is None else False
+    run = Run(flow.name, workload, version, project, "dvc", Mode.PLAIN, may_promote)
+    run.last_step = step.name
+    with run.store.runs.holding(run.id):
+        run.follow(flow.follows)
+    artifact = run.artifacts.get(step.name)
+    if artifact is None:  # such as that of a champion, before there is one
+        return _write(folder, {"step": step.name})
+    recorded = asdict(version)
+    del recorded["warning"], recorded["pin"]  # which are no reason to run the later stages
+    of_output = {"key": artifact.key, "digest": artifact.digest, "facts": dict(artifact.facts)}
+    record = {"step": step.name, **of_output, "version": recorded}
+    _write(folder, record, artifact.folder if step.cached else None)
+    if step is flow.steps[-1]:
+        document = flow.tells.document(run)
+        how = {"how": f"dvc exp apply {experiment} && dvc repro promotes it"} if experiment else {}
+        flow.tells.show(document | how | {"took": document["seconds"]})
+    return record
+
+
+def _write(build: Path, record: dict[str, Any], output: Path | None = None) -> dict[str, Any]:
+    """Writes a stage's record, and copies its output without the manifest, which tells of times."""
+    folder = build / record["step"]
+    shutil.rmtree(folder, ignore_errors=True)
+    if output is None:
+        folder.mkdir(parents=True)
+    else:
+        shutil.copytree(output, folder)
+        (folder / MANIFEST).unlink()
+    write_json(folder / RECORD, record)
+    return record

@@ -52,7 +52,7 @@ class Garbage:
 # Something that can go, and what removes it; it is removed before the next one is looked for,
 # while its lock is held.
 Finding = tuple[Garbage, Callable[[], object]]
-Documents = list[tuple[Path, dict[str, Any]]]  # of runs
+Documents = list[tuple[Path, dict[str, Any]]]  # of runs, the last first
 
 
 def collect(
@@ -156,9 +156,8 @@ def _old_files(project: Project, before: float, needed: Collection[str]) -> Iter
         for path in sorted(project.root.glob(pattern)):
             written = max(file.stat().st_mtime for file in (path, *path.rglob("*")))
             if path.stem not in needed and written < before:
-                size = size_of(path) if path.is_dir() else path.stat().st_size
                 remove = partial(rmtree, path) if path.is_dir() else path.unlink
-                yield Garbage(kind, project.relative(path), size), remove
+                yield Garbage(kind, project.relative(path), size_of(path)), remove
 
 
 def _documents(project: Project) -> list[Documents]:
@@ -203,5 +202,5 @@ def total(garbage: Collection[Garbage]) -> str:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Bytes of a file, or of all files in a folder."""
+    return sum(path.stat().st_size for path in (folder, *folder.rglob("*")) if path.is_file())

@@ -194,23 +194,23 @@ def gpus() -> tuple[Gpu, ...]:
         capture_output=True,
         text=True,
     )
-    listed: list[tuple[str, Gpu]] = []
+    listed: dict[str, Gpu] = {}
     for line in answer.stdout.splitlines():
         # Without a driver or a GPU, a sentence; `[N/A]` for what a GPU does not tell.
         with suppress(ValueError):
             uuid, name, capability = (field.strip() for field in line.split(", "))
-            listed.append((uuid, Gpu(name, float(capability))))
+            listed[uuid] = Gpu(name, float(capability))
     if os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":  # the fastest come first
-        listed.sort(key=lambda each: -each[1].capability)
+        listed = dict(sorted(listed.items(), key=lambda each: -each[1].capability))
     if visible is None:
-        return tuple(gpu for _, gpu in listed)
+        return tuple(listed.values())
     chosen: list[Gpu] = []
     for entry in visible.split(","):
         named = [
             gpu
-            for number, (uuid, gpu) in enumerate(listed)
-            if entry == str(number) or uuid.startswith(entry)
+            for number, (uuid, gpu) in enumerate(listed.items())
+            # The part of a GPU has a name of its own: any of them may be its.
+            if entry == str(number) or uuid.startswith(entry) or entry.startswith("MIG-")
         ]
-        # The part of a GPU has a name of its own.
-        chosen += named[:1] or [gpu for _, gpu in listed[-1:] if entry.startswith("MIG-")]
+        chosen += named[-1:]
     return tuple(chosen)

@@ -15,14 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from retrain.runs import console
-
-if TYPE_CHECKING:
-    from filelock import FileLock
 
 # The errors of a file system that cannot lock.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -45,15 +41,18 @@ def locked(path: Path, *, wait: bool = True, purpose: str = "") -> Iterator[None
         filelock.Timeout: Another process holds it, and `wait` is false.
         ValueError: The file system has no locks.
     """
-    from filelock import FileLock
+    from filelock import FileLock, Timeout
 
     # A soft lock, a file that is there, would outlive a process that is killed.
     lock = FileLock(path, fallback_to_soft=False, on_acquired=_sign)
     try:
-        if wait:
-            _wait(lock, path, purpose or f"Waits for the lock {path.name}")
-        else:
-            lock.acquire(timeout=0)
+        lock.acquire(timeout=console.QUIET_SECONDS if wait else 0)
+    except Timeout:
+        if not wait:
+            raise
+        sentence = purpose or f"Waits for the lock {path.name}"
+        console.say(escape(f"{sentence}: {_holder(path)}."))
+        lock.acquire()
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -68,17 +67,6 @@ def locked(path: Path, *, wait: bool = True, purpose: str = "") -> Iterator[None
         lock.release()
 
 
-def _wait(lock: "FileLock", path: Path, purpose: str) -> None:
-    """Acquires a lock; shows after a while that it has to wait, and for whom."""
-    from filelock import Timeout
-
-    try:
-        lock.acquire(timeout=console.QUIET_SECONDS)
-    except Timeout:
-        console.say(escape(f"{purpose}: {_holder(path)}."))
-        lock.acquire()
-
-
 def _holder(path: Path) -> str:
     """Which process has the lock of a file, and since when, as that process has written it."""
     with suppress(OSError, ValueError):
@@ -86,24 +74,20 @@ def _holder(path: Path) -> str:
     return UNKNOWN
 
 
-def signature() -> str:
-    """Which process has a lock, and since now, for people who wait."""
-    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND]
-    process = f"process {os.getpid()} on {socket.gethostname()} ({command})"
-    return f"{process} has it since {datetime.now().astimezone():%F %T %Z}"
-
-
 def _sign(file: int) -> None:
     """Writes into a lock's file which process has the lock; the file's time stays as it was."""
+    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND]
+    process = f"process {os.getpid()} on {socket.gethostname()} ({command})"
+    signature = f"{process} has it since {datetime.now().astimezone():%F %T %Z}"
     status = os.fstat(file)
     with suppress(OSError):  # the disk is full
         os.ftruncate(file, 0)
-        os.pwrite(file, signature().encode(errors="replace"), 0)
+        os.pwrite(file, signature.encode(errors="replace"), 0)
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-_KILLED_SECONDS = 7 * 86400.0
-_HOLDS, _STARTS = "*.lock", "*.start"
+_HOLDS = "*.lock"
+STARTING = "starting"  # is held by a process that may be about to hold a run
 
 
 def _run_of(hold: Path) -> str:
@@ -131,26 +115,11 @@ class Runs:
             finally:
                 self._release(hold)
 
-    @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Tells other processes that this one may be about to hold a run, while the block lasts."""
-        for left in self._free(_STARTS):
-            left.unlink(missing_ok=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        own = self.folder / f"{os.getpid()}.start"
-        with locked(own):
-            try:
-                yield
-            finally:
-                own.unlink(missing_ok=True)
-
     def lost(self, runs: Collection[str]) -> set[str]:
         """Those of some runs that no process holds, or may be about to hold."""
-        own = self.folder / f"{os.getpid()}.start"
-        if {*self.folder.glob(_STARTS)} - {*self._free(_STARTS), own}:
-            return set()
-        held = {*self.folder.glob(_HOLDS)} - {*self._free(_HOLDS)}
-        return set(runs) - set(map(_run_of, held))
+        held = {*self.folder.glob(_HOLDS)} - {*self._free(), self._hold(STARTING)}
+        others = set(map(_run_of, held))
+        return set() if STARTING in others else set(runs) - others
 
     def temporary(self, run: str) -> Path:
         """A folder for temporary files, which goes with the run that is `holding` the store."""
@@ -160,38 +129,36 @@ class Runs:
 
     def under_way(self) -> list[str]:
         """The processes with a run that goes on, each in words, with its command."""
-        killed = set(self._free(_HOLDS))
-        holds = [hold for hold in sorted(self.folder.glob(_HOLDS)) if hold not in killed]
-        return [_holder(hold).replace(" has it since ", ", since ") for hold in holds]
+        held = sorted({*self.folder.glob(_HOLDS)} - {*self._free()})
+        runs = [hold for hold in held if _run_of(hold) != STARTING]
+        return [_holder(hold).replace(" has it since ", ", since ") for hold in runs]
 
     def killed(self) -> set[str]:
         """The runs that were killed, until they are forgotten."""
-        return set(map(_run_of, self._free(_HOLDS))) - {"dvc"}
+        return set(map(_run_of, self._free())) - {"dvc", STARTING}
 
     def forget_killed(self) -> None:
         """Removes what killed runs have left, except their scratch."""
-        for hold in self._free(_HOLDS):
+        for hold in self._free():
             self._release(hold)
 
     def oldest(self) -> float:
-        """When the oldest run began that goes on, or was killed and not forgotten for a week.
+        """When the oldest run began that goes on, or was killed and is not forgotten.
 
         Returns:
             Seconds since the epoch; now if there is none.
         """
-        began, killed = [time()], set(self._free(_HOLDS))
+        began = [time()]
         for hold in self.folder.glob(_HOLDS):
             with suppress(FileNotFoundError):  # it has ended
-                start = hold.stat().st_mtime
-                if hold not in killed or time() - start < _KILLED_SECONDS:
-                    began.append(start)
+                began.append(hold.stat().st_mtime)
         return min(began)
 
-    def _free(self, pattern: str) -> Iterator[Path]:
+    def _free(self) -> Iterator[Path]:
         """The locks of killed processes; each is held until the next is asked for."""
         from filelock import Timeout
 
-        for lock in self.folder.glob(pattern):
+        for lock in self.folder.glob(_HOLDS):
             with suppress(Timeout), locked(lock, wait=False):
                 yield lock
 

@@ -3,19 +3,15 @@
 import errno
 import io
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
 import re
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import fill
+from typing import Any, TextIO
 
 from retrain.errors import UsageError
 from retrain.project import find_project
@@ -82,11 +78,8 @@ def message_of(error: BaseException) -> str:
     A full disk is named, whatever the error says of it. The text of a library is
     cut to a few lines; the traceback in the log has all of it.
     """
-    if isinstance(
-        error, ValueError
-    ):  # it is the project's own, or about a value that the user gave
-        return _shortened(error)
-    if lacks_space(error):
+    # A `ValueError` is the project's own, or about a value that the user gave.
+    if not isinstance(error, ValueError) and lacks_space(error):
         space, folder = least_space()
         remaining = f"{space / 1e6:.0f} MB are left there"
         return f"The disk is full: make room in {folder} ({remaining}), or use another disk."
@@ -107,11 +100,9 @@ def least_space() -> tuple[int, Path]:
     """The free bytes of the fullest of the folders that a run writes to, and that folder."""
     temporary = os.environ.get("TMPDIR", "/tmp")
     folders = [Path(temporary), Path(os.environ.get("RAY_TMPDIR", temporary)), Path.cwd()]
-    try:
+    with suppress(UsageError, OSError):
         project = find_project()
         folders += [project.store, project.state, project.root / "mlruns"]
-    except (UsageError, OSError):
-        pass
     return min((shutil.disk_usage(folder).free, folder) for folder in folders if folder.exists())
 
 
@@ -128,36 +119,28 @@ def _shortened(error: BaseException) -> str:
 
 
 _NOBODY_READS = (errno.EPIPE, errno.EIO)  # the pipe is closed; the terminal is gone
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-_logs: set[int] = set()  # the file descriptors that lead to a log file now
 
 
-class _Output(io.FileIO):
+class Output(io.FileIO):
     """A file descriptor that drops what nobody reads any more, where others fail.
 
-    What goes to a log file is dropped when its disk is full, too: the error that a person has to be
-    told is the one of the run.
+    Attributes:
+        leads_to_log: Whether all of the process's output goes to a log file now. What its disk has
+            no room for is dropped, too: the error that a person has to be told is the one of the
+            run.
     """
 
-    def write(self, data: "ReadableBuffer", /) -> int:
+    leads_to_log = False
+
+    def write(self, data: Any, /) -> int:
+        """Writes the bytes, or drops them; returns how many they are."""
         try:
             return super().write(data)
         except OSError as error:
-            lost = error.errno in _FULL and self.fileno() in _logs
-            if error.errno not in _NOBODY_READS and not lost:
+            is_lost = error.errno in FULL and Output.leads_to_log
+            if error.errno not in _NOBODY_READS and not is_lost:
                 raise
             return memoryview(data).nbytes
-
-
-@contextmanager
-def leading_to_a_log(*fds: int) -> Iterator[None]:
-    """Takes file descriptors as leading to a log file, while the block runs."""
-    _logs.update(fds)
-    try:
-        yield
-    finally:
-        _logs.difference_update(fds)
 
 
 def open_output(fd: int, *, close: bool = True) -> TextIO:
@@ -167,7 +150,7 @@ def open_output(fd: int, *, close: bool = True) -> TextIO:
         fd: The file descriptor.
         close: Whether it is closed with the file.
     """
-    raw = _Output(fd, "w", closefd=close)
+    raw = Output(fd, "w", closefd=close)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding="utf-8",
@@ -177,19 +160,10 @@ def open_output(fd: int, *, close: bool = True) -> TextIO:
 
 
 def prepare() -> None:
-    """Makes the standard streams of this process usable, whatever state they were passed on in.
+    """Has the standard streams of this process drop what nobody reads any more.
 
-    A closed one leads to the null device; otherwise the next file that is opened, such as a
-    database, would get its number and its output. Writing does not fail when the reader has ended,
-    as in `retrain history vit | head`.
+    So `retrain history vit | head` ends without an error.
     """
-    for fd in (0, 1, 2):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
-    if sys.stdin is None:
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stdout is sys.__stdout__:
         sys.stdout = open_output(1, close=False)
     if sys.stderr is sys.__stderr__:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from retrain.code import code_digests
-from retrain.disk import replacing, sha256_of
+from retrain.disk import sha256_of, write_json
 from retrain.runs import console
 from retrain.step import REPORT, Facts, Input, Step, digest_of
 from retrain.workload import Workload
 
 MANIFEST = "manifest.json"  # of an output in the store; see `retrain/store.py`
-_NO_FILES = '\n "files": []'  # in a manifest; of facts, more spaces come before
 
 
 @cache
@@ -217,20 +216,8 @@ def write_manifest(
         "plan": asdict(plan),
         "files": files,
     }
-    save_manifest(folder / MANIFEST, manifest)
+    write_json(folder / MANIFEST, manifest)
     return manifest
-
-
-def save_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Writes a manifest as `write_json` writes JSON, but each file on a line: half the time."""
-    text = json.dumps({**manifest, "files": []}, indent=1, sort_keys=True)
-    before, after = text.split(_NO_FILES)
-    encode = json.JSONEncoder(sort_keys=True).encode
-    with replacing(path) as aside, aside.open("w", encoding="utf-8") as target:
-        target.write(f"{before}{_NO_FILES[:-1]}")
-        for number, file in enumerate(manifest["files"]):
-            target.write(f"{',' if number else ''}\n  {encode(file)}")
-        target.write(f"\n ]{after}\n")
 
 
 def list_files(folder: Path) -> list[dict[str, Any]]:

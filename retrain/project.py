@@ -132,23 +132,20 @@ class Project:
             )
         return None
 
+    @cached_property
     def commit(self) -> str | None:
         """The commit that is checked out, with `+dirty` behind it when files differ from it.
 
         None without git, and in a project that is in no git repository. It stays what it was when
         it was first asked for, before the steps of a run: what is edited meanwhile does not count.
         """
-        return self._commit
-
-    @cached_property
-    def _commit(self) -> str | None:
         try:
-            commit = self.git("rev-parse", "HEAD")
-            changed = self.git("status", "--porcelain", "-uno")
-            return commit + ("+dirty" if changed else "")
+            is_changed = self.git("status", "--porcelain", "-uno")
+            return self.git("rev-parse", "HEAD") + ("+dirty" if is_changed else "")
         except (ValueError, FileNotFoundError):
             return None
 
+    @cached_property
     def uncommitted(self) -> dict[str, Any] | None:
         """What differs from the commit that is checked out: tracked files, and new ones with code.
 
@@ -157,10 +154,6 @@ class Project:
             if there are none, without git, and outside a git repository. It stays what it was when
             it was first asked for.
         """
-        return self._uncommitted
-
-    @cached_property
-    def _uncommitted(self) -> dict[str, Any] | None:
         listings = (
             ("diff", "HEAD", "--name-only", "--relative", "-z", "--", "."),
             ("ls-files", "--others", "--exclude-standard", "-z", "*.py"),

@@ -9,7 +9,7 @@ The libraries take the endpoint and the credentials from the environment: `AWS_E
 `GOOGLE_APPLICATION_CREDENTIALS`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 from rich.markup import escape
 
-from retrain.disk import sha256_of
+from retrain.disk import sha256_of, write_json
 from retrain.errors import RemoteError, UsageError, shorten
-from retrain.outputs import MANIFEST, parse_manifest, save_manifest
+from retrain.outputs import MANIFEST, parse_manifest
 from retrain.runs import console
 
 T = TypeVar("T")
@@ -94,18 +94,15 @@ class Remote:
         size = sum(entry["bytes"] for entry in entries)
         with self._answers() as files, console.counted(f"fetching {step}", size, "bytes") as show:
             with suppress(FileNotFoundError):
-                for first in range(0, len(entries), AT_ONCE):
-                    some = entries[first : first + AT_ONCE]
-                    paths = [entry["path"] for entry in some]
-                    here = [str(folder / path) for path in paths]
-                    files.get([f"{place}/{path}" for path in paths], here)
+                for some, here, there in _batches(entries, folder, place):
+                    files.get(there, here)
                     if any(
                         sha256_of(path, show) != entry["sha256"]
                         for path, entry in zip(here, some, strict=True)
                     ):
                         break
                 else:
-                    save_manifest(folder / MANIFEST, manifest)
+                    write_json(folder / MANIFEST, manifest)
                     return True
             files.rm_file(f"{place}/{MANIFEST}")
         return False
@@ -123,12 +120,8 @@ class Remote:
         entries, place = manifest["files"], self._place(step, key)
         size = sum(entry["bytes"] for entry in entries)
         with self._answers() as files, console.counted(f"sending {step}", size, "bytes") as show:
-            for first in range(0, len(entries), AT_ONCE):
-                some = entries[first : first + AT_ONCE]
-                paths = [entry["path"] for entry in some]
-                files.put(
-                    [str(folder / path) for path in paths], [f"{place}/{path}" for path in paths]
-                )
+            for some, here, there in _batches(entries, folder, place):
+                files.put(here, there)
                 show(sum(entry["bytes"] for entry in some))
             files.put_file(str(folder / MANIFEST), f"{place}/{MANIFEST}")
 
@@ -154,6 +147,16 @@ class Remote:
         except Exception as error:  # each library has errors of its own
             reason = shorten(str(error).partition("\n")[0] or type(error).__name__, 200)
             raise RemoteError(f"The remote store {self.url} does not answer: {reason}.") from error
+
+
+def _batches(
+    entries: Sequence[Mapping[str, Any]], folder: Path, place: str
+) -> Iterator[tuple[Sequence[Mapping[str, Any]], list[str], list[str]]]:
+    """Some files of an output at a time: their entries, and their places here and there."""
+    for first in range(0, len(entries), AT_ONCE):
+        some = entries[first : first + AT_ONCE]
+        here = [str(folder / entry["path"]) for entry in some]
+        yield some, here, [f"{place}/{entry['path']}" for entry in some]
 
 
 @cache

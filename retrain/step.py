@@ -180,10 +180,6 @@ class Step:
         """The names of the earlier steps whose outputs are the inputs, for a workload."""
         return self.inputs(workload) if callable(self.inputs) else self.inputs
 
-    def limit(self, workload: Workload) -> float:
-        """How long the step may take, in hours."""
-        return workload.limits.get(self.name, self.hours)
-
     def sections(self, workload: Workload) -> list[Any]:
         """The sections of a workload that the function takes."""
         names = dict.fromkeys(name.split(".")[0] for name in self.reads)

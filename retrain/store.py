@@ -101,21 +101,25 @@ class Store:
             shutil.rmtree(half)
         return artifact
 
-    def push(self, step: str, key: str) -> None:
-        """Sends an artifact to the mirror, if there is one that lacks it.
-
-        If the mirror is away, this is told once. The caller holds the key's lock.
-        """
-        remote, folder = self.remote, self.folder(step, key)
-        if remote and not self.damage(step, key):
-            remote.attempt(lambda: remote.send(step, key, folder))
-
     @contextmanager
-    def making(self, step: str, key: str) -> Iterator[None]:
-        """Holds the key's lock while the block finds or makes an artifact, which is sent then."""
+    def making(self, step: str, key: str, *, anew: bool) -> Iterator[None]:
+        """Holds a key's lock while the block finds or makes its artifact.
+
+        Before it, what killed runs have left of the key is removed, its scratch only if `anew`.
+        After it, the artifact is sent to the mirror, if that lacks it; one that is away is told
+        once.
+        """
         with self.lock(step, key):
+            self.use(step, key)
+            for end in ("partial", "discarded"):
+                half = self.partial(step, key).with_suffix(f".{end}")
+                shutil.rmtree(half, ignore_errors=True)
+            if anew:
+                self.forget(step, key)
             yield
-            self.push(step, key)
+            remote, folder = self.remote, self.folder(step, key)
+            if remote and not self.damage(step, key):
+                remote.attempt(lambda: remote.send(step, key, folder))
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """The step and the key of every artifact, damaged ones too."""
@@ -134,12 +138,6 @@ class Store:
             with suppress(Timeout), self.lock(step, key, wait=False):
                 yield step, key, path
 
-    def locks(self) -> Iterator[tuple[str, str]]:
-        """The step and the key of every lock, held or not."""
-        for path in sorted(self.root.glob("*/.*.lock")):
-            if not self._is_own(path.parent):
-                yield path.parent.name, path.stem.removeprefix(".")
-
     def _is_own(self, folder: Path) -> bool:
         return folder.name in (_SCRATCH, _LAST, _HOLDS)
 
@@ -157,11 +155,6 @@ class Store:
         """Publishes what is in `partial` in place of what is there; the caller holds the lock."""
         self.discard(step, key)
         self.partial(step, key).rename(self.folder(step, key))
-
-    def clear(self, step: str, key: str) -> None:
-        """Removes leftovers of a key, except its scratch; the caller holds its lock."""
-        for end in ("partial", "discarded"):
-            shutil.rmtree(self.partial(step, key).with_suffix(f".{end}"), ignore_errors=True)
 
     def partial(self, step: str, key: str) -> Path:
         """The folder where an artifact is written before it is published."""

@@ -15,7 +15,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from retrain.project import Project
-from retrain.registry import moved, tracking
+from retrain.registry import tracking
+from retrain.servers import databases
 
 # The processes of one run of pytest-xdist inherit it from the process that starts them.
 _VARIABLE = "RETRAIN_TEST_TEMPLATES"
@@ -62,7 +63,7 @@ def copy_project(original: Path, root: Path) -> None:
     from mlflow.tracking._tracking_service import utils
 
     shutil.copytree(original, root, symlinks=True, dirs_exist_ok=True)
-    if (root / moved.FILE).exists() and (kept := moved.mend(root)):
+    if kept := databases.mend_moved(root):
         kept.unlink()
     utils._artifact_repos_cache.clear()  # MLflow remembers the folder of a run, by its id alone
 

@@ -122,7 +122,6 @@ def _write_report(project: Project, document: Document) -> None:
     write_text(project.root / latest, file.read_text(encoding="utf-8"))
     if "error" in document:
         console.say(f"{'report':<10} {latest}")
-    records.publish(name, records.outcome(document), project.relative(file))
 
 
 def _write_history(project: Project, document: Document) -> None:

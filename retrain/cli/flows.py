@@ -154,7 +154,7 @@ def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -
         step: A stage of dvc.yaml.
     """
     from flows.train import train
-    from retrain.runs import one_step
+    from retrain.flow import run_one
 
     stages = {stage.name: stage for stage in train.steps}
     if step not in stages:
@@ -163,7 +163,7 @@ def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -
     train.check(config, project)
     log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-dvc-{workload}.log"
     with console.on_screen(log, to_stderr=to_json):
-        record = one_step.run_one(train, stages[step], config, project)
+        record = run_one(train, stages[step], config, project)
     return Answer(record)
 
 

@@ -25,7 +25,7 @@ from retrain.cli.command import KEEPING, SERVING, Answer, Clone, ToJson, Version
 from retrain.errors import shorten
 from retrain.messages import message_of, wrapped
 from retrain.project import Project
-from retrain.registry import reproduce as again
+from retrain.registry import lineage
 from retrain.runs import console, preflight
 from retrain.servers import databases, reachable
 from retrain.store import Store
@@ -272,7 +272,9 @@ def reproduce(version: Version, /, *, project: Clone) -> Answer:
     from flows import predict
 
     model = predict.find_named(project, version)
-    result = again.reproduce(project, model, lambda line: print(line, file=sys.stderr, flush=True))
+    result = lineage.reproduce(
+        project, model, lambda line: print(line, file=sys.stderr, flush=True)
+    )
 
     def show() -> None:
         if not result["identical"]:

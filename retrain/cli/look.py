@@ -25,7 +25,7 @@ from retrain.cli.command import (
 from retrain.errors import UsageError
 from retrain.messages import ago, local_time, with_local_times, wrapped
 from retrain.project import Project
-from retrain.registry import decisions, lineage as lineages, model_card
+from retrain.registry import decisions, lineage as lineages, packages
 from retrain.registry.ledger import Action, Entry
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
@@ -318,7 +318,7 @@ def lineage(
         count = lineages.write_images(project, record, Path(place(str(images))))
     ledger = decisions.read(project, version.name)
     entries = [entry for entry in ledger.entries if entry.version == version.version]
-    text = model_card.read(project, version)
+    text = packages.read_card(project, version)
     if card and text is None:
         raise ValueError(f"{version.title} has no card: the MLflow run of its training is gone.")
     document = {

@@ -8,17 +8,15 @@ leaves undone between the two, or somebody has moved by hand, is set right by th
 import json
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import ledger, model_card, reading, tracking, versions
+from retrain.registry import ledger, packages, tracking, versions
 from retrain.registry.ledger import CHAMPION, REFERENCE, Decision, Entry, Ledger
-from retrain.registry.reading import read as read
 from retrain.registry.versions import ModelVersion
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
+read = tracking.read_model
 
 
 def is_applied(project: Project, name: str, decision: Decision) -> bool:
@@ -41,7 +39,7 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             ledger was deleted, or cannot be read.
     """
     client, name = tracking.client(project), version.name
-    run, written = reading.find_or_create(client, project, name), 0
+    run, written = tracking.ledger_run(client, project, name), 0
     model = settle(project, name)
     while not (written or model.latest(decision)):
         if model.champion != decision.previous:
@@ -62,12 +60,10 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
         if write(client, run, model.next, value):
             written = model.next
         model = settle(project, name, written)
-    applied = versions.get(project, name, version.version)
-    assert applied is not None
-    return applied
+    return versions.of(project, model, version.version)
 
 
-def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
+def write(client: Any, run: str, number: int, value: str) -> bool:
     """Enters a decision, unless the number is taken.
 
     MLflow never gives a parameter another value, and its database has one row per run and
@@ -133,13 +129,12 @@ def settle(project: Project, name: str, written: int = 0) -> Ledger:
     return model
 
 
-def _describe(project: Project, client: "MlflowClient", model: Ledger, entry: Entry) -> None:
+def _describe(project: Project, client: Any, model: Ledger, entry: Entry) -> None:
     """Says what was decided on MLflow's pages of the version and of the run of its training."""
-    version = versions.get(project, model.name, entry.version)
-    assert version is not None
-    facts, card = considered(project, model, entry), model_card.read(project, version)
-    number, sentence = str(version.version), model_card.sentence(entry)
-    text = model_card.description(version, sentence, facts, card)
+    version = versions.of(project, model, entry.version)
+    facts, card = considered(project, model, entry), packages.read_card(project, version)
+    number, sentence = str(version.version), packages.sentence(entry)
+    text = packages.description(version, sentence, facts, card)
     client.update_model_version(model.name, number, text)
     if tracking.is_active(project, version.run_id):
         tags = {
@@ -173,8 +168,7 @@ def document_of(project: Project, model: Ledger, entry: Entry) -> dict[str, Any]
     if content is None or sha256(content).hexdigest() != entry.document:
         problem = "is gone" if content is None else "was changed"
         raise ValueError(f"the document of entry {entry.number}, {place}, {problem}")
-    values: dict[str, Any] = json.loads(content)
-    return values
+    return dict(json.loads(content))
 
 
 def considered(project: Project, model: Ledger, entry: Entry) -> dict[str, Any]:

@@ -8,7 +8,6 @@ tells what happened, and proves nothing.
 """
 
 import getpass
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -16,6 +15,8 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
+
+from retrain.disk import digest_of
 
 CHAMPION = "champion"  # the alias of the version in production
 REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
@@ -300,7 +301,7 @@ def text_of(decision: Decision, name: str) -> str:
 
 def digest_of_document(document: Mapping[str, Any] | None) -> str | None:
     """SHA-256 (hex) of a document as it is written: its canonical JSON."""
-    return None if document is None else hashlib.sha256(compact(document).encode()).hexdigest()
+    return None if document is None else digest_of(document)
 
 
 def who() -> str:

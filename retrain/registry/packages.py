@@ -1,13 +1,19 @@
-"""Downloads the package of a registered version: the files that are served."""
+"""What a version has among the artifacts of its training: its package and its card.
+
+The package has the files that are served. The card and the last decision stand in the description
+on MLflow's page of the version.
+"""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from retrain import disk
-from retrain.disk import sha256_of
+from retrain.disk import replacing, sha256_of
 from retrain.project import Project
 from retrain.registry import tracking
+from retrain.registry.ledger import Entry
 from retrain.registry.versions import ModelVersion
 
 MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
@@ -16,6 +22,19 @@ EXAMPLES = "examples"  # the folder of the run's artifacts with what each packag
 REMEDY = (
     "Restore its files from a backup, or take another version: retrain rollback {name} --reason WHY"
 )
+
+LONGEST_DESCRIPTION = 5000  # characters, of MLflow's column
+MARKS = {True: "passed", False: "**failed**", None: "cannot tell"}  # of a rule
+VERDICTS = {  # of the gate, as clauses
+    "first": "there was no champion to compare it with",
+    "better": "it is better than the champion",
+    "not worse": "it is not worse than the champion, except by less than the margin",
+    "worse": "it is worse than the champion",
+    "cannot tell": "it cannot be told whether it is better than the champion",
+    "not comparable": "it cannot be compared with the champion",
+    "repackaged": "it is the training of the champion in a new package",
+    "below bounds": "it is outside the bounds of the gate",
+}
 
 
 def download(project: Project, version: ModelVersion) -> Path:
@@ -36,7 +55,7 @@ def download(project: Project, version: ModelVersion) -> Path:
             if not fetched.is_relative_to(place):
                 package = fetched
             else:
-                with disk.replacing(package) as aside:
+                with replacing(package) as aside:
                     fetched.rename(aside)
     if not _has_weights(package, version):
         is_gone = not (package / MODEL / WEIGHTS).exists()
@@ -71,3 +90,50 @@ def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
 def _has_weights(package: Path, version: ModelVersion) -> bool:
     file = package / MODEL / WEIGHTS
     return file.is_file() and sha256_of(file) == version.weights
+
+
+def read_card(project: Project, version: ModelVersion) -> str | None:
+    """The card of a version (Markdown); None if the run of its training is gone.
+
+    How fast it is comes last: that is measured after the card is written.
+    """
+    content = tracking.read_artifact(project, version.run_id, card_place(version.package_digest))
+    if content is None:
+        return None
+    speed = f"\n## Speed\n\n{version.latency}.\n" if version.latency else ""
+    return content.decode() + speed
+
+
+def card_place(package_digest: str) -> str:
+    """The path of a card among the artifacts of the run that trained the model."""
+    return f"card/{package_digest}.md"
+
+
+def sentence(entry: Entry) -> str:
+    """A decision in a sentence (Markdown), for MLflow's pages of the version and its run."""
+    why = entry.reason or VERDICTS.get(entry.verdict, entry.verdict)
+    return f"**{entry.action.capitalize()}** on {entry.time[:10]}: {why}."
+
+
+def description(
+    version: ModelVersion, decided: str, considered: Mapping[str, Any], card: str | None
+) -> str:
+    """The description on MLflow's page of a version (Markdown), as long as it may be.
+
+    Args:
+        version: The version of the model.
+        decided: The last decision about it, in a sentence.
+        considered: What was considered for it: the facts of the gate; empty if that is gone.
+        card: The card of the version; None if it has none.
+    """
+    lines = [decided, ""]
+    for rule in considered.get("rules", ()):
+        lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {MARKS[rule['passed']]}")
+    # The card's own section about that would say it a second time.
+    before, _, rest = (card or "").partition("## Decision of the gate")
+    lines += ["", *considered.get("says", ()), "", before + rest[rest.find("\n## ") + 1 :]]
+    text = "\n".join(lines)
+    if len(text) <= LONGEST_DESCRIPTION:
+        return text
+    rest = f"\n\n(The rest is in the run's artifacts: `{card_place(version.package_digest)}`)"
+    return text[: text.rindex("\n", 0, LONGEST_DESCRIPTION - len(rest))] + rest

@@ -1,14 +1,20 @@
-"""Logs trainings to MLflow: one run for each, also if it is interrupted and retried."""
+"""The project's MLflow: the runs of trainings, and what it keeps about a registered model.
+
+A training has one run, also if it is interrupted and retried. Of a model there are its aliases, its
+versions and its ledger. To import MLflow takes longer than all else in a run that finds nothing
+changed: so a model is read from an SQLite file as the database that it is, and only a server is
+asked through MLflow.
+"""
 
 import logging
-import os
+import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
@@ -16,13 +22,9 @@ from rich.markup import escape
 
 from retrain.errors import without_login
 from retrain.project import Project
-from retrain.registry import moved
+from retrain.registry.ledger import Ledger, Row, parse
 from retrain.runs import console
 from retrain.servers import databases, reachable
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities import Run
 
 logger = logging.getLogger(__name__)
 
@@ -33,17 +35,17 @@ OF_TRAININGS = (
     "The trainings of the workload {0}, a run for each. In the project: `retrain status {0}`, "
     "`retrain report {0}`."
 )
+LEDGER_RUN = "retrain.ledger_run"  # the tag of a registered model with the id of its ledger's run
+DECISIONS = "Decisions"  # the experiment of the ledgers' runs
+OF_LEDGERS = "The decisions about the models of each workload. In the project: `retrain history`."
+MOST_VERSIONS, MOST_MODELS = 200_000, 1_000  # the most that MLflow gives at once
 NO_METRICS = ("checkpoint", "seconds")  # in the entry of an epoch
 NOT_BEST = {"lr", "images_per_second", *NO_METRICS}  # what does not make an epoch the best
 
 
-def client(project: Project) -> "MlflowClient":
+def client(project: Project) -> Any:
     """A client of the project's MLflow, without changes to MLflow's global state."""
     check(project)
-    # With MLflow's defaults a step waits for minutes when the server does not answer.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
 
     uri, file = project.tracking_uri, mended(project)
@@ -106,7 +108,7 @@ def start_run(
         if run_id:
             mlflow.update_run(run_id, "RUNNING")
         else:
-            tags = {KEY: key, "mlflow.source.git.commit": project.commit() or "unknown"}
+            tags = {KEY: key, "mlflow.source.git.commit": project.commit or "unknown"}
             tags |= {PARENT: parent} if parent else {}
             created = mlflow.create_run(place, tags=tags, run_name=f"{workload}-{key[:8]}")
             run_id = str(created.info.run_id)
@@ -135,23 +137,6 @@ def set_at_once(function: Callable[..., object], *arguments: Any) -> None:
         function(*arguments)
     except MlflowException:
         function(*arguments)
-
-
-def end_lost_runs(project: Project, is_lost: Callable[[str], bool]) -> None:
-    """Marks as killed the runs that go on according to MLflow although their process has ended.
-
-    Args:
-        project: The clone that uses this MLflow.
-        is_lost: Whether no process trains with a key; False if the key is not from this clone.
-    """
-    file = databases.of_mlflow(project)
-    if file and not file.exists():
-        return
-    mlflow = client(project)
-    experiments = [found.experiment_id for found in mlflow.search_experiments()]
-    for run in mlflow.search_runs(experiments, "attributes.status = 'RUNNING'"):
-        if is_lost(run.data.tags.get(KEY, "")):
-            end_run(project, run.info.run_id, "KILLED")
 
 
 def log_epochs(project: Project, run_id: str, epochs: Sequence[Mapping[str, Any]]) -> None:
@@ -245,7 +230,7 @@ def local_path(uri: str) -> Path | None:
     return Path(url2pathname(place.path)) if place.scheme in ("", "file") else None
 
 
-def experiment(mlflow: "MlflowClient", project: Project, name: str, about: str) -> str:
+def experiment(mlflow: Any, project: Project, name: str, about: str) -> str:
     """The id of an experiment, which is created with a description or restored if necessary."""
     from mlflow.exceptions import MlflowException
 
@@ -271,12 +256,17 @@ def is_active(project: Project, run_id: str) -> bool:
     return True
 
 
-def find_run(project: Project, run_id: str) -> "Run | None":
+def find_run(project: Project, run_id: str) -> Any:
     """A run, which may have been deleted; None if MLflow does not know it any more."""
+    return _found(client(project).get_run, run_id)
+
+
+def _found(find: Callable[[str], Any], name: str) -> Any:
+    """What MLflow finds; None if there is no such thing."""
     from mlflow.exceptions import MlflowException
 
     try:
-        return client(project).get_run(run_id)
+        return find(name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
@@ -294,8 +284,110 @@ def mended(project: Project) -> Path | None:
     file = databases.of_mlflow(project)
     if file:
         databases.check(file, "mlflow")
-    if file == project.root / moved.FILE and file.exists() and (kept := moved.mend(project.root)):
+    if file == project.root / databases.MLFLOW and (kept := databases.mend_moved(project.root)):
         tell(
             f"The clone was moved: {file.name} has its new place now, and {kept.name} is as it was."
         )
     return file
+
+
+def read_model(project: Project, name: str) -> Ledger:
+    """Reads a model; one that is not registered has neither versions nor entries.
+
+    Raises:
+        ValueError: An entry was changed, so that it cannot be read.
+    """
+    file = mended(project)
+    if file is None:
+        return _ask(project, name)
+    if not file.exists():
+        return Ledger(name)
+    return _select(file, name)
+
+
+def _select(file: Path, name: str) -> Ledger:
+    """Reads a model from MLflow's tables, all of it as it was at one moment."""
+    with closing(sqlite3.connect(file)) as database:
+
+        def rows(query: str, value: str) -> list[Any]:
+            return database.execute(query, [value]).fetchall()
+
+        database.execute("BEGIN")
+        aliases = rows("SELECT alias, version FROM registered_model_aliases WHERE name = ?", name)
+        of_model = rows("SELECT key, value FROM registered_model_tags WHERE name = ?", name)
+        run = dict(of_model).get(LEDGER_RUN)
+        entries = rows("SELECT key, value FROM params WHERE run_uuid = ?", run or "")
+        tags: dict[int, dict[str, str]] = {}
+        query = "SELECT version, key, value FROM model_version_tags WHERE name = ?"
+        for number, key, value in rows(query, name):
+            tags.setdefault(number, {})[key] = value
+        query = (
+            "SELECT version, run_id, source, creation_time FROM model_versions "
+            "WHERE name = ? AND current_stage != 'Deleted_Internal'"
+        )
+        versions = {
+            number: Row(run_id or "", source, created, tags.get(number, {}))
+            for number, run_id, source, created in rows(query, name)
+        }
+    return Ledger(name, parse(name, dict(entries)), run, dict(aliases), versions)
+
+
+def _ask(project: Project, name: str) -> Ledger:
+    """Asks MLflow for a model, for its ledger last."""
+    mlflow = client(project)
+    model = _found(mlflow.get_registered_model, name)
+    if model is None:
+        return Ledger(name)
+    versions = {
+        int(found.version): Row(
+            found.run_id or "", found.source, found.creation_timestamp, found.tags
+        )
+        for found in mlflow.search_model_versions(f"name = '{name}'", MOST_VERSIONS)
+    }
+    aliases = {alias: int(number) for alias, number in model.aliases.items()}
+    run_id = model.tags.get(LEDGER_RUN)
+    run = find_run(project, run_id) if run_id else None
+    return Ledger(name, parse(name, run.data.params if run else {}), run_id, aliases, versions)
+
+
+def model_names(project: Project) -> list[str]:
+    """The names of all registered models; no database is made to find none."""
+    file = databases.of_mlflow(project)
+    if file and not file.exists():
+        return []
+    return [
+        model.name for model in client(project).search_registered_models(max_results=MOST_MODELS)
+    ]
+
+
+def ledger_run(client: Any, project: Project, name: str) -> str:
+    """Finds the run of a model's ledger; the first time, creates it and the registered model.
+
+    The registered model is created with the tag that names the run. Only one of several machines
+    can do that; the others take its run.
+
+    Returns:
+        The id of the run.
+    """
+    from mlflow.exceptions import MlflowException
+
+    model = _found(client.get_registered_model, name)
+    if model and LEDGER_RUN in model.tags:
+        return str(model.tags[LEDGER_RUN])
+    place = experiment(client, project, DECISIONS, OF_LEDGERS)
+    run = str(client.create_run(place, None, {"retrain.ledger": name}, name).info.run_id)
+    client.update_run(run, "FINISHED")  # else it would seem to go on
+    if model:  # made by a person
+        client.set_registered_model_tag(name, LEDGER_RUN, run)
+        return run
+    about = (
+        f"The models of the workload {name}. The alias `champion` names the one in production; "
+        "only Retrain moves it. How each came about, and why it was promoted or not: "
+        f"`retrain history {name}`, `retrain lineage {name}@NUMBER --card`."
+    )
+    with suppress(MlflowException):  # another machine was faster
+        client.create_registered_model(name, {LEDGER_RUN: run}, about)
+    taken = str(client.get_registered_model(name).tags[LEDGER_RUN])
+    if taken != run:
+        client.delete_run(run)
+    return taken

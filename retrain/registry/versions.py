@@ -17,7 +17,7 @@ from typing import Any
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.registry import reading, tracking
+from retrain.registry import tracking
 from retrain.registry.ledger import CHAMPION, LONGEST_REASON, REFERENCE, Ledger, compact
 
 PACKAGES, RECORDS = "packages", "lineage"  # folders of the run's artifacts
@@ -153,7 +153,7 @@ def champion(project: Project, name: str) -> ModelVersion | None:
         ValueError: It was deleted; or a person has given the alias to a version before there were
             decisions. Nothing may be decided about the model then.
     """
-    ledger = reading.read(project, name)
+    ledger = tracking.read_model(project, name)
     number = ledger.selectors.get(CHAMPION)
     if number and (number not in ledger.versions or ledger.champion is None):
         raise ValueError(ledger.fault)
@@ -162,7 +162,7 @@ def champion(project: Project, name: str) -> ModelVersion | None:
 
 def reference(project: Project, name: str) -> ModelVersion | None:
     """The best version so far, by its alias; None when there is none."""
-    ledger = reading.read(project, name)
+    ledger = tracking.read_model(project, name)
     number = ledger.aliases.get(REFERENCE)
     return of(project, ledger, number) if number else None
 
@@ -188,7 +188,7 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
     Raises:
         UsageError: There is none; the message says which there are.
     """
-    ledger = reading.read(project, name)
+    ledger = tracking.read_model(project, name)
     named = ledger.selectors
     number = named.get(selector, int(selector) if selector.isdecimal() else 0)
     if number in ledger.versions:
@@ -203,7 +203,7 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
     """The version with a package; None when the package is not registered."""
-    ledger = reading.read(project, name)
+    ledger = tracking.read_model(project, name)
     for number in numbers(ledger):
         if ledger.versions[number].tags[PACKAGE] == package_digest:
             return of(project, ledger, number)
@@ -212,8 +212,7 @@ def find_version(project: Project, name: str, package_digest: str) -> ModelVersi
 
 def find_by_weights(project: Project, name: str, weights: str) -> ModelVersion | None:
     """A version with certain weights (SHA-256, hex), and its package; None when there is none."""
-    found = every_of(project, name)
-    return next((version for version in found if version.weights == weights), None)
+    return next((each for each in every_of(project, name) if each.weights == weights), None)
 
 
 def get(project: Project, name: str, number: int) -> ModelVersion | None:
@@ -222,13 +221,13 @@ def get(project: Project, name: str, number: int) -> ModelVersion | None:
     Raises:
         ValueError: The version was not registered by this project.
     """
-    ledger = reading.read(project, name)
+    ledger = tracking.read_model(project, name)
     return of(project, ledger, number) if number in ledger.versions else None
 
 
 def every_of(project: Project, name: str) -> list[ModelVersion]:
     """All versions of a model that this project has registered, the newest first."""
-    ledger = reading.read(project, name)
+    ledger = tracking.read_model(project, name)
     return [of(project, ledger, number) for number in numbers(ledger)]
 
 
@@ -264,7 +263,7 @@ def register(
     text = json.dumps(values, indent=1, sort_keys=True, allow_nan=False) + "\n"
     record = hashlib.sha256(text.encode()).hexdigest()
     client.log_text(run, text, f"{RECORDS}/{record}.json")
-    reading.find_or_create(client, project, name)
+    tracking.ledger_run(client, project, name)
     created = client.create_model_version(
         name,
         # Not `runs:/<id>`: MLflow's store would resolve that at the process's global address.
@@ -272,9 +271,7 @@ def register(
         run_id=run,
         tags={PACKAGE: candidate.package_digest, RECORD: record},
     )
-    registered = get(project, name, int(created.version))
-    assert registered is not None
-    return registered
+    return of(project, tracking.read_model(project, name), int(created.version))
 
 
 def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
@@ -296,7 +293,7 @@ def read_record(project: Project, version: ModelVersion) -> dict[str, Any]:
     Raises:
         ValueError: The record is gone, or was changed.
     """
-    row = reading.read(project, version.name).versions[version.version]
+    row = tracking.read_model(project, version.name).versions[version.version]
     return _record(project, version.version, row.run_id, row.source, version.lineage)
 
 
@@ -313,8 +310,7 @@ def _record(project: Project, number: int, run_id: str, source: str, record: str
             f"version {number}: the record of its lineage, {path} of MLflow run {run_id}, "
             f"{'is gone' if content is None else 'was changed'}"
         )
-    values: dict[str, Any] = json.loads(content)
-    return values
+    return dict(json.loads(content))
 
 
 def of(project: Project, ledger: Ledger, number: int) -> ModelVersion:

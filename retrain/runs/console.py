@@ -39,7 +39,6 @@ logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets
 
 QUIET_SECONDS = 2.0  # what ends sooner shows no progress
 PLAIN_LINE_SECONDS = 5.0
-SILENT_SECONDS, MOST_SILENT_SECONDS = 3.0, 60.0  # before a line that something goes on; it doubles
 DRAWN_SECONDS = 0.1  # between two updates of a count, which may be a million small files
 WIDTH = 110  # without a terminal, so that tables in a CI log are not cut at 80
 
@@ -74,15 +73,10 @@ class Progress:
 
 @dataclass
 class _Screen:
-    """The screen, when this process has one, and the file that has all other output.
-
-    Attributes:
-        said: When the last line was shown, by `time.monotonic`.
-    """
+    """The screen, when this process has one, and the file that has all other output."""
 
     console: Console | None = None
     log: Path | None = None
-    said: float = 0.0
 
 
 _screen = _Screen()
@@ -108,27 +102,27 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
     sys.stderr.flush()
     saved = {fd: os.dup(fd) for fd in (1, 2)}
     screen = messages.open_output(os.dup(2 if to_stderr else 1))
-    opened = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    with messages.leading_to_a_log(opened, *saved), messages.open_output(opened) as file:
-        for fd in saved:
-            os.dup2(file.fileno(), fd)
-        handler = logging.StreamHandler(file)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logging.getLogger().addHandler(handler)
-        logging.captureWarnings(True)
-        _screen.log = log
-        try:
-            with shown_on(screen):
-                yield
-        finally:
-            _screen.log = None
-            logging.getLogger().removeHandler(handler)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            for fd, original in saved.items():
-                os.dup2(original, fd)
-                os.close(original)
-            screen.close()
+    file = messages.open_output(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
+    for fd in saved:
+        os.dup2(file.fileno(), fd)
+    handler = logging.StreamHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.captureWarnings(True)
+    _screen.log, messages.Output.leads_to_log = log, True
+    try:
+        with shown_on(screen):
+            yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for fd, original in saved.items():
+            os.dup2(original, fd)
+            os.close(original)
+        screen.close()
+        file.close()
+        _screen.log, messages.Output.leads_to_log = None, False
 
 
 def log_file() -> Path | None:
@@ -157,7 +151,6 @@ def shown_on(stream: TextIO) -> Iterator[None]:
 
 def say(line: str | Table) -> None:
     """Shows a line, with its times in the local zone and as a log record too, or a table."""
-    _screen.said = monotonic()
     if isinstance(line, str):
         line = with_local_times(line)
     if isinstance(line, str) and line:
@@ -207,8 +200,7 @@ class _LateBar(Bar):
 def progress(name: str) -> Iterator[Show]:
     """Shows that something goes on: a live bar in a terminal, else a line every few seconds.
 
-    What ends within two seconds shows nothing. Where there is no bar, what is silent for longer has
-    a line, too. Inside another block, it is a part of what that one
+    What ends within two seconds shows nothing. Inside another block, it is a part of what that one
     shows.
 
     Args:
@@ -265,26 +257,17 @@ def _live_bar(name: str) -> Iterator[Show]:
 
 @contextmanager
 def _plain_lines(name: str) -> Iterator[Show]:
-    began, last, told = monotonic(), monotonic(), ""
+    last = monotonic()
     context = copy_context()  # of the run: Prefect needs it for lines from the training's thread
 
     def show(_: float | None, text: str) -> None:
-        nonlocal last, told
-        told = text
+        nonlocal last
         if monotonic() - last >= PLAIN_LINE_SECONDS:
             last = monotonic()
             # Two threads cannot be in the same context.
             context.copy().run(say, escape(f"  {name}  {text}"))
 
-    def break_silence(over: Event) -> None:
-        pause = SILENT_SECONDS
-        while not over.wait(pause):
-            if monotonic() - _screen.said >= pause:
-                pause = min(2 * pause, MOST_SILENT_SECONDS)
-                say(escape(f"  {name}  {told or 'goes on'}  {monotonic() - began:.0f} s"))
-
-    with telling_meanwhile(break_silence):
-        yield show
+    yield show
 
 
 @contextmanager
@@ -366,5 +349,5 @@ def print_steps(document: Mapping[str, Any]) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Prints rows under column names; None is an empty cell."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    console.print(_table(columns, rows), highlight=False)
+    width = None if sys.stdout.isatty() else WIDTH
+    Console(width=width).print(_table(columns, rows), highlight=False)

@@ -56,12 +56,7 @@ def notices(
     Raises:
         UsageError: A step would fail.
     """
-    sentences = [
-        version.warning,
-        project.git_fault(),
-        _uncommitted(project),
-        _behind(project),
-    ]
+    sentences = [version.warning, project.git_fault(), _uncommitted(project)]
     try:
         for step in steps:
             sentences += step.notices(workload, project, version)
@@ -72,7 +67,7 @@ def notices(
 
 def _uncommitted(project: Project) -> str | None:
     """What differs from the commit, except the versions of data, of which their step tells."""
-    changed = project.uncommitted() or {"files": []}
+    changed = project.uncommitted or {"files": []}
     names = [name for name in changed["files"] if not name.endswith(".dvc")]
     if not names:
         return None
@@ -81,19 +76,6 @@ def _uncommitted(project: Project) -> str | None:
         "These files differ from the commit that the run is recorded with: "
         f"{', '.join(names[:NAMED])}{more}."
     )
-
-
-def _behind(project: Project) -> str | None:
-    """How many commits the upstream branch has that the clone lacks; nothing is fetched."""
-    try:
-        upstream = project.git("rev-parse", "--abbrev-ref", "@{upstream}")
-        commits = int(project.git("rev-list", "--count", "HEAD..@{upstream}"))
-    except (ValueError, FileNotFoundError):  # no upstream branch, or no git
-        return None
-    if not commits:
-        return None
-    counted = f"{commits:,} commit{'s' if commits > 1 else ''}"
-    return f"This clone is {counted} behind {upstream}, as of the last fetch: git pull."
 
 
 def refuse(workload: Workload, faults: Iterable[str]) -> None:

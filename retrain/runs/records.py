@@ -164,8 +164,7 @@ def find_run(project: Project, workload: str, run: str | None) -> Document | Non
 
 
 def _read(path: Path) -> Document:
-    document: Document = json.loads(path.read_text(encoding="utf-8"))
-    return document
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _time(document: Document) -> str:
@@ -230,20 +229,6 @@ def begun(project: Project, flow: str) -> Iterator[FlowRun]:
     run = FlowRun(project, Store.of(project), str(runtime.flow_run.id), flow)
     with run.store.runs.holding(run.id):
         yield run
-
-
-def publish(name: str, sentence: str, report: str) -> None:
-    """Shows how a run ended, and where its report is, as an artifact of the Prefect flow run.
-
-    Args:
-        name: What it is about: the workload or the model.
-        sentence: How the run ended; it may have texts of the user.
-        report: The path of the report.
-    """
-    from prefect.artifacts import create_markdown_artifact
-
-    key = f"{name.lower().replace('_', '-')}-summary"  # Prefect wants lower case with dashes
-    create_markdown_artifact(key=key, markdown=f"# {cell(sentence)}\n\nreport: `{report}`")
 
 
 def cell(text: str) -> str:

@@ -199,7 +199,7 @@ class Run:
             ConnectionError: The run has lost its slot of a deployment's concurrency limit.
             ValueError: From the step. The store is unchanged.
         """
-        name, hours = (step.name, planned.key), step.limit(workload)
+        name, hours = (step.name, planned.key), workload.limits.get(step.name, step.hours)
         anew = self.refresh and name not in self._undamaged
 
         def attempt() -> Any:
@@ -219,7 +219,8 @@ class Run:
             folder = self.store.folder(*name) if step.cached else Path()
             return self._ended((Artifact.of(*name, folder, manifest), False))
 
-        with self._making(*name, anew) if step.cached else nullcontext():
+        # A step's task begins below the lock, because the time of the task is limited.
+        with self.store.making(*name, anew=anew) if step.cached else nullcontext():
             task = task_of(step.name, attempt, hours, trial)
             try:
                 result = task().result() if self.mode is Mode.TASKS else attempt()
@@ -231,19 +232,6 @@ class Run:
         if not cached:
             self._undamaged.add(name)
         return artifact, cached
-
-    @contextmanager
-    def _making(self, step: str, key: str, anew: bool) -> Iterator[None]:
-        """Holds the lock of a key, whose half-written output is gone, and its scratch if `anew`.
-
-        A step's task begins below the lock, because the time of the task is limited.
-        """
-        with self.store.making(step, key):
-            self.store.use(step, key)
-            self.store.clear(step, key)
-            if anew:
-                self.store.forget(step, key)
-            yield
 
     def warn(self, *sentences: str) -> None:
         """Tells people what they should know before the work that follows, once; not in a look.
@@ -372,8 +360,8 @@ class Run:
         """What the provenance of all outputs of this run has in common: the state at its start."""
         return {
             "run": self.id,
-            "commit": self.project.commit(),
-            "uncommitted": self.project.uncommitted(),
+            "commit": self.project.commit,
+            "uncommitted": self.project.uncommitted,
             "workload": self.workload.name,
             "machine": hardware.machine(),
         }

@@ -1,9 +1,12 @@
-"""Creates and migrates the SQLite databases of other tools completely or not at all.
+"""Creates, migrates and mends the SQLite databases of other tools completely or not at all.
 
 MLflow and Prefect create theirs by running all their migrations, which takes seconds. A process
 that is killed meanwhile, or a disk that is full, leaves a database with a part of the tables, on
 which the migrations fail from then on. Here they run on a file aside, which is renamed. Their
 models cannot replace the migrations: `create_all` fails for both.
+
+MLflow keeps absolute paths of a clone's `mlruns`: a clone that was moved or renamed would look for
+its models at the old place, or take those of another clone that lies there.
 """
 
 import os
@@ -31,6 +34,15 @@ MIGRATIONS = {
     "mlflow": "store/db_migrations/versions",
     "prefect": "server/database/_migrations/versions/sqlite",
 }
+MLFLOW = "mlflow.db"
+# The columns of MLflow's database with places below those of experiments.
+PLACES = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+    ("logged_models", "artifact_location"),
+)
 UPGRADE = "make down && .venv/bin/python -m retrain.servers.upgrade"
 
 
@@ -177,3 +189,49 @@ def _create(path: Path, create: Callable[[Path], None]) -> None:
         database_file.rename(path)
     finally:
         shutil.rmtree(aside)
+
+
+def mend_moved(root: Path) -> Path | None:
+    """Gives the experiments of a clone's own database the place where the clone is now.
+
+    Only those whose artifacts are in the clone's `mlruns`: an experiment at a place of its own
+    stays there.
+
+    Args:
+        root: The folder of the clone, which may have no `mlflow.db`.
+
+    Returns:
+        The copy of the database as it was; None if nothing had to be mended.
+    """
+    if not (root / MLFLOW).exists() or not _stale(root):
+        return None
+    file, kept = root / MLFLOW, root / f"{MLFLOW}.before-move"
+    with (
+        locked(root / f".{MLFLOW}.moved.lock"),
+        closing(sqlite3.connect(file)) as database,
+        database,
+    ):
+        if not (stale := _stale(root)):
+            return None
+        copy(file, kept)
+        for table, column in PLACES:
+            for old, new in stale.items():
+                database.execute(
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) "
+                    f"WHERE {column} = ? OR substr({column}, 1, ?) = ?",
+                    [new, len(old) + 1, old, len(old) + 1, f"{old}/"],
+                )
+    return kept
+
+
+def _stale(root: Path) -> dict[str, str]:
+    """The new place of each experiment whose artifacts lie in the clone, by the old place."""
+    with closing(sqlite3.connect(root / MLFLOW)) as database:
+        found = database.execute("SELECT name, artifact_location FROM experiments").fetchall()
+    stale = {}
+    for name, old in found:
+        place = root / "mlruns" / name
+        new, ending = place.as_uri(), f"/mlruns/{place.as_uri().rpartition('/')[2]}"
+        if str(old).startswith("file:") and old.endswith(ending) and old != new and place.is_dir():
+            stale[old] = new
+    return stale

@@ -1,18 +1,23 @@
-"""Connects to Ray: the cluster of `RAY_ADDRESS`, or one of this process."""
+"""Connects to Ray, the cluster of `RAY_ADDRESS` or one of this process, and asks its machines."""
 
 import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
+from socket import gethostname
+from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any
 
 from retrain import hardware
 from retrain.disk import write_text
+from retrain.errors import UsageError
 from retrain.hardware import Node
-from retrain.servers import machines, reachable
+from retrain.project import find_project
+from retrain.servers import reachable
 
 # Training workers and Ray's other tasks share a small machine: with as many logical CPUs as cores,
 # two workers would take all CPUs, and the other tasks would never start.
@@ -31,7 +36,6 @@ def connect() -> None:
 
     if ray.is_initialized():
         return
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if is_remote():
         _connect_to_cluster()
     else:
@@ -53,9 +57,11 @@ def _connect_to_cluster() -> None:
     import ray
 
     check()
+    variables = os.environ.items()
+    passed = {name: value for name, value in variables if name.startswith(PASSED_TO_A_CLUSTER)}
     try:
         ray.init(
-            runtime_env=_project_code() | _passing_on(_for_a_cluster()),
+            runtime_env=_project_code() | _passing_on(passed),
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -92,7 +98,15 @@ def nodes(state: Path) -> tuple[Node, ...]:
     cached = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if cached.get("address") != address:
         connect()
-        cached = {"address": address, "nodes": _ask_nodes()}
+        found = training_nodes()
+        answers = zip(found, on_each(found, hardware.this_node), strict=True)
+        # Ray may have been given fewer GPUs than the machine has.
+        by_identity = {
+            node["NodeID"]: asdict(answer)
+            | {"gpus": answer.gpus[: int(node["Resources"].get("GPU", 0))]}
+            for node, answer in answers
+        }
+        cached = {"address": address, "nodes": by_identity}
         state.mkdir(exist_ok=True)
         write_text(file, json.dumps(cached))
     return tuple(
@@ -106,19 +120,67 @@ def forget_others(state: Path) -> None:
     file = state / NODES
     if file.exists():
         cached = json.loads(file.read_text(encoding="utf-8"))
-        if cached["nodes"].keys() != {node["NodeID"] for node in machines.training_nodes()}:
+        if cached["nodes"].keys() != {node["NodeID"] for node in training_nodes()}:
             file.unlink(missing_ok=True)
 
 
-def _ask_nodes() -> dict[str, dict[str, Any]]:
-    """What each machine of the cluster is, by its identity in Ray."""
-    nodes = machines.training_nodes()
-    return {
-        # Ray may have been given fewer GPUs than the machine has.
-        node["NodeID"]: asdict(answer)
-        | {"gpus": answer.gpus[: int(node["Resources"].get("GPU", 0))]}
-        for node, answer in zip(nodes, machines.on_each(nodes, hardware.this_node), strict=True)
-    }
+def training_nodes() -> list[dict[str, Any]]:
+    """The machines on which Ray may start workers, as Ray describes them."""
+    import ray
+
+    return [
+        node
+        for node in ray.nodes()
+        if node["Alive"] and (node["Resources"].get("CPU") or node["Resources"].get("GPU"))
+    ]
+
+
+@cache
+def blind_machines() -> tuple[str, ...]:
+    """The machines of the cluster that do not see the store of the project: their names.
+
+    Only machines count on which workers may start.
+    """
+    store, nodes = find_project().store, training_nodes()
+    store.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=store) as file:
+        place = Path(file.name)
+        answers = on_each(nodes, lambda: place.exists())
+    return tuple(
+        f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        for node, is_seen in zip(nodes, answers, strict=True)
+        if not is_seen
+    )
+
+
+def node_root() -> Path:
+    """The store of a machine of the cluster that does not see the one of the run.
+
+    It is the folder that `RETRAIN_STORE` names there, or a temporary one.
+
+    Raises:
+        UsageError: Another user of the machine has made the temporary one.
+    """
+    if named := os.environ.get("RETRAIN_STORE"):
+        return Path(named)
+    temporary = Path(gettempdir()) / f"retrain-{os.getuid()}"
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    if temporary.lstat().st_uid != os.getuid():
+        raise UsageError(
+            f"{temporary} on {gethostname()} belongs to another user. Set RETRAIN_STORE there to a "
+            "folder of your own."
+        )
+    return temporary / "store"
+
+
+def on_each(nodes: Sequence[Mapping[str, Any]], function: Callable[[], Any]) -> list[Any]:
+    """Calls a function on each of some machines, in a task that takes no CPU."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task = ray.remote(num_cpus=0)(function)
+    places = (NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes)
+    return list(ray.get([task.options(scheduling_strategy=place).remote() for place in places]))
 
 
 def logical_cpus() -> int:
@@ -162,13 +224,6 @@ def sent(root: Path) -> list[str]:
     packages = (path.parent.name for path in root.glob("*/__init__.py"))
     modules = (path.name for path in root.glob("*.py"))
     return sorted({*packages, *modules, "params.yaml"} - {*NOT_SENT})
-
-
-def _for_a_cluster() -> dict[str, str]:
-    """The variables that a cluster's workers need for the servers of the run."""
-    return {
-        name: value for name, value in os.environ.items() if name.startswith(PASSED_TO_A_CLUSTER)
-    }
 
 
 def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:

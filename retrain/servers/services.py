@@ -17,6 +17,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import psutil
+from dotenv import dotenv_values, set_key, unset_key
 
 from retrain.disk import write_text
 from retrain.errors import UsageError
@@ -34,7 +35,6 @@ START_SECONDS = 180.0  # a first start migrates a database, on a machine that ma
 LOG_LINES = 12
 ALIVE = ("STARTING", "RUNNING")
 API = "PREFECT_API_URL"
-WRITTEN = "  # written by retrain up"  # behind the line in `.env`
 
 CONFIGURATION = """\
 ; The servers of this clone, written by `retrain up`. Supervisor's own command works, too:
@@ -167,33 +167,25 @@ def server_api(project: Project) -> str:
     """
     if url := os.environ.get(API):
         return url.rstrip("/")
-    lines = [line for line in _read_env(project) if line.startswith(f"{API}=")]
-    if not lines or (lines[-1].endswith(WRITTEN) and not running(project)):
-        return ""
-    return lines[-1].removesuffix(WRITTEN).partition("=")[2].strip("\"'/ ")
+    named = _in_env_file(project)
+    is_ended = named == _own_api(project) and not running(project)
+    return "" if is_ended else named.rstrip("/")
 
 
 def forget_ended(project: Project) -> None:
-    """Takes the server of `up` out of the clone's `.env` if it has ended without `down`."""
-    if any(line.endswith(WRITTEN) for line in _read_env(project)) and not running(project):
-        _write_env(project, None)
+    """Takes the server of `up` out of the clone's `.env` if it has ended."""
+    if _in_env_file(project) == _own_api(project) and not running(project):
+        unset_key(project.root / ".env", API)
 
 
-def _read_env(project: Project) -> list[str]:
-    file = project.root / ".env"
-    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+def _in_env_file(project: Project) -> str:
+    """The Prefect server that the clone's `.env` names; empty if there is none."""
+    return dotenv_values(project.root / ".env").get(API) or ""
 
 
-def _write_env(project: Project, api: str | None) -> None:
-    """Writes into the clone's `.env` where its Prefect server is; None takes it out."""
-    file = project.root / ".env"
-    lines = [line for line in _read_env(project) if not line.endswith(WRITTEN)]
-    if api:
-        lines.append(f"{API}={api}{WRITTEN}")
-    if lines:
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    else:
-        file.unlink(missing_ok=True)
+def _own_api(project: Project) -> str:
+    """Where the Prefect server of the clone's last `up` is, or was."""
+    return f"{services_of(project).get('prefect')}/api"
 
 
 def _start(project: Project) -> None:
@@ -216,7 +208,7 @@ def _start(project: Project) -> None:
     process = _run(project, "supervisor.supervisord", "-c", str(file))
     if process.returncode:
         raise ValueError(f"supervisord did not start:\n{process.stdout}")
-    _write_env(project, f"http://{HOST}:{ports['prefect']}/api")
+    set_key(project.root / ".env", API, _own_api(project), quote_mode="never")
 
 
 def _free(usual: int) -> int:
@@ -227,8 +219,7 @@ def _free(usual: int) -> int:
             probe.bind((HOST, usual))
         except OSError:
             probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
 
 
 def _configuration(project: Project, ports: Mapping[str, int]) -> str:
@@ -291,7 +282,7 @@ def _stop(project: Project) -> None:
         with suppress(psutil.NoSuchProcess):
             psutil.Process(pid).wait()
     end_processes(f"{project.state}:")
-    _write_env(project, None)
+    forget_ended(project)
 
 
 def _deploy(project: Project) -> list[str]:

@@ -8,12 +8,20 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr
 
-from retrain.workload.augmentation import Augment, ColorJitter, RandAugment
-from retrain.workload.decision import Drift, Evaluate, Gate, Production, Searched, Tune
-from retrain.workload.inputs import Checks, Data, Images, Split, is_pattern
-from retrain.workload.scale import Scale
-from retrain.workload.section import Section
-from retrain.workload.training import PASSED_ON, Best, EarlyStopping, Lora, Model, Plateau, Train
+from retrain.workload.decision import Drift, Evaluate, Gate, Production, Scale, Searched, Tune
+from retrain.workload.inputs import Checks, Data, Images, Section, Split, is_pattern
+from retrain.workload.training import (
+    PASSED_ON,
+    Augment,
+    Best,
+    ColorJitter,
+    EarlyStopping,
+    Lora,
+    Model,
+    Plateau,
+    RandAugment,
+    Train,
+)
 
 __all__ = [
     "PASSED_ON",

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from retrain.project import find_project
 from retrain.runs import console
-from retrain.servers import machines, ray_cluster
+from retrain.servers import ray_cluster
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -107,7 +107,7 @@ def has_cluster() -> bool:
 def _see_the_store() -> bool:
     """Whether all machines of the cluster see the store; it is said if they do not."""
     connect()
-    if machines.blind_machines():
+    if ray_cluster.blind_machines():
         console.say(
             "Only this machine of the cluster works, but for the workers of a training: the others "
             f"do not see the store in {escape(str(find_project().store))}. Set RETRAIN_STORE to a "

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import models
-from retrain.registry import model_card
+from retrain.registry import packages
 from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion
@@ -66,7 +66,7 @@ def describe(
         rare=[f"{row['label']} ({row['rows']:,})" for row in table if row["rows"] < FEW],
         few=FEW,
         decision=decision,
-        verdict=model_card.VERDICTS.get(decision["verdict"], decision["verdict"]),
+        verdict=packages.VERDICTS.get(decision["verdict"], decision["verdict"]),
         trained=trained.facts,
         precision=precision(trained.facts) if "numerics" in trained.facts else None,
         commit=trained.provenance.get("commit"),

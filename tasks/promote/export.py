@@ -28,7 +28,7 @@ from models.image import RESAMPLING, to_arrays
 from retrain.disk import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import model_card, packages
+from retrain.registry import packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
 from tasks.data.metrics import acceptance
@@ -183,7 +183,7 @@ def readme(
         "readme",
         version=version,
         form=form,
-        card=model_card.read(project, version),
+        card=packages.read_card(project, version),
         images=images,
         precision=precision,
         comparison=comparison,

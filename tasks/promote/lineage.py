@@ -50,8 +50,8 @@ def lineage_of(
         "weights": trained.facts["weights"],
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "mlflow_run": run_id,
-        "commit": (project.commit() or "").removesuffix("+dirty") or None,
-        "uncommitted": project.uncommitted(),
+        "commit": (project.commit or "").removesuffix("+dirty") or None,
+        "uncommitted": project.uncommitted,
         "requirements": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
         "data": {"version": version.digest, "path": data.path}
         | {name: getattr(version, name) for name in ("tracked", "revision", "pin")},

@@ -9,7 +9,7 @@ not by `--promote`.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from retrain.registry.model_card import VERDICTS
+from retrain.registry.packages import VERDICTS
 from retrain.registry.versions import Latency
 from tasks.data.rules import difference, failures
 

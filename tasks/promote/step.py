@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import models
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, model_card, packages, tracking, versions
+from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, Latency, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
@@ -124,7 +124,7 @@ def promote(
             registered = _register(data, version, pulled, validated, trained, scores, workspace)
         if tracking.is_active(project, registered.run_id):
             text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
-            place = model_card.place(registered.package_digest)
+            place = packages.card_place(registered.package_digest)
             tracking.client(project).log_text(registered.run_id, text, place)
         entry = _decide(rules, version, decision, intent, registered, project)
         if decisions.read(project, name).latest(entry) is None:
@@ -134,7 +134,7 @@ def promote(
                 keep_reference(project, registered, scores.folder)
                 registered = versions.note_latency(project, registered, measured)
                 entry = _decide(rules, version, decision, intent, registered, project, measured)
-            entry = replace(entry, commit=project.commit())
+            entry = replace(entry, commit=project.commit)
         return _facts(decisions.apply(project, registered, entry), entry)
 
 

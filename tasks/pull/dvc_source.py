@@ -90,7 +90,7 @@ class DvcSource:
         The remote is asked for a single object, which `dvc push` sends last; what cannot be known
         within seconds is not mentioned.
         """
-        is_pinned_here = self.revision is None and self.project.commit() is not None
+        is_pinned_here = self.revision is None and self.project.commit is not None
         if is_pinned_here and self.project.git("status", "--porcelain", "--", "data.dvc"):
             yield (
                 "data.dvc is not committed, so nobody else knows of this version of the data: git "

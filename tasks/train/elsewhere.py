@@ -22,7 +22,7 @@ from retrain.disk import replacing
 from retrain.errors import RemoteError, UsageError
 from retrain.project import CODE, Project
 from retrain.remote import Remote
-from retrain.servers import machines
+from retrain.servers import ray_cluster
 from retrain.store import Store
 from tasks.train.job import TrainingJob
 
@@ -40,7 +40,7 @@ def prepare(job: TrainingJob) -> TrainingJob:
         RemoteError: The remote does not answer.
         UsageError: A machine does not see the store, and there is no remote.
     """
-    if not (blind := machines.blind_machines()):
+    if not (blind := ray_cluster.blind_machines()):
         return job
     project = Project(job.root)
     if project.store_remote is None:
@@ -79,7 +79,7 @@ def located(job: TrainingJob) -> TrainingJob:
     """A training with folders of this machine; those of the step, if they are to be seen here."""
     if not job.remote or (job.scratch / job.token).exists():
         return job
-    store = Store(machines.node_root(), Remote(job.remote))
+    store = Store(ray_cluster.node_root(), Remote(job.remote))
     scratch = store.scratch("train", job.scratch.name)
     start = scratch / START
     if job.start and not start.exists():

@@ -30,7 +30,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from retrain.errors import UsageError, is_verdict
 from retrain.project import Project
 from retrain.runs import console
-from retrain.servers import machines, patches, ray_cluster
+from retrain.servers import patches, ray_cluster
 from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, waits
 from tasks.data.shards import open_prepared
@@ -220,7 +220,7 @@ def _on_gpus(scale: Scale) -> bool:
     """
     workers = scale.workers
     if workers:
-        gpus = int(sum(node["Resources"].get("GPU", 0) for node in machines.training_nodes()))
+        gpus = int(sum(node["Resources"].get("GPU", 0) for node in ray_cluster.training_nodes()))
     else:
         gpus = torch.cuda.device_count()
     if scale.require_gpu and (lacking := [*lacking_gpus(scale, gpus)]):
@@ -234,7 +234,7 @@ def _scaling(scale: Scale, on_gpus: bool) -> ScalingConfig:
     """The resources of each worker: a GPU if it has one, and a share of half of the CPUs."""
     if not scale.workers:
         return ScalingConfig(num_workers=0)
-    nodes = [node["Resources"] for node in machines.training_nodes()]
+    nodes = [node["Resources"] for node in ray_cluster.training_nodes()]
     return ScalingConfig(
         num_workers=scale.workers,
         use_gpu=on_gpus,

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from retrain.project import Project
 from retrain.registry import versions
-from retrain.runs.notify import EVENTS
+from retrain.runs.flow_runs import EVENTS
 
 
 def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, tmp_path):

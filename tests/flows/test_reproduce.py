@@ -6,7 +6,7 @@ import json
 import pytest
 
 from retrain.project import Project
-from retrain.registry import decisions, reproduce, tracking, versions
+from retrain.registry import decisions, lineage, tracking, versions
 from retrain.store import Store
 from tests.flows.conftest import draw_photos
 
@@ -60,7 +60,7 @@ def test_a_workload_of_ones_own_is_reproduced(clone, project, tmp_path):
 def test_a_commit_that_is_not_here_is_named(project):
     missing = "c0ffee" * 6 + "c0ff"
     with pytest.raises(ValueError, match=f"Commit {missing} is not in this clone. Fetch it"):
-        reproduce._checked_out(project, missing).__enter__()
+        lineage._checked_out(project, missing).__enter__()
     assert not (project.state / "reproduce").exists()
 
 

@@ -8,9 +8,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.train import train
+from retrain.flow import RECORD, run_one
 from retrain.project import Project
-from retrain.runs import one_step
-from retrain.runs.one_step import RECORD, run_one
 from retrain.store import Store
 from tests.flows.conftest import ROOT
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
@@ -87,7 +86,7 @@ def test_the_last_step_shows_the_run_and_an_experiment_says_how_to_promote(proje
     toy = Toy()
     run_one(toy, toy.steps[-1], WORKLOAD, project)
     assert toy.shown == {"steps": ["first", "second", "asks"], "seconds": 1.0, "took": 1.0}
-    monkeypatch.setenv(one_step.EXPERIMENT, "longer")
+    monkeypatch.setenv("DVC_EXP_NAME", "longer")
     run_one(toy, toy.steps[-1], WORKLOAD, project)
     assert toy.shown["how"] == "dvc exp apply longer && dvc repro promotes it"
 

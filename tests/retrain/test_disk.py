@@ -1,30 +1,66 @@
-"""Digests of values, however they are cut into pieces."""
+"""Files and folders appear under their names as a whole; digests of values."""
 
 import hashlib
-import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
-from retrain import disk
-from retrain.disk import digest_of
+from retrain.disk import ABANDONED_SECONDS, digest_of, write_text
+from tests.at_once import run_two
 
-NAMES = {f"{letter}{number}": number for number, letter in enumerate("aü\ud800bc" * 2)}
-VALUES = [
-    NAMES,
-    {"facts": {"rows": {}, "none": None}, "files": NAMES, "list": [NAMES]},
-    {},
-    [],
-    0.5,
-]
+FILE = """
+from pathlib import Path
+from retrain.disk import replacing
+
+with replacing(Path(sys.argv[1])) as aside:
+    aside.write_text("half")
+    halfway()
+    with aside.open("a") as file:
+        file.write(" and half")
+"""
+FOLDER = FILE.replace("aside.write", "aside.mkdir(); aside /= 'inside'; aside.write")
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_the_digest_is_that_of_the_json_in_the_order_of_its_keys(value, monkeypatch):
-    monkeypatch.setattr(disk, "ITEMS", 3)
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+@pytest.mark.parametrize(("program", "name"), [(FILE, "made"), (FOLDER, "made/inside")])
+def test_two_processes_may_write_the_same_at_the_same_time(tmp_path, program, name):
+    assert run_two(program, tmp_path / "made") == ["", ""]
+    assert (tmp_path / name).read_text() == "half and half"
+    assert list(tmp_path.iterdir()) == [tmp_path / "made"]
+
+
+def test_what_fails_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "record.json"
+    write_text(path, "before")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "\ud800")
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("make", ["write_text('half')", "mkdir()"])
+def test_what_killed_writers_left_goes_some_time_later(tmp_path, make):
+    path = tmp_path / "record.json"
+    program = (
+        "import os, sys; from pathlib import Path; from retrain.disk import replacing\n"
+        f"with replacing(Path(sys.argv[1])) as aside: aside.{make}; os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    [left] = tmp_path.iterdir()
+    write_text(path, "whole")
+    assert left.exists()  # it could be of a writer that is at work
+    os.utime(left, times=(time.time() - ABANDONED_SECONDS - 60,) * 2)
+    write_text(path, "again")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_digest_of_a_value_is_that_of_its_json_in_the_order_of_its_keys():
+    value = {"ü": [{"b": None, "a": 0.5}], "\ud800": {}}
+    text = '{"\\u00fc":[{"a":0.5,"b":null}],"\\ud800":{}}'
     assert digest_of(value) == hashlib.sha256(text.encode()).hexdigest()
-
-
-def test_what_is_no_number_has_no_digest():
     with pytest.raises(ValueError, match="not JSON compliant"):
         digest_of({"rate": float("nan")})

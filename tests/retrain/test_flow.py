@@ -1,10 +1,18 @@
-"""The decorator of flows."""
+"""The decorator of flows; what a run would do, from a real store, without Prefect."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prefect import Flow
 from prefect.flows import load_flow_from_entrypoint
 
-from retrain.flow import flow, may_change
+from retrain.flow import may_change, preview
+from retrain.project import Project
+from retrain.runs.run import Mode, Run
+from retrain.workload import Train
+from tests.retrain.runs import toy
+from tests.retrain.runs.toy import DATA, FIRST, SECOND, WORKLOAD
 
 SOURCE = '''
 from retrain.flow import flow
@@ -33,15 +41,6 @@ def test_prefect_finds_its_own_flow_in_the_file(prefect_flow):
     assert prefect_flow.parameters.required == ["workload"]
 
 
-def test_a_flow_can_be_run_with_prefect_and_without(prefect_session):
-    @flow
-    def greet(workload: str, times: int = 1) -> str:
-        """Greets a workload."""
-        return workload * times
-
-    assert greet("vit", times=2) == "vitvit"
-
-
 @pytest.mark.parametrize(
     ("promote", "overrides", "revision", "as_name", "may"),
     [
@@ -57,3 +56,60 @@ def test_a_run_that_only_tries_something_changes_nothing_that_is_served(
     promote, overrides, revision, as_name, may
 ):
     assert may_change(promote, overrides, revision, as_name) is may
+
+
+ASKS = replace(toy.ASKS, look=lambda *_: {"same": True})
+ACTS = replace(ASKS, look=lambda *_: None)
+NAMES = ["first", "only with a champion", "second", "asks"]
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A store with the output of the first step, as a run leaves it."""
+    Run("toy", WORKLOAD, DATA, Project(tmp_path), "run-1", Mode.PLAIN)(FIRST, DATA)
+    return tmp_path
+
+
+def look(root: Path, steps=(FIRST, SECOND, ASKS), workload=WORKLOAD, refresh=False):
+    """What would be done with each step, and why."""
+    look = Run("toy", workload, DATA, Project(root), "", Mode.LOOK)
+
+    def body(made):
+        for step in steps:
+            made = look(step, made)
+
+    look.follow(body)
+    shown = preview(look, NAMES, refresh=refresh)
+    return {each["step"]: (each["would"], each["why"]) for each in shown}
+
+
+def test_the_first_step_that_has_to_run_is_known_and_later_ones_depend_on_it(made):
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    shown = look(made)
+    assert shown["first"][0] == "come from the cache"
+    assert shown["first"][1].startswith("from run run-1 of ")
+    assert shown["second"] == ("run", "first run")
+    assert shown["asks"] == ("depend", "on what second gives")
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+
+
+def test_a_changed_parameter_is_named(made):
+    changed = WORKLOAD.model_copy(update={"train": Train(epochs=3)})
+    shown = look(made, workload=changed)
+    assert shown["first"] == ("run", "train.epochs 20 -> 3")
+    assert set(shown) == set(NAMES)
+
+
+def test_steps_that_ask_the_registry_change_nothing_or_are_the_first_to_run(made):
+    asks, acts = (replace(step, inputs=("first",)) for step in (ASKS, ACTS))
+    asked = "asked of the registry each time"
+    assert look(made, steps=(FIRST, asks))["asks"] == ("change nothing", asked)
+    shown = look(made, steps=(FIRST, acts))
+    assert shown["asks"] == ("run", "it would change the registry")
+    assert "only with a champion" not in look(made, steps=(FIRST, asks))
+
+
+def test_with_refresh_the_first_step_runs_whatever_the_store_has(made):
+    shown = look(made, refresh=True)
+    assert shown["first"] == ("run", "nothing taken from the cache (refresh)")
+    assert {would for would, _ in list(shown.values())[1:]} == {"depend"}

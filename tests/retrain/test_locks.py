@@ -54,7 +54,7 @@ STARTING = """
 import sys
 from pathlib import Path
 from retrain.locks import Runs
-with Runs(Path(sys.argv[1])).starting():
+with Runs(Path(sys.argv[1])).holding("starting"):
     print("begun", flush=True)
     sys.stdin.read()
 """
@@ -62,7 +62,7 @@ with Runs(Path(sys.argv[1])).starting():
 
 def test_a_run_is_lost_that_no_process_holds_or_may_be_about_to_hold(tmp_path):
     runs = locks.Runs(tmp_path / "holds")
-    with runs.starting(), runs.holding("a"):
+    with runs.holding(locks.STARTING), runs.holding("a"):
         assert runs.lost(["a", "b"]) == {"b"}
         assert len(runs.under_way()) == 1
         with subprocess.Popen(
@@ -73,5 +73,4 @@ def test_a_run_is_lost_that_no_process_holds_or_may_be_about_to_hold(tmp_path):
             assert runs.lost(["b"]) == set()
             other.kill()
         assert runs.lost(["b"]) == {"b"}
-    with runs.starting():
-        assert [path.suffix for path in runs.folder.iterdir()] == [".start"]
+    assert runs.killed() == set()

@@ -113,3 +113,27 @@ def test_lines_end_between_words_and_a_path_stays_whole():
     text = messages.wrapped(f"Read {path} first.\nThen go on with that.", "  ", width=20)
     assert text.split("\n") == ["Read", f"  {path}", "  first.", "Then go on with", "  that."]
     assert messages.wrapped(f"Read {path} first.") == f"Read {path} first."  # no terminal
+
+
+TALKS_ON = """
+import sys
+from pathlib import Path
+from retrain import messages
+messages.prepare()
+for number in range(20_000):
+    print("a line", number)
+Path("reached").touch()
+sys.exit(3)
+"""
+
+
+def test_a_reader_that_ends_does_not_end_the_program(tmp_path):
+    program = [sys.executable, "-c", TALKS_ON]
+    with subprocess.Popen(
+        program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 3
+    assert (tmp_path / "reached").exists()

@@ -1,31 +1,83 @@
-"""The manifests of outputs, as they are written; what is said of their files."""
+"""The plans of toy steps whose module is this one; the files of an output."""
 
-import json
+from dataclasses import replace
+from importlib.metadata import version
 
-import pytest
+from retrain import outputs
+from retrain.outputs import Plan, difference, first_defaults, plan
+from retrain.step import Chosen, DataVersion, Step
+from retrain.workload import Data, Model, Workload
 
-from retrain.outputs import list_files, save_manifest
-
-FILES = [{"path": f"data/{number}", "bytes": number, "sha256": "ab"} for number in range(3)]
-
-
-@pytest.mark.parametrize("files", [FILES, []], ids=["some", "none"])
-def test_a_manifest_has_a_line_for_each_file_whatever_the_facts_are(tmp_path, files):
-    manifest = {"digest": "ab", "facts": {"files": []}, "files": files, "plan": {"step": "pull"}}
-    save_manifest(tmp_path / "manifest.json", manifest)
-    text = (tmp_path / "manifest.json").read_text()
-    assert json.loads(text) == manifest
-    assert sum('"sha256"' in line for line in text.splitlines()) == len(files)
+DATA = DataVersion("abc", tracked=True)
+WORKLOAD = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
 
 
-def test_a_folder_that_is_linked_has_the_same_files_and_one_that_is_gone_has_none(tmp_path):
-    folder = tmp_path / "here"
-    (folder / "data").mkdir(parents=True)
-    (folder / "data" / "0").write_bytes(b"0")
-    (folder / "1").write_bytes(b"1")
-    files = list_files(folder)
-    assert [file["path"] for file in files] == ["1", "data/0"]
-    folder.rename(tmp_path / "other_disk")
-    assert list_files(folder) == []
-    folder.symlink_to(tmp_path / "other_disk")
-    assert list_files(folder) == files
+def step(data, workspace):
+    return {}
+
+
+def choose(workload, data):
+    if workload.train.batch_size < 64:
+        return Chosen()
+    return Chosen(("tasks.compute.placement",), libraries=("pillow",))
+
+
+STEP = Step("toy", step, reads=(), inputs=("data",), libraries=("numpy",), chosen=choose)
+SMALL = WORKLOAD.model_copy(update={"train": WORKLOAD.train.model_copy(update={"batch_size": 8})})
+
+
+def test_what_the_configuration_chooses_is_in_the_key_with_its_libraries_and_named():
+    more, less = plan(STEP, WORKLOAD, [DATA]), plan(STEP, SMALL, [DATA])
+    assert set(more.code) == {__name__, "tasks.compute.placement"}
+    assert set(more.libraries) == {"numpy", "pillow"}
+    assert (set(less.code), set(less.libraries)) == ({__name__}, {"numpy"})
+    assert more.key != less.key
+    pillow = version("pillow")
+    assert difference(less, more) == f"code of tasks.compute.placement, pillow unset -> {pillow}"
+    assert difference(more, less) == f"code of tasks.compute.placement, pillow {pillow} -> unset"
+
+
+def test_the_difference_between_two_plans_is_described_in_words():
+    before = Plan("toy", {"train.lr": 0.001}, {"data": "a"}, {"tests.toy": "1"}, {"numpy": "8"})
+    now = Plan("toy", {"train.lr": 0.0005}, {"data": "b"}, {"tests.toy": "2"}, {"numpy": "9"})
+    assert difference(before, now) == (
+        "train.lr 0.001 -> 0.0005, the data changed, code of tests.toy, numpy 8 -> 9"
+    )
+
+
+def test_what_a_step_only_looks_up_is_not_in_the_key():
+    other = DataVersion("def", tracked=True)
+    looking = replace(STEP, looked_up=("data",))
+    assert plan(STEP, WORKLOAD, [DATA]).key != plan(STEP, WORKLOAD, [other]).key
+    assert plan(looking, WORKLOAD, [DATA]).key == plan(looking, WORKLOAD, [other]).key
+
+
+def planned(**config):
+    return Plan("toy", config, {}, {}, {})
+
+
+def test_a_new_parameter_with_its_default_changes_no_key(monkeypatch):
+    before = planned(**{"train.lr": 0.5})
+    monkeypatch.setattr(outputs, "first_defaults", lambda: {"train.lr": 0.001, "train.new": 3})
+    assert planned(**{"train.lr": 0.5, "train.new": 3}).key == before.key
+    assert planned(**{"train.lr": 0.5, "train.new": 3}).definition == before.definition
+    other = planned(**{"train.lr": 0.5, "train.new": 4})
+    assert other.key != before.key
+    assert difference(before, other) == "train.new 3 -> 4"
+
+
+def test_a_default_that_has_changed_and_a_parameter_that_the_file_lacks_change_the_key():
+    first, changed = planned(**{"train.epochs": 20}), planned(**{"train.epochs": 30})
+    assert first_defaults()["train.epochs"] == 20
+    assert changed.key != first.key
+    assert difference(first, changed) == "train.epochs 20 -> 30"
+    assert planned(**{"model.unheard_of": None}).key != planned().key
+
+
+def test_a_default_that_is_written_down_is_the_same_training():
+    sections = {"data": {"path": "x"}, "model": {"family": "vit"}}
+    reading = replace(STEP, reads=("train",))
+    implicit = Workload(name="toy", **sections)
+    explicit = Workload(name="toy", **sections, train={"epochs": implicit.train.epochs})
+    keys = {plan(reading, workload, [DATA]).key for workload in (implicit, explicit)}
+    assert len(keys) == 1

@@ -1,4 +1,4 @@
-"""What a project says of its commit, with and without git."""
+"""What a project says of its commit, with and without git, and of the mirror of its store."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ import retrain
 from flows.train import train
 from retrain.cli.main import main
 from retrain.errors import UsageError
-from retrain.project import Project, find_project
+from retrain.project import REMOTE, Project, find_project
 
 
 def git(folder, *commands):
@@ -39,14 +39,14 @@ def test_an_unpacked_archive_has_no_commit(tmp_path, monkeypatch, has_git):
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(FileNotFoundError, match="git is not installed"):
             project.git("status")
-    assert (project.commit(), project.uncommitted()) == (None, None)
+    assert (project.commit, project.uncommitted) == (None, None)
     assert not project.is_in_git()
 
 
 def test_what_is_committed_or_no_code_is_no_uncommitted_change(clone):
     (clone.root / "photo.txt").write_text("new, but no code")
     (clone.root.parent / "beside.py").write_text("B = 2, which is not in the project\n")
-    assert clone.uncommitted() is None
+    assert clone.uncommitted is None
 
 
 def test_uncommitted_changes_are_named_and_their_digest_tells_them_apart(clone):
@@ -62,7 +62,7 @@ def test_uncommitted_changes_are_named_and_their_digest_tells_them_apart(clone):
         lambda: (clone.root / os.fsdecode(b"\xff.py")).write_text("X = 1\n"),
     ):
         change()
-        seen.append(Project(clone.root).uncommitted())
+        seen.append(Project(clone.root).uncommitted)
     assert [len(each["files"]) for each in seen] == [1, 1, 2, 2, 2, 3, 4]
     assert seen[4]["files"] == ["a.py", "new.py"]
     assert len({each["sha256"] for each in seen}) == len(seen)
@@ -72,11 +72,11 @@ def test_uncommitted_changes_are_named_and_their_digest_tells_them_apart(clone):
 
 
 def test_what_is_edited_while_a_run_goes_on_does_not_count(clone):
-    before = (clone.commit(), clone.uncommitted())
+    before = (clone.commit, clone.uncommitted)
     (clone.root / "a.py").write_text("A = 2\n")
-    assert (clone.commit(), clone.uncommitted()) == before
+    assert (clone.commit, clone.uncommitted) == before
     assert not before[0].endswith("+dirty")
-    assert Project(clone.root).commit() == f"{before[0]}+dirty"
+    assert Project(clone.root).commit == f"{before[0]}+dirty"
 
 
 @pytest.fixture
@@ -104,3 +104,35 @@ def test_a_tree_s_own_code_runs_whatever_the_way_to_it(tmp_path):
     (tmp_path / "link").symlink_to(ours)
     for root in (ours, tmp_path / "link"):
         assert find_project(root / "tests") == Project(root)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.delenv(REMOTE, raising=False)
+    return Project(tmp_path)
+
+
+def test_the_environment_wins_over_the_file(project, monkeypatch):
+    assert project.store_remote is None
+    project.params.write_text("workloads: {}\n# x\nstore:\n\n  # ours\n  remote: s3://a/b/\nz: 1\n")
+    assert project.store_remote == "s3://a/b"
+    monkeypatch.setenv(REMOTE, "file:///mnt/store")
+    assert project.store_remote == "file:///mnt/store"
+    monkeypatch.setenv(REMOTE, "")
+    assert project.store_remote is None
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("{remote: /mnt/store}", "params.yaml: store.remote: write it as s3://bucket/prefix"),
+        ("{remote: 's3://me:secret@bucket'}", "without a login"),
+        ("{remotes: 's3://bucket'}", "it has one key, remote"),
+        ("s3://bucket", "it has one key, remote"),
+    ],
+)
+def test_what_is_no_remote_store_is_refused(project, section, message):
+    project.params.write_text(f"store: {section}\nworkloads: {{}}\n")
+    with pytest.raises(UsageError, match=message) as refused:
+        _ = project.store_remote
+    assert "secret" not in str(refused.value)

@@ -1,7 +1,6 @@
 """The mirror behind a store: S3 (moto's server) and a shared folder."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -147,10 +146,3 @@ def test_a_package_that_is_not_installed_is_named(context, tmp_path, monkeypatch
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
     with pytest.raises(UsageError, match="gcsfs"):
         make(Store(tmp_path / "one", Remote("gs://bucket/prefix")), context)
-
-
-def test_a_folder_that_is_lost_is_taken_from_the_mirror(remote, context, tmp_path):
-    store = Store(tmp_path / "one", remote)
-    made, _ = make(store, context)
-    shutil.rmtree(store.root)
-    assert make(store, replace(context, run="run-2")) == (made, True)

@@ -1,3 +1,5 @@
+"""The store: what is made once, killed runs, damage, and the earlier output of a step."""
+
 import errno
 import fcntl
 import json
@@ -7,14 +9,16 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from retrain.disk import write_json
+from retrain.errors import DamagedArtifactError
 from retrain.outputs import MANIFEST, plan
 from retrain.project import Project
 from retrain.step import DataVersion, Step, Workspace
-from retrain.store import Store
+from retrain.store import Store, refuse_damaged, verify
 from retrain.workload import Data, Model, Train, Workload
 from tests import running
 from tests.running import RunContext
@@ -44,13 +48,6 @@ def make_toy(store, context, workload=WORKLOAD, step=STEP, refresh=False):
 def edit_manifest(folder, **fields):
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | fields))
-
-
-def test_the_same_plan_is_made_once(store, context):
-    first = make_toy(store, context)
-    again = make_toy(store, replace(context, run="run-2"))
-    assert again == first
-    assert again.provenance["run"] == "run-1"
 
 
 def test_reports_paths_and_times_are_outside_the_key_and_the_digest(store, context, tmp_path):
@@ -103,10 +100,10 @@ def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it
     program = textwrap.dedent(
         f"""
         import os, signal, sys
-        from dataclasses import replace
+        from dataclasses import asdict, replace
         from pathlib import Path
         from tests.retrain import test_store as toys
-        from retrain.store import Store
+        from retrain.store import Store, refuse_damaged, verify
         from retrain.project import Project
 
         def killed(definition, data, workspace):
@@ -159,7 +156,7 @@ def test_a_killed_run_is_known_until_it_is_forgotten_with_its_temporary_files(st
         f"""
         import os, signal
         from pathlib import Path
-        from retrain.store import Store
+        from retrain.store import Store, refuse_damaged, verify
 
         store = Store(Path({str(store.root)!r}))
         with store.runs.holding("run-3"):
@@ -187,3 +184,97 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"toy is on a file system where files cannot be locked"):
         store.lock("toy", "key").__enter__()
     assert not list((tmp_path / "store").rglob("*.lock.*"))
+
+
+def flip(path, position=-1):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def made(store, context):
+    return make_toy(store, context)
+
+
+@pytest.mark.parametrize("name", ["lr.txt", "report/time.txt"])
+def test_a_flipped_byte_is_found_wherever_it_is(store, context, made, name):
+    make_toy(store, context, with_lr(0.5))
+    assert verify(store) == []
+    flip(made.folder / name)
+    assert store.damage("toy", made.key) is None  # the size is the same
+    [damage] = verify(store)
+    assert (damage.step, damage.key, damage.reason) == ("toy", made.key, f"{name} has changed")
+
+
+def test_an_artifact_that_is_being_made_again_is_not_reported(store, made):
+    flip(made.folder / "lr.txt")
+    store.partial("toy", made.key).mkdir()
+    with store.lock("toy", made.key):
+        assert verify(store) == []
+        assert list(store.leftovers()) == []
+    assert len(verify(store)) == 1
+    assert [path for _, _, path in store.leftovers()] == [store.partial("toy", made.key)]
+
+
+def test_an_artifact_that_is_replaced_by_another_output_meanwhile_is_noticed(store, made):
+    with pytest.raises(DamagedArtifactError, match="made again with another output"):
+        refuse_damaged(store, replace(made, digest="ab" * 32))
+    assert store.find("toy", made.key) == made
+
+
+def test_an_artifact_that_is_damaged_again_ends_the_run(store, context):
+    calls = []
+
+    def body(version):
+        calls.append(version)
+        raise DamagedArtifactError("toy", "ab", f"its {MANIFEST} has changed")
+
+    with pytest.raises(DamagedArtifactError, match="made again"):
+        running.run_in(store, context, WORKLOAD).follow(body)
+    assert len(calls) == 2
+
+
+# What a step is given of its earlier output.
+given = []
+
+
+def write_two(definition: Train, version: DataVersion, workspace: Workspace) -> dict:
+    given.append(workspace.earlier())
+    (workspace.folder / "same.txt").write_text(f"{definition.lr}")
+    (workspace.folder / version.digest).write_text(version.digest)
+    return {}
+
+
+TWO = Step("toy", write_two, reads=("train.lr",), inputs=("data",))
+
+
+def week(store, context, number, workload=WORKLOAD, step=TWO, **options):
+    inputs = [DataVersion(f"week-{number}", tracked=True)]
+    now = plan(step, workload, inputs)
+    made, _ = running.make(store, step, workload, inputs, context, **options)
+    memory = store.last_plan(workload.name, "toy")
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    write_json(memory, asdict(now))
+    return made
+
+
+def test_a_step_is_given_its_earlier_output(store, context):
+    first, _ = week(store, context, 1), week(store, context, 2)
+    assert given[-2:] == [None, first.folder]
+
+
+@pytest.mark.parametrize("options", [{"workload": with_lr(0.5)}, {"refresh": True}])
+def test_with_another_parameter_or_anew_a_step_is_given_nothing(store, context, options):
+    week(store, context, 1)
+    week(store, context, 2, **options)
+    assert given[-1] is None
+
+
+def test_an_earlier_output_that_has_changed_is_not_used(store, context):
+    first = week(store, context, 1)
+    flip(first.folder / "same.txt")
+    second = week(store, context, 2)
+    assert given[-1] is None
+    assert not first.folder.exists()
+    assert (second.folder / "same.txt").read_text() == "0.001"

@@ -15,12 +15,11 @@ def ask(prefect_session):
         yield client
 
 
-def test_the_flow_run_has_the_verdict_and_the_version_of_the_data(clone, first, ask):
+def test_the_flow_run_has_the_verdict(clone, first, ask):
     assert first["state"] == "Promoted"
     assert first["outcome"] == "vit version 1 is the first champion."
     again = clone.train("--run")  # another process of the tests may have made the first run
     run = ask.read_flow_run(again["run"])
-    assert run.name == f"train-vit-{first['data']['version'][:8]}"
     assert (run.state.type.value, run.state.name) == ("COMPLETED", again["state"])
     assert run.state.message == again["outcome"]
     assert again["state"] == "Unchanged"
@@ -31,18 +30,6 @@ def test_a_refused_run_fails_with_one_line(clone, first, ask):
     [run] = ask.read_flow_runs(limit=1, sort="START_TIME_DESC")
     assert (run.state.type.value, run.state.name) == ("FAILED", "Failed")
     assert run.state.message == " ".join(error["error"].partition("More is in")[0].split())
-
-
-def test_the_flow_run_shows_how_it_ended_and_where_the_report_is(clone, first, ask):
-    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-
-    trial = clone.train("--set", "train.epochs=1", "--set", "gate.min={accuracy: 0.999}")
-    assert (trial["state"], trial["promoted"], trial["rejected"]) == ("Compared", False, False)
-    run = ArtifactFilterFlowRunId(any_=[trial["run"]])
-    [found] = ask.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=run))
-    assert found.key == "vit-summary"
-    assert trial["outcome"].replace(">", "&gt;") in found.data
-    assert f"report: `reports/vit/{trial['run']}.html`" in found.data
 
 
 def test_mlflow_describes_the_run_and_the_version(clone, first):

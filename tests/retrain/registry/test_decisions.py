@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, model_card, tracking, versions
+from retrain.registry import decisions, ledger, packages, tracking, versions
 from retrain.registry.ledger import Decision
 from tests import templates
 from tests.retrain.registry.helpers import RULES, decision, history, register
@@ -55,16 +55,6 @@ def test_a_rejection_is_the_verdict_and_the_description_of_its_version(project, 
     description = tracking.client(project).get_model_version(name, "1").description
     assert "**Rejected**" in description
     assert "accuracy >= 0.99: is 0.9500, **failed**" in description
-
-
-def test_a_decision_is_applied_when_it_was_carried_out(project, name, pair):
-    decisions.apply(project, pair[0], decision(1))
-    decisions.apply(project, pair[1], decision(2, previous=1))
-    decisions.apply(project, pair[0], decision(1, "rejected", previous=2))
-    assert decisions.is_applied(project, name, decision(1, "rejected", previous=2))
-    assert not decisions.is_applied(project, name, decision(2, "rejected", previous=1))
-    assert decisions.is_applied(project, name, decision(2, previous=1))
-    assert not decisions.is_applied(project, name, decision(1))
 
 
 def test_a_decision_against_another_champion_is_refused(project, name, pair):
@@ -156,17 +146,17 @@ def test_a_slow_machine_gives_the_alias_to_no_earlier_champion(
     project, name, pair, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", project.tracking_uri)
-    there, description = Project(tmp_path / "there"), model_card.description
+    there, description = Project(tmp_path / "there"), packages.description
 
     def late(*arguments):
         """Another machine carries out what this one is at, and decides once more."""
-        monkeypatch.setattr(model_card, "description", description)
+        monkeypatch.setattr(packages, "description", description)
         decisions.apply(there, pair[1], decision(2, previous=1))
         monkeypatch.setattr(MlflowClient, "set_registered_model_alias", lambda *_: pytest.fail())
         return description(*arguments)
 
     there.root.mkdir()
-    monkeypatch.setattr(model_card, "description", late)
+    monkeypatch.setattr(packages, "description", late)
     decisions.apply(project, pair[0], decision(1))
     assert alias(project, name) == 2
     assert [entry.version for entry in history(project, name)] == [1, 2]

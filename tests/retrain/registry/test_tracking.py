@@ -46,13 +46,6 @@ def test_a_run_that_was_deleted_is_not_continued(project):
     assert start(project, "deleted", continued=first) != first
 
 
-def test_runs_of_processes_that_have_ended_are_marked_as_killed(project):
-    lost, other, foreign = (start(project, key) for key in ("lost", "alive", "elsewhere"))
-    tracking.end_lost_runs(project, lambda key: key == "lost")
-    states = [tracking.client(project).get_run(run) for run in (lost, other, foreign)]
-    assert [run.info.status for run in states] == ["KILLED", "RUNNING", "RUNNING"]
-
-
 def test_a_run_records_what_it_was_made_from(project, tmp_path):
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -67,7 +60,7 @@ def test_a_run_records_what_it_was_made_from(project, tmp_path):
     assert run.data.params == {
         "train.lr": "0.001", "model.family": "vit", "model.pretrained": "None"
     }  # fmt: skip
-    assert run.data.tags["mlflow.source.git.commit"] == of_repository.commit()
+    assert run.data.tags["mlflow.source.git.commit"] == of_repository.commit
     [used] = run.inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("digits", ("ab" * 32)[:36])
     assert used.dataset.source == '{"digest": "' + "ab" * 32 + '"}'

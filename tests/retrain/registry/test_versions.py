@@ -1,20 +1,16 @@
 """Versions, as MLflow has them."""
 
-import hashlib
-import json
-import os
 import shutil
 import sqlite3
-import subprocess
 from contextlib import closing
 
 import pytest
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, packages, reading, tracking, versions
+from retrain.registry import decisions, ledger, packages, tracking, versions
 from tests import templates
-from tests.retrain.registry.helpers import WEIGHTS, candidate_of, decision, register
+from tests.retrain.registry.helpers import candidate_of, decision, register
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +51,9 @@ def test_a_version_is_found_by_what_names_it(made):
 
 def test_before_the_first_run_there_is_nothing_and_no_file_is_made(tmp_path):
     assert versions.champion(Project(tmp_path), "vit") is None
-    assert versions.every_of(Project(tmp_path), "vit") == reading.names(Project(tmp_path)) == []
+    assert (
+        versions.every_of(Project(tmp_path), "vit") == tracking.model_names(Project(tmp_path)) == []
+    )
     assert not (tmp_path / "mlflow.db").exists()
 
 
@@ -65,24 +63,10 @@ def test_the_database_is_read_as_mlflow_reads_it(made, tmp_path, mode):
     copy = Project(tmp_path)
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         database.execute(f"PRAGMA journal_mode = {mode}")
-    asked = reading._ask(copy, "vit")
-    assert reading.read(copy, "vit") == asked
+    asked = tracking._ask(copy, "vit")
+    assert tracking.read_model(copy, "vit") == asked
     assert (sorted(asked.versions), len(asked.entries)) == ([1, 2], 3)
-    assert reading.read(copy, "nobody") == reading._ask(copy, "nobody")
-
-
-def test_a_version_has_few_tags_and_its_run_says_what_became_of_it(made):
-    client = tracking.client(made)
-    run = client.get_run(versions.champion(made, "vit").run_id)
-    assert run.data.tags["retrain.verdict"] == "better"
-    assert (run.data.tags["retrain.version"], run.data.tags["retrain.data"]) == ("vit 2", "data-1")
-    assert run.data.tags[tracking.NOTE].startswith("vit version 2. **Promoted** on ")
-    tags = client.get_model_version("vit", "2").tags
-    assert tags.pop("owner") == "o'hara"
-    assert tags["retrain.verdict"] == "better (promoted, decision 2)"
-    assert len(tags) + len({versions.LATENCY, versions.BROKEN}) == 5
-    [experiment] = [each for each in client.search_experiments() if each.name == reading.EXPERIMENT]
-    assert experiment.experiment_id != run.info.experiment_id  # not among the trainings
+    assert tracking.read_model(copy, "nobody") == tracking._ask(copy, "nobody")
 
 
 def test_a_version_of_before_there_was_a_record_is_read_from_its_tags(project, name, tmp_path):
@@ -119,29 +103,14 @@ def test_a_clone_that_was_moved_finds_its_models_and_none_of_another(made, tmp_p
     assert capsys.readouterr().err == ""
 
 
-def test_a_version_carries_what_is_known_of_the_model(project, name, tmp_path):
+def test_a_version_says_how_fast_it_is_and_that_it_is_broken(project, name, tmp_path):
     made = register(project, name, "a", tmp_path)
-    assert (made.version, made.aliases, made.verdict, made.latency) == (1, (), None, None)
-    assert made.weights == hashlib.sha256(WEIGHTS + b"a").hexdigest()
-    assert made.images == {"size": 8, "channels": 1, "resize": "crop"}
-    assert made.metrics == {"accuracy": 0.95}
-    assert (made.data, made.commit, made.train_key) == ("data-1", "c0ffee", None)
-    assert json.loads(json.dumps(made.public()))["metrics"] == {"accuracy": 0.95}
     fast = versions.Latency(p50=1.0, p95=12.34, calls=20, threads=2, device="cpu")
     assert versions.note_latency(project, made, fast).latency == fast
-    assert versions.get(project, name, 1).latency == fast
     assert str(fast) == "p95 of a single image: 12.3 ms (p50 1.00 ms; 20 calls, 2 threads, cpu)"
     versions.mark_broken(project, made, "it answers nonsense")
-    assert versions.get(project, name, 1).broken == "it answers nonsense"
-
-
-def test_a_version_is_never_registered_without_its_commit_in_silence(tmp_path, monkeypatch, capsys):
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    templates.place_mlflow_database(tmp_path)
-    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    register(Project(tmp_path), "vit", "a", tmp_path)
-    assert "No commit is recorded, because git does not tell it" in capsys.readouterr().err
+    found = versions.get(project, name, 1)
+    assert (found.latency, found.broken) == (fast, "it answers nonsense")
 
 
 def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project, name):

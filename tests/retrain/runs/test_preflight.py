@@ -1,7 +1,6 @@
 """Faults that would make a run fail are found before its first step."""
 
 import os
-import socket
 import subprocess
 from pathlib import Path
 
@@ -31,11 +30,6 @@ def faults(tmp_path, **sections):
     with pytest.raises(UsageError) as error:
         preflight.check(train.steps, workload(**sections), Project(tmp_path))
     return str(error.value).splitlines()
-
-
-def test_a_workload_without_fault_passes(tmp_path):
-    rules = Gate(min={"accuracy": 0.9}, max={"log_loss": 1.0}, metric="macro_f1")
-    preflight.check(train.steps, workload(gate=rules, limits={"train": 3}), Project(tmp_path))
 
 
 def test_a_flow_of_fewer_steps_takes_a_workload_with_time_limits_of_others():
@@ -99,11 +93,6 @@ def test_a_missing_compiler_is_said_before_it_is_called(
     assert said in faults(tmp_path, train=compiled)[0]
 
 
-def test_a_missing_pretrained_folder_is_one_line(tmp_path):
-    [fault] = faults(tmp_path, model=Model(family="vit", pretrained="/nowhere"))
-    assert fault == "workload toy: model.pretrained: there is no folder /nowhere."
-
-
 def test_what_takes_seconds_to_find_is_said_when_a_run_is_about_to_start(tmp_path):
     model = Model(family="auto", config={"model_type": "vit", "patch_size": 300})
     preflight.check(train.steps, workload(model=model), Project(tmp_path))
@@ -157,25 +146,6 @@ def test_a_repository_that_git_refuses_is_one_sentence(tmp_path, monkeypatch):
     assert len(sentence.splitlines()) == 1
 
 
-def test_a_clone_behind_its_upstream_is_told_of_as_far_as_it_has_fetched(tmp_path):
-    upstream, clone = tmp_path / "upstream", tmp_path / "clone"
-    upstream.mkdir()
-    git(upstream, "init", "-q", "-b", "main")
-    commit(upstream, "params.yaml")
-    git(tmp_path, "clone", "-q", "upstream", "clone")
-    commit(upstream, "a.py")
-    assert told(clone) == []
-    for count in ("1 commit", "2 commits"):
-        git(clone, "fetch", "-q")
-        line = f"This clone is {count} behind origin/main, as of the last fetch: git pull."
-        assert told(clone) == [line]
-        commit(upstream, f"{count}.py")
-    git(clone, "pull", "-q")
-    assert told(clone) == []
-    git(clone, "checkout", "-q", "--detach")
-    assert told(clone) == []
-
-
 def test_what_the_data_and_the_steps_tell_comes_too(tmp_path):
     assert told(tmp_path, "data/ differs.") == ["data/ differs."]
     strict = Run("train", workload(), DataVersion("d", True), Project(tmp_path), "1", strict=True)
@@ -185,11 +155,3 @@ def test_what_the_data_and_the_steps_tell_comes_too(tmp_path):
     assert str(error.value).splitlines() == [
         "workload toy: One.", "Two.", "A strict run (--strict) takes this as an error.",
     ]  # fmt: skip
-
-
-def test_an_mlflow_server_that_is_down_is_found_before_a_run(tmp_path, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
-    with pytest.raises(ConnectionError, match="MLFLOW_TRACKING_URI: nothing answers"):
-        preflight.check_surroundings(Project(tmp_path))

@@ -3,13 +3,8 @@
 import base64
 import json
 import logging
-import os
-import shutil
-import traceback
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
-from time import sleep
 
 import pytest
 from prefect import flow, runtime
@@ -17,15 +12,11 @@ from prefect import flow, runtime
 from retrain.errors import PrunedError, RejectedDataError
 from retrain.outputs import plan
 from retrain.project import Project
-from retrain.runs import console
 from retrain.runs.run import ASKED, REFRESHED, Run
 from retrain.runs.task import is_transient
 from retrain.step import TrialContext
-from retrain.store import Store
 from retrain.workload import Train
-from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD, outcomes, reasons
-
-ENGINE = Path(__file__).parents[3] / "retrain"
+from tests.retrain.runs.toy import DATA, FIRST, SECOND, WORKLOAD, outcomes, reasons
 
 
 @pytest.mark.parametrize(
@@ -50,18 +41,6 @@ def test_a_step_runs_again_for_what_it_depends_on(run_toy, changed, why):
         assert before.id[:8] in nth(after, 0).why
 
 
-def test_from_the_call_of_a_step_to_its_function_there_are_four_frames(run_toy):
-    seen = []
-
-    def looks_up(definition, data, workspace):
-        files = [frame.filename for frame in traceback.extract_stack()]
-        seen.extend(Path(file).name for file in files if Path(file).is_relative_to(ENGINE))
-        return {}
-
-    run_toy(steps=[replace(FIRST, function=looks_up)])
-    assert seen[seen.index("step.py") :] == ["step.py", "run.py", "run.py", "run.py"]
-
-
 def test_each_step_is_a_line_of_the_log_and_a_task_of_prefect(run_toy, caplog, task_states):
     with caplog.at_level(logging.INFO, logger="retrain"):
         run_toy(steps=(FIRST, SECOND), tasks=True)
@@ -72,40 +51,8 @@ def test_each_step_is_a_line_of_the_log_and_a_task_of_prefect(run_toy, caplog, t
     assert task_states(again, 3) == {"first": "Cached", "second": "Cached", "asks": "Completed"}
 
 
-def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(
-    run_toy, tmp_path, caplog, monkeypatch
-):
-    monkeypatch.setattr(console, "QUIET_SECONDS", 0.1)
-    store, slow = Store(Project(tmp_path).store), replace(FIRST, hours=1 / 3600)
-    now, held = plan(slow, WORKLOAD.model_copy(update={"train": Train(epochs=10)}), [DATA]), Event()
-
-    def other_run():
-        with store.lock("first", now.key):
-            held.set()
-            sleep(2)
-
-    other = Thread(target=other_run)
-    other.start()
-    held.wait()
-    with caplog.at_level(logging.INFO, logger="retrain"):
-        run = run_toy(steps=[slow], tasks=True)
-    other.join()
-    assert reasons(run) == ["first run"]
-    [line] = [line for line in caplog.messages if "waits" in line]
-    start = f"first waits for another run, which has the same to make: process {os.getpid()} on "
-    assert line.startswith(start)
-
-
 def nth(run, number):
     return [*run.outcomes.values()][number]
-
-
-def lose(folder):
-    shutil.rmtree(folder)
-
-
-def shorten(folder):
-    (folder / "out.txt").write_text("damaged", encoding="utf-8")
 
 
 def flip(folder):
@@ -113,27 +60,14 @@ def flip(folder):
     (folder / "out.txt").write_bytes(bytes([content[0] ^ 1]) + content[1:])
 
 
-def edit_facts(folder):
-    manifest = folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"facts": {}', '"facts": {"weights": "x"}'))
-
-
-@pytest.mark.parametrize(
-    ("harm", "why"),
-    [
-        (lose, "its artifact is gone"),
-        (shorten, "out.txt has changed its size"),
-        (edit_facts, "its manifest.json has changed"),
-    ],
-)
-def test_a_damaged_artifact_is_made_again_and_nothing_after_it_runs(run_toy, harm, why):
+def test_a_damaged_artifact_is_made_again_and_nothing_after_it_runs(run_toy):
     before = run_toy()
-    harm(Path(nth(before, 0).path))
+    Path(nth(before, 0).path, "out.txt").write_text("damaged", encoding="utf-8")
     after = run_toy()
-    assert reasons(after)[:2] == [why, None]
+    assert reasons(after)[:2] == ["out.txt has changed its size", None]
     made = after.artifacts["first"]
     assert made == replace(before.artifacts["first"], provenance=made.provenance)
-    assert (made.folder / "out.txt").read_text(encoding="utf-8") == "1"
+    assert (made.folder / "out.txt").read_text() == "1"
 
 
 def test_a_flipped_byte_in_an_input_of_a_step_that_runs_is_found_and_repaired(run_toy, caplog):
@@ -165,32 +99,6 @@ def test_what_a_killed_try_has_kept_of_a_damaged_input_is_not_gone_on_with(run_t
         run_toy(steps=steps)
     assert reasons(run_toy(steps=steps)) == ["out.txt has changed", "first run"]
     assert found == [False, False]
-
-
-def test_damage_explains_a_step_that_fails(run_toy):
-    def reads_number(above, workspace):
-        if int((above.folder / "out.txt").read_text()) != 1:
-            raise ValueError("this data is bad")
-        return {}
-
-    before = run_toy(steps=[FIRST])
-    flip(Path(nth(before, 0).path))
-    after = run_toy(steps=[FIRST, replace(SECOND, function=reads_number)])
-    assert reasons(after) == ["out.txt has changed", "first run"]
-
-
-def test_a_step_that_is_never_kept_does_not_begin_with_a_damaged_input(run_toy):
-    asked = []
-
-    def notes(above, workspace):
-        asked.append((above.folder / "out.txt").read_text())
-        return {}
-
-    steps = [FIRST, SECOND, replace(ASKS, function=notes)]
-    before = run_toy(steps=steps)
-    flip(Path(nth(before, 1).path))
-    assert [cached for _, cached, _ in outcomes(run_toy(steps=steps))] == [True, False, False]
-    assert asked == ["11", "11"]
 
 
 def test_prefect_keeps_nothing_and_a_pickle_in_the_store_is_not_opened(

@@ -12,7 +12,8 @@ import pytest
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import tracking, versions
-from retrain.servers import databases, ephemeral, upgrade
+from retrain.runs.flow_runs import start_ephemeral_server
+from retrain.servers import databases, upgrade
 from tests import templates
 
 # Creates a table of two, says so, and waits for a line before it creates the other.
@@ -119,7 +120,7 @@ def test_a_database_of_a_newer_version_is_refused_in_one_sentence(tmp_path, monk
         if tool == "mlflow":
             tracking.client(project)
         else:
-            ephemeral.start_ephemeral_server(project, [])
+            start_ephemeral_server(project, [])
 
 
 @pytest.fixture(params=databases.MIGRATIONS)
@@ -160,7 +161,7 @@ def test_a_database_of_an_earlier_release_is_kept_and_migrated(earlier, tmp_path
         if tool == "mlflow":
             versions.champion(Project(tmp_path), "vit")
         else:
-            ephemeral.start_ephemeral_server(Project(tmp_path), [])
+            start_ephemeral_server(Project(tmp_path), [])
     upgrade.main()
     kept = file.with_name(f"{file.name}.{old}")
     assert f"{kept.name} is as it was" in capsys.readouterr().out

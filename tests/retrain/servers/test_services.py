@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import httpx
@@ -117,15 +116,6 @@ def test_all_that_listens_is_on_loopback(project):
     assert listening == {"127.0.0.1"}
 
 
-def test_the_deployment_is_registered_with_its_next_runs(project, api):
-    deployment = api("deployments/name/small/vit")
-    assert deployment["global_concurrency_limit"]["limit"] == 1
-    assert deployment["schedules"][0]["schedule"]["cron"] == "0 3 * * 1"
-    planned = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
-    runs = until(lambda: api("flow_runs/filter", planned))
-    assert all(run["auto_scheduled"] for run in runs)
-
-
 def test_a_run_started_in_the_project_is_watched_to_its_end_with_its_output(project):
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "deployment", "run", "small/vit", "--watch"],
@@ -137,20 +127,6 @@ def test_a_run_started_in_the_project_is_watched_to_its_end_with_its_output(proj
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"said in {project.root}" in done.stdout
     assert "epoch 1/2" in done.stdout
-
-
-def test_the_mlflow_ui_shows_the_plots_of_a_run(project):
-    import mlflow
-
-    client = mlflow.MlflowClient(project.tracking_uri)
-    place = project.root / "mlruns" / "small"
-    experiment = client.create_experiment("small", artifact_location=str(place))
-    run = client.create_run(experiment).info.run_id
-    client.log_text(run, "a plot", "plots/plot.txt")
-    url = services.running(project)["mlflow"]
-    query = f"path=plots/plot.txt&run_uuid={run}"
-    with urllib.request.urlopen(f"{url}/get-artifact?{query}") as answer:
-        assert answer.read() == b"a plot"
 
 
 def comes_back(project, name, pid):

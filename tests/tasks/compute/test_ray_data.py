@@ -11,7 +11,7 @@ from pathlib import Path
 import joblib
 import pytest
 
-from retrain.servers import machines
+from retrain.servers import ray_cluster
 from tasks.compute import ray_data
 from tasks.compute.ray_data import each
 
@@ -71,7 +71,7 @@ def test_here_as_many_calls_at_once_as_there_are_cores(monkeypatch, on_gpus):
 
 
 def test_on_a_cluster_that_does_not_see_the_store_the_work_stays_here(cluster, monkeypatch, caplog):
-    monkeypatch.setattr(machines, "blind_machines", lambda: ("other (10.0.0.2)",))
+    monkeypatch.setattr(ray_cluster, "blind_machines", lambda: ("other (10.0.0.2)",))
     ray_data._see_the_store.cache_clear()
     try:
         for _ in range(2):

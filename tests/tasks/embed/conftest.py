@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from models.pretrained import find_version
-from retrain.outputs import MANIFEST, list_files, save_manifest
+from retrain.disk import write_json
+from retrain.outputs import MANIFEST, list_files
 from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
@@ -71,7 +72,7 @@ def images(tmp_path_factory):
             "row": list(count),
         }
         pd.DataFrame(table).to_parquet(folder / name / "rows.parquet")
-    save_manifest(folder / MANIFEST, {"files": list_files(folder)})
+    write_json(folder / MANIFEST, {"files": list_files(folder)})
     return folder
 
 

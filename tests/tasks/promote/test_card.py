@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from retrain.registry import model_card, packages, tracking, versions
+from retrain.registry import packages, tracking, versions
 from retrain.step import DataVersion
 from retrain.store import Artifact
 from tasks.data.metrics import ACCEPTS_NOTHING
@@ -108,9 +108,9 @@ def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, 
     trained = train(project)
     run(trained, "cannot tell")
     version = versions.get(project, "toy", 1)
-    assert "The gate says: it cannot be told" in model_card.read(project, version)
+    assert "The gate says: it cannot be told" in packages.read_card(project, version)
     run(trained, "first", intent=COMPARE)
-    text = model_card.read(project, version)
+    text = packages.read_card(project, version)
     assert text.startswith("# toy\n")
     assert f"4 classes: {', '.join(LABELS)}." in text
     assert "The gate says: there was no champion" in text
@@ -122,4 +122,4 @@ def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, 
     tags = tracking.client(project).get_run(version.run_id).data.tags
     assert tags[tracking.NOTE] == f"toy version 1. {shown.splitlines()[0]}"
     assert not list(packages.download(project, version).rglob("*.md"))
-    assert model_card.read(project, replace(version, package_digest="older")) is None
+    assert packages.read_card(project, replace(version, package_digest="older")) is None

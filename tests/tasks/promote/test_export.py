@@ -15,7 +15,7 @@ from PIL import Image
 import models
 from models.image import to_array
 from retrain.errors import UsageError
-from retrain.registry import model_card, packages, versions
+from retrain.registry import packages, versions
 from tasks.data.package import images_of
 from tasks.promote import export as exporting
 from tasks.promote.export import FORMATS, ONNX, export, readme
@@ -99,7 +99,7 @@ def test_the_auto_classes_load_it_in_a_process_without_the_project(project, vers
     assert done.difference < 1e-5
     text = (tmp_path / "new" / "toy" / "README.md").read_text()
     assert text.startswith("---\nlibrary_name: transformers\npipeline_tag: image-classification\n")
-    assert model_card.read(project, version) in text
+    assert packages.read_card(project, version) in text
     assert done.comparison in text
     [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     compile(program, "README.md", "exec")

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from mlflow.tracking._tracking_service import utils
 
 from retrain.project import Project
-from retrain.registry import decisions, model_card, packages, tracking, versions
+from retrain.registry import decisions, packages, tracking, versions
 from tasks.promote import check
 from tests import templates
 from tests.tasks.promote.conftest import FAST, approve, roll_back, run_on, train, trained_in
@@ -98,7 +98,7 @@ def state(project):
         version = versions.get(project, "toy", number)
         folder = packages.fetch(project, version, project.root)
         check.check_files(folder, version, check.example_for(project, version))
-        assert model_card.read(project, version)
+        assert packages.read_card(project, version)
     return {
         "versions": numbers,
         "tags": [sorted(version.tags) for version in found],

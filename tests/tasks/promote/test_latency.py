@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from retrain.registry import decisions, model_card, versions
+from retrain.registry import decisions, packages, versions
 from retrain.workload import Gate
 from tasks.promote import check, outcome
 from tests.tasks.promote.conftest import FAST, approve, champion, decide, history, train
@@ -66,7 +66,7 @@ def test_what_is_too_slow_is_rejected_with_a_sentence_and_nothing_moves(
     assert versions.champion(project, "toy") == versions.reference(project, "toy") == before
     rejected = versions.get(project, "toy", 2)
     assert rejected.broken is None
-    assert f"{rejected.latency}." in model_card.read(project, rejected).splitlines()
+    assert f"{rejected.latency}." in packages.read_card(project, rejected).splitlines()
     written = decisions.read(project, "toy")
     entry = written.entries[-1]
     assert (entry.action, entry.verdict, entry.reason) == ("rejected", "better", SLOW)

@@ -18,7 +18,7 @@ from retrain.disk import sha256_of, write_json
 from retrain.errors import UsageError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project
-from retrain.servers import machines
+from retrain.servers import ray_cluster
 from retrain.store import Store
 from retrain.workload import Augment, Model, Scale, Train
 from tasks.train import elsewhere
@@ -52,7 +52,7 @@ def drive(root: str, recipe: str) -> None:
     project, prepare = Project(Path(root)), elsewhere.prepare
     # All is on one machine here: the nodes look for another file than the driver has made.
     elsewhere.prepare = lambda job: replace(prepare(job), token="another")
-    machines.blind_machines = lambda: ("other (127.0.0.1)",)
+    ray_cluster.blind_machines = lambda: ("other (127.0.0.1)",)
     images = Store(project.store).folder("preprocess", Plan("preprocess", {}, {}, {}, {}).key)
     trained = train(project.root, images, Train.model_validate_json(recipe))
     print(json.dumps(described(trained)))
