@@ -32,8 +32,8 @@ from retrain.registry import model_card, packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
 from tasks.data.metrics import acceptance
-from tasks.promote.card import rendered
-from tasks.promote.check import TOLERANCE, check_files, differences, example_for
+from tasks.promote.outcome import rendered
+from tasks.promote.package import TOLERANCE, check_files, differences, example_for
 
 README = "README.md"
 PROCESSOR = "preprocessor_config.json"

@@ -15,7 +15,7 @@ from retrain.step import Input, Step
 from retrain.store import Artifact, Store
 from retrain.workload import Data, Model, Workload
 from tasks.data import image_table
-from tasks.promote.lineage import _steps
+from tasks.promote.outcome import _steps
 from tests import running
 from tests.running import RunContext
 from tests.tasks.promote.conftest import DATA, REQUIREMENTS, ROWS
@@ -66,7 +66,7 @@ def make_chain(project: Project) -> dict[str, Artifact]:
 
 def steps_of(project: Project, made: Mapping[str, Artifact]) -> list[dict[str, Any]]:
     names = ("pull", "validate", "train", "evaluate")
-    return list(_steps(Store(project.store), *(made[name] for name in names)))
+    return _steps(Store(project.store), *(made[name] for name in names))
 
 
 def test_the_chain_leads_from_the_data_to_the_evaluation(tmp_path):
