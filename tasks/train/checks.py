@@ -28,7 +28,7 @@ TOLERANCE = 1e-4  # of a logit
 # Of the project's own loop.
 METRICS = ("train_loss", "val_loss", "val_accuracy", "val_macro_recall")
 # Parameters for which the parts of the network have to be known.
-OF_KNOWN_PARTS = ("lora", "freeze_epochs", "layer_decay")
+OF_KNOWN_PARTS = ("lora", "freeze_epochs")
 FUNCTION = "train.function"
 # Of the section `train`.
 USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "calibrate", "init"}
@@ -117,15 +117,14 @@ def _unfit(workload: Workload) -> Rules:
     is_custom = workload.model.family == "custom"
     is_divided = workload.scale.strategy == "fsdp" and train.function is None
     requirement = "it needs a network of transformers, with a known last layer."
-    frozen = "train.lora does not train these layers; leave one of them out."
     return [
         *(
             (is_custom and name in changed, f"train.{name}: {requirement}")
             for name in OF_KNOWN_PARTS
         ),
-        *(
-            (train.lora is not None and name in changed, f"train.{name}: {frozen}")
-            for name in ("freeze_epochs", "layer_decay")
+        (
+            train.lora is not None and train.freeze_epochs > 0,
+            "train.freeze_epochs: train.lora does not train these layers; leave one of them out.",
         ),
         (
             is_divided and workload.scale.workers < 2,

@@ -21,10 +21,10 @@ from models.network import Network, normalise
 from retrain.errors import PrunedError
 from retrain.workload import PASSED_ON
 from tasks.data.shards import Prepared, open_prepared
-from tasks.train import calibration
 from tasks.train.datasets import SplitDataset
 from tasks.train.job import TrainingJob
 from tasks.train.network import set_threads
+from tasks.train.optimization import logits_of
 
 KEY = "train.function"
 
@@ -111,7 +111,9 @@ def check_accuracy(job: TrainingJob, network: Network, best: Mapping[str, Any]) 
     """
     if ACCURACY not in best:
         return
-    accuracy = calibration.accuracy(job, network, SplitDataset(job.images, "val"))
+    split, precision = SplitDataset(job.images, "val"), job.hyperparameters.precision
+    logits = logits_of(network, split, job.at_once, precision)
+    accuracy = float((logits.argmax(axis=1) == split.labels).mean())
     if abs(accuracy - best[ACCURACY]) > FAR:
         raise ValueError(
             f"{KEY}: {job.hyperparameters.function} reported {ACCURACY} {best[ACCURACY]:.3f}, and "

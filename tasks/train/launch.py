@@ -34,10 +34,12 @@ from retrain.servers import machines, patches, ray_cluster
 from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, waits
 from tasks.data.shards import open_prepared
-from tasks.train import calibration, elsewhere, function, loop
+from tasks.train import function, loop
 from tasks.train.checks import lacking_gpus
-from tasks.train.job import RAY, STREAM, TrainingJob
+from tasks.train.datasets import SplitDataset
+from tasks.train.job import RAY, STREAM, TrainingJob, forget, on_this_machine, prepare
 from tasks.train.network import set_threads
+from tasks.train.optimization import temperature
 from tasks.train.reports import Reports, keep_in_process
 
 # Ray Train's variable: how long a worker waits for the others in `ray.train.report`.
@@ -66,7 +68,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         ray_cluster.connect()
     if scale.workers and ray_cluster.is_remote():
         ray_cluster.forget_others(Project(job.root).state)
-        job = elsewhere.prepare(job)
+        job = prepare(job)
     if step := Reports(job).step:
         console.say(f"train continues at step {step}, from its last checkpoint.")
     try:
@@ -81,7 +83,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
             raise
         raise failure from error  # as `StopAtVerdict` has raised it
     result = finish(job, numerics)
-    elsewhere.forget(job)
+    forget(job)
     return result
 
 
@@ -112,7 +114,11 @@ def finish(job: TrainingJob, numerics: Mapping[str, Any]) -> dict[str, Any]:
     network = weights_of(job, reports.best_checkpoint).to(device)
     if not is_own:
         function.check_accuracy(job, network, reports.best)
-    calibration.save(job, network, open_prepared(job.images))
+    found = 1.0
+    if job.hyperparameters.calibrate:
+        split, precision = SplitDataset(job.images, "val"), job.hyperparameters.precision
+        found = temperature(network, split, job.at_once, precision)
+    job.save(network, open_prepared(job.images), found)
     return {
         "history": reports.history,
         "best": reports.best,
@@ -183,7 +189,7 @@ def _trainer(job: TrainingJob, scaling: ScalingConfig) -> TorchTrainer:
 
 def _work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
     """Trains, as one of the workers; returns how it was calculated."""
-    with elsewhere.on_this_machine(config["job"]) as job:
+    with on_this_machine(config["job"]) as job:
         if not job.scale.workers:
             keep_in_process(job)
         return function.train(job) if job.hyperparameters.function else loop.train(job)

@@ -22,8 +22,7 @@ from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
 from retrain.runs.console import Progress
 from tasks.data.shards import open_prepared
 from tasks.train import function, progress
-from tasks.train.job import RAY, TrainingJob
-from tasks.train.selection import is_better
+from tasks.train.job import RAY, TrainingJob, score
 
 HISTORY = "reports.json"
 BEST = "best"
@@ -124,7 +123,9 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         entry = {"seconds": self._last_report - before, **entry, "epoch": number}
         self.history.append(entry)
         choice = self._job.hyperparameters.best
-        if checkpoint and choice.metric in entry and is_better(entry, self.best, choice):
+        if not checkpoint or choice.metric not in entry:
+            return
+        if self.best is None or score(entry, choice) > score(self.best, choice):
             self.best = entry
             _copy(checkpoint, self.best_checkpoint)
 
@@ -156,7 +157,7 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
             loss=last.get("train_loss", last.get("loss")),
             seconds_left=max(epochs - reports, 0) * last["seconds"],
         )
-        progress.write(self._job.tell, current, self.history)
+        progress.write(self._job.scratch, current, self.history)
 
 
 def keep_in_process(job: TrainingJob) -> None:

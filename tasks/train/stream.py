@@ -29,9 +29,9 @@ from tasks.compute.ray_data import connect
 from tasks.data.reading import ImageFiles
 from tasks.data.shards import ROWS, SOURCE, open_prepared
 from tasks.data.units import SECONDS_PER_BYTE, SECONDS_PER_IMAGE
-from tasks.train import elsewhere, network
+from tasks.train import network
 from tasks.train.datasets import CROP, SHUFFLE, BatchSampler, parts_of
-from tasks.train.job import TrainingJob
+from tasks.train.job import TrainingJob, located
 from tasks.train.reports import Reports
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _decode(job: bytes, tasks: dict[str, NDArray[np.int64]]) -> Iterator[dict[st
 @lru_cache(maxsize=1)
 def _source(job: bytes) -> "_Source":
     """The images of a training; kept for a process's next task."""
-    return _Source(elsewhere.located(pickle.loads(job)))
+    return _Source(located(pickle.loads(job)))
 
 
 class _Source:

@@ -14,7 +14,7 @@ from retrain.runs import console
 from retrain.runs.run import Run
 from retrain.search import COMPLETE, FAILED, PRUNED, Ending
 from retrain.step import REPORT, Input, TrialContext
-from tasks.train.selection import best_so_far, pruned_at, score
+from tasks.train.job import best_so_far, pruned_at, score
 from tasks.train.step import train
 
 

@@ -10,8 +10,8 @@ import models
 from models.network import Network
 from retrain.workload import Train
 from tasks.data.shards import open_prepared
-from tasks.train.calibration import temperature
 from tasks.train.datasets import SplitDataset
+from tasks.train.optimization import temperature
 from tests.tasks.train.helpers import run, write_form, write_prepared, write_split
 
 CLASSES, ROWS = 4, 4000

@@ -1,16 +1,12 @@
-import re
-
 import numpy as np
 import pytest
 import torch
 
-from models import build
 from retrain.workload import Plateau, Train
 from tasks.train.optimization import (
     clip_gradients,
     learning_rate,
     make_optimizer,
-    set_learning_rate,
 )
 
 
@@ -58,30 +54,6 @@ def test_the_plateau_is_pytorchs(patience):
         assert rates[-1] == pytest.approx(optimizer.param_groups[0]["lr"])
         scheduler.step(losses[epoch])
     assert len(set(rates)) > 3
-
-
-CONFIGS = {
-    "vit": {"model_type": "vit", "patch_size": 4, "hidden_size": 8, "num_hidden_layers": 3,
-            "num_attention_heads": 2, "intermediate_size": 16},
-    "resnet": {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 8],
-               "depths": [2, 1, 1], "layer_type": "basic"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_each_layer_learns_slower_than_the_next(kind):
-    network = build("auto", {"config": CONFIGS[kind]}, (16, 16, 1), 3)
-    optimizer = make_optimizer(network, Train(layer_decay=0.5))
-    set_learning_rate(optimizer, 1.0)
-    names = {id(each): name for name, each in network.named_parameters()}
-    rates = {names[id(each)]: group["lr"] for group in optimizer.param_groups
-             for each in group["params"]}  # fmt: skip
-    assert len(rates) == len(names)
-    for name, rate in rates.items():
-        if layer := re.search(r"(layers|stages)\.(\d)", name):
-            assert rate == 0.5 ** (3 - int(layer[2])), name
-        else:
-            assert rate == (0.5**4 if "embed" in name else 1.0), name
 
 
 @pytest.mark.parametrize(

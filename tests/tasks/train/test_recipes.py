@@ -33,7 +33,6 @@ CHOICES = {
     "ema": {"ema": 0.9},
     "lora": {"lora": Lora(r=2, dropout=0.1)},
     "freeze": {"freeze_epochs": 1},
-    "layer decay": {"layer_decay": 0.6},
     "sgd, plateau": {
         "optimizer": "sgd", "schedule": "plateau", "lr": 1.0,
         "plateau": Plateau(patience=0, factor=0.5),
@@ -167,8 +166,8 @@ CUSTOM = Model(family="custom", factory="examples.network:build_model", argument
         ),
         (
             CUSTOM,
-            Train(layer_decay=0.5),
-            "train.layer_decay: it needs a network of transformers, with a known last layer.",
+            Train(freeze_epochs=1),
+            "train.freeze_epochs: it needs a network of transformers, with a known last layer.",
         ),
     ],
 )
