@@ -101,22 +101,19 @@ class EpochLines:
         """Shows the newest epoch, if it is due; between epochs, a line every minute."""
         seconds, is_new = monotonic() - self._last, len(history) > self._epochs
         if is_new and (seconds >= console.QUIET_SECONDS or (is_over and self._epochs)):
-            line = _line(progress, history[-1])
+            metrics = "  ".join(
+                f"{name} {console.number(value)}"
+                for name, value in history[-1].items()
+                if name not in NOT_SHOWN
+            )
+            ended = f"epoch {len(history)}/{progress.epochs}"
+            line = f"{ended}  {metrics}  {progress.seconds_left:.0f} s left"
         elif seconds >= LONG_SECONDS:
             line = str(progress)
         else:
             return
         self._last, self._epochs = monotonic(), len(history)
         console.say(escape(f"  train  {line}"))
-
-
-def _line(progress: Progress, epoch: Epoch) -> str:
-    """An epoch that is over, with its metrics, and the time that is left after it."""
-    metrics = "  ".join(
-        f"{name} {console.number(value)}" for name, value in epoch.items() if name not in NOT_SHOWN
-    )
-    left = f"{progress.seconds_left:.0f} s left"
-    return f"epoch {epoch['epoch']}/{progress.epochs}  {metrics}  {left}"
 
 
 @contextmanager
