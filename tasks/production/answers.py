@@ -2,7 +2,7 @@
 
 The answers of the runs of `predict` are below the project's state, in
 `production/<model>/answers`, a Parquet file for each run. A server writes JSON lines to a folder
-that it is given (`models/prediction_log.py`).
+that it is given (`models/serving.py`).
 """
 
 import json

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from models import prediction_log
-from models.prediction_log import PredictionLog
+from models import serving
+from models.serving import PredictionLog
 
 IMAGES = [bytes([number]) for number in range(200)]
 ANSWERS = [{"label": "cat", "probabilities": {"cat": 0.75, "dog": 0.25}}] * len(IMAGES)
@@ -45,7 +45,7 @@ def test_each_hour_has_a_file_and_none_is_removed(tmp_path):
 
 
 def test_a_request_waits_for_nothing_and_rows_without_room_are_dropped(tmp_path, monkeypatch):
-    monkeypatch.setattr(prediction_log, "MOST_WAITING", 50)
+    monkeypatch.setattr(serving, "MOST_WAITING", 50)
     log, goes_on = PredictionLog(tmp_path, "weights"), threading.Event()
     write = log._file.emit
     monkeypatch.setattr(log._file, "emit", lambda record: goes_on.wait(60) and write(record))
@@ -69,7 +69,7 @@ def test_a_folder_that_is_gone_is_told_once(tmp_path, caplog):
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from models.prediction_log import PredictionLog
+from models.serving import PredictionLog
 
 folder = Path(sys.argv[1])
 log = PredictionLog(folder, "weights")
@@ -88,10 +88,10 @@ def test_a_server_that_is_killed_leaves_its_answers(tmp_path):
 
 
 def test_the_environment_turns_it_on(tmp_path, monkeypatch):
-    assert prediction_log.start("weights") is None
-    monkeypatch.setenv(prediction_log.FOLDER, str(tmp_path))
-    prediction_log.start("weights").close()
+    assert serving.start_log("weights") is None
+    monkeypatch.setenv(serving.FOLDER, str(tmp_path))
+    serving.start_log("weights").close()
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(prediction_log.FOLDER, str(tmp_path / "file" / "below"))
-    with pytest.raises(ValueError, match=prediction_log.FOLDER):
-        prediction_log.start("weights")
+    monkeypatch.setenv(serving.FOLDER, str(tmp_path / "file" / "below"))
+    with pytest.raises(ValueError, match=serving.FOLDER):
+        serving.start_log("weights")

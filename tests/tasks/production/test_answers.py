@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.prediction_log import PredictionLog
+from models.serving import PredictionLog
 from retrain.errors import UsageError
 from retrain.project import Project
 from tasks.production.answers import COLUMNS, read
