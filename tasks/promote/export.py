@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import models
 from models import pretrained
-from models.image import RESAMPLING, to_arrays
+from models.image import RESAMPLING, to_array
 from retrain.disk import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
@@ -332,7 +332,8 @@ def answer_onnx(folder: Path, images: Sequence[bytes]) -> NDArray[np.float32]:
     form = {name: described[name] for name in ("size", "channels", "resize")}
     session = onnxruntime.InferenceSession(folder / ONNX, providers=["CPUExecutionProvider"])
     probabilities: NDArray[np.float32]
-    [probabilities] = session.run(None, {"images": to_arrays(images, **form)})
+    pixels = np.stack([to_array(data, **form) for data in images])
+    [probabilities] = session.run(None, {"images": pixels})
     return probabilities
 
 

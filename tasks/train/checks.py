@@ -18,7 +18,7 @@ from retrain.servers import ray_cluster
 from retrain.step import DataVersion
 from retrain.workload import PASSED_ON, Scale, Train, Workload
 from tasks.data.shards import open_prepared
-from tasks.train.job import TrainingJob
+from tasks.train.job import FUNCTION, TrainingJob
 
 if TYPE_CHECKING:
     from models.family import Family
@@ -29,7 +29,6 @@ TOLERANCE = 1e-4  # of a logit
 METRICS = ("train_loss", "val_loss", "val_accuracy", "val_macro_recall")
 # Parameters for which the parts of the network have to be known.
 OF_KNOWN_PARTS = ("lora", "freeze_epochs")
-FUNCTION = "train.function"
 # Of the section `train`.
 USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "calibrate", "init"}
 
@@ -66,10 +65,9 @@ def try_settings(workload: Workload, project: Project, version: DataVersion) -> 
     train, root = workload.train, project.root
     network = settings.without_memory(shape, root)
     if train.lora and network:
-        from tasks.train.network import lora_faults
+        from tasks.train.network import adapted_layers
 
-        if faults := [*lora_faults(network)]:
-            raise ValueError("\n".join(faults))
+        adapted_layers(network)
     if factory := workload.model.model_dump().get("factory"):
         user_code.find(factory, FACTORY, root)
     if train.function:

@@ -22,11 +22,9 @@ from retrain.errors import PrunedError
 from retrain.workload import PASSED_ON
 from tasks.data.shards import Prepared, open_prepared
 from tasks.train.datasets import SplitDataset
-from tasks.train.job import TrainingJob
+from tasks.train.job import FUNCTION, TrainingJob
 from tasks.train.network import set_threads
 from tasks.train.optimization import logits_of
-
-KEY = "train.function"
 
 # With it, Accelerate and so the Trainer of transformers find the workers of a training on CPUs.
 # Without it, each worker takes itself for the only one, and they train as many networks.
@@ -60,7 +58,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
     threads = set_threads(get_device(), job.scale.threads)
     if get_device().type == "cpu":
         os.environ[ACCELERATE_ON_CPU] = "true"
-    function = user_code.find(named, KEY, job.root)
+    function = user_code.find(named, FUNCTION, job.root)
     torch.manual_seed(job.hyperparameters.seed)
     with chdir(job.root):
         _call(function, _config(job, data), named)
@@ -80,15 +78,15 @@ def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> N
     except Exception as error:
         if NOT_ALL_REPORTED in str(error):
             raise ValueError(
-                f"{KEY}: a worker waited in ray.train.report longer than scale.timeout_seconds for "
-                "the others. All workers have to report; one of them does not, hangs or is far "
+                f"{FUNCTION}: a worker waited in ray.train.report longer than "
+                "scale.timeout_seconds for the others. All workers have to report; one of them does not, hangs or is far "
                 "slower."
             ) from error
         if isinstance(error, OSError | RuntimeError) and not isinstance(error, FileNotFoundError):
             raise  # of the machine or of another worker, perhaps: Ray Train tries again
-        if str(error).startswith(KEY):
+        if str(error).startswith(FUNCTION):
             raise
-        raise ValueError(f"{KEY}: {named} failed: {user_code.said_by(error)}.") from error
+        raise ValueError(f"{FUNCTION}: {named} failed: {user_code.said_by(error)}.") from error
 
 
 def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
@@ -116,8 +114,8 @@ def check_accuracy(job: TrainingJob, network: Network, best: Mapping[str, Any]) 
     accuracy = float((logits.argmax(axis=1) == split.labels).mean())
     if abs(accuracy - best[ACCURACY]) > FAR:
         raise ValueError(
-            f"{KEY}: {job.hyperparameters.function} reported {ACCURACY} {best[ACCURACY]:.3f}, and "
-            f"the network with the weights of that report has {accuracy:.3f} of the validation "
+            f"{FUNCTION}: {job.hyperparameters.function} reported {ACCURACY} "
+            f"{best[ACCURACY]:.3f}, and the network with the weights of that report has {accuracy:.3f} of the validation "
             "images right. It has to report these weights, the share of all images, from 0 to 1, "
             "and to take the images as the config has them, which is how they are served."
         )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from models.network import Network
     from tasks.data.shards import Prepared
 
+FUNCTION = "train.function"  # the setting that names one of the user's
 RAY = "ray"  # the name of a training for Ray Train
 # Imported by its name, so that its code does not belong to a training without it.
 STREAM = "tasks.train.stream"

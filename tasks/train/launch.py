@@ -37,7 +37,7 @@ from tasks.data.shards import open_prepared
 from tasks.train import function, loop
 from tasks.train.checks import lacking_gpus
 from tasks.train.datasets import SplitDataset
-from tasks.train.job import RAY, STREAM, TrainingJob, forget, on_this_machine, prepare
+from tasks.train.job import FUNCTION, RAY, STREAM, TrainingJob, forget, on_this_machine, prepare
 from tasks.train.network import set_threads
 from tasks.train.optimization import temperature
 from tasks.train.reports import Reports, keep_in_process
@@ -131,7 +131,7 @@ def _nothing_to_save(job: TrainingJob, reports: Reports) -> str:
     """What a function of the user's has to report, and what it did."""
     reported = sorted(set().union(*reports.history) - {"epoch", "seconds"})
     return (
-        f"{function.KEY}: {job.hyperparameters.function} never called ray.train.report with "
+        f"{FUNCTION}: {job.hyperparameters.function} never called ray.train.report with "
         f"{job.hyperparameters.best.metric}, by which train.best.metric finds the best report, and "
         f"a checkpoint that has the network's state_dict in a file. It reported "
         f"{', '.join(reported) or 'no numbers'}, and {reports.checkpoints} checkpoints."

@@ -7,7 +7,7 @@ from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import ray.train
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ray.train.torch import get_device, prepare_model
 from torch import Tensor
 
+from models.network import Network
 from tasks.data.shards import open_prepared
 from tasks.train import network as changes
 from tasks.train.augment import Augmentation, keep_images
@@ -30,9 +31,6 @@ from tasks.train.optimization import (
     validate,
 )
 from tasks.train.progress import Meter
-
-if TYPE_CHECKING:
-    from models.network import Network
 
 # In PyTorch's messages, when memory cannot be had.
 NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation overflowed")
@@ -82,7 +80,7 @@ def _train(job: TrainingJob, strictly: bool) -> dict[str, Any]:
         return training.numerics
 
 
-def trained(job: TrainingJob, reported: ray.train.Checkpoint) -> "Network":
+def trained(job: TrainingJob, reported: ray.train.Checkpoint) -> Network:
     """The network with the weights of a checkpoint, without adapters.
 
     Raises:

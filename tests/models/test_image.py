@@ -15,7 +15,6 @@ from models.image import (
     inspect,
     reads_heic,
     to_array,
-    to_arrays,
 )
 from tests.tasks.toy_data import HEIC
 
@@ -141,7 +140,7 @@ def test_colours_of_16_bits_are_read_and_those_of_a_camera_of_12_bits_refused(ki
     ],
 )
 def test_what_is_no_image_is_refused(data, said):  # EPS would start Ghostscript
-    for function in (inspect, lambda each: to_arrays([encode(scene()), each], 16, 3, "crop")):
+    for function in (inspect, lambda each: to_array(each, 16, 3, "crop")):
         with pytest.raises(ValueError, match=said):
             function(data)
 
@@ -251,7 +250,6 @@ def test_pixels_are_those_that_pillow_finds(kind, size):
         for wanted, resize in ((size[0], "stretch"), (50, "crop"), (20, "crop")):
             expected = by_pillow(data, wanted, channels, resize)
             assert np.array_equal(to_array(data, wanted, channels, resize), expected)
-            assert np.array_equal(to_arrays([data] * 2, wanted, channels, resize), [expected] * 2)
     assert inspect(data)[0] == ImageProperties(
         *(*size, "P" if kind == "GIF" else "RGB", kind, None, None, kind == "GIF")
     )
