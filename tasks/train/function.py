@@ -79,8 +79,8 @@ def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> N
         if NOT_ALL_REPORTED in str(error):
             raise ValueError(
                 f"{FUNCTION}: a worker waited in ray.train.report longer than "
-                "scale.timeout_seconds for the others. All workers have to report; one of them does "
-                "not, hangs or is far slower."
+                "scale.timeout_seconds for the others. All workers have to report; one of them "
+                "does not, hangs or is far slower."
             ) from error
         if isinstance(error, OSError | RuntimeError) and not isinstance(error, FileNotFoundError):
             raise  # of the machine or of another worker, perhaps: Ray Train tries again
@@ -116,8 +116,9 @@ def check_accuracy(job: TrainingJob, network: Network, best: Mapping[str, Any]) 
         raise ValueError(
             f"{FUNCTION}: {job.hyperparameters.function} reported {ACCURACY} "
             f"{best[ACCURACY]:.3f}, and the network with the weights of that report has "
-            f"{accuracy:.3f} of the validation images right. It has to report these weights, the share of all images, from 0 to 1, "
-            "and to take the images as the config has them, which is how they are served."
+            f"{accuracy:.3f} of the validation images right. It has to report these weights, the "
+            "share of all images, from 0 to 1, and to take the images as the config has them, "
+            "which is how they are served."
         )
 
 
