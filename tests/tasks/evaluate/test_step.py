@@ -1,6 +1,9 @@
+"""The evaluation: its predictions and metrics, and the confidence from which on answers count."""
+
 import json
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,10 +23,11 @@ from retrain.registry import tracking, versions
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate
+from tasks.data.metrics import ACCEPTS_NOTHING, is_accepted, wilson
 from tasks.data.package import digest_of_folder
 from tasks.data.pixels import digest
 from tasks.data.predictions import LEARNT, image_id, learnt_images
-from tasks.evaluate.step import evaluate, threshold
+from tasks.evaluate.step import STEPS, evaluate, shortfall, threshold
 from tasks.promote.package import write_package
 from tests import templates
 from tests.tasks.toy_model import (
@@ -234,3 +238,31 @@ def test_the_threshold_is_of_the_validation_split_and_measured_on_the_test_split
     assert facts["package"] != scored.facts["package"]
     write_package(model, "fp32", {}, tmp_path / "package", facts["min_confidence"])
     assert digest_of_folder(tmp_path / "package") == facts["package"]
+
+
+def answers(rows: int, seed: int = 0):
+    """Calibrated predictions: their confidences, and whether each is right."""
+    random = np.random.default_rng(seed)
+    confidence = random.beta(6, 1, rows).astype(np.float32)
+    return confidence, random.random(rows) < confidence
+
+
+@pytest.mark.parametrize("wanted", [0.5, 0.88, 0.92])
+def test_it_is_the_lowest_one_that_the_precision_is_shown_for(wanted):
+    confidence, correct = answers(300)
+    lowest, shown = cache(lambda right, accepted: wilson(right, accepted)[0]), []
+    for step in range(STEPS + 1):
+        accepted = is_accepted(confidence, step / STEPS)
+        count = int(accepted.sum())
+        if count and lowest(int(correct[accepted].sum()), count) >= wanted:
+            shown.append(step / STEPS)
+    assert threshold(confidence, correct, wanted) == shown[0]
+    assert (shown[0] == 0) is (wanted == 0.5)  # where all answers are good enough, all count
+
+
+def test_what_cannot_be_shown_is_told():
+    assert shortfall(0.98, 0.8731, 1000) is None
+    assert shortfall(None, None, 1000) is None
+    sentence = shortfall(0.98, ACCEPTS_NOTHING, 150)
+    assert "accepts no answer: evaluate.min_precision 0.98" in sentence
+    assert "If all 150 validation images were right, they would show 0.975" in sentence

@@ -1,13 +1,18 @@
+"""The schedules and optimizers are PyTorch's; the temperature undoes what a network is too sure."""
+
+import json
+
 import numpy as np
 import pytest
 import torch
 
+import models
+from models.network import Network
 from retrain.workload import Plateau, Train
-from tasks.train.optimization import (
-    clip_gradients,
-    learning_rate,
-    make_optimizer,
-)
+from tasks.data.shards import open_prepared
+from tasks.train.datasets import SplitDataset
+from tasks.train.optimization import learning_rate, make_optimizer, temperature
+from tests.tasks.train.helpers import run, write_form, write_prepared, write_split
 
 
 def test_one_cycle_is_pytorchs():
@@ -26,15 +31,6 @@ def test_one_cycle_is_pytorchs():
         )
         optimizer.step()
         scheduler.step()
-
-
-@pytest.mark.parametrize("largest", [0.5, 0.0])
-def test_clipping_scales_the_gradients_down_and_0_leaves_them(largest):
-    module = torch.nn.Linear(1, 1)
-    module.weight.grad, module.bias.grad = torch.tensor([[3.0]]), torch.tensor([4.0])
-    assert float(clip_gradients(module, largest)) == pytest.approx(5)
-    after = torch.cat([module.weight.grad.flatten(), module.bias.grad]).norm()
-    assert float(after) == pytest.approx(largest or 5, rel=1e-4)
 
 
 @pytest.mark.parametrize("patience", [0, 2])
@@ -77,3 +73,62 @@ def test_the_optimizer_is_pytorchs_and_does_not_decay_biases(chosen, kind):
             optimizer.step()
     assert torch.allclose(given.weight, other.weight, atol=1e-6)
     assert torch.allclose(given.bias, other.bias, atol=1e-6)
+
+
+CLASSES, ROWS = 4, 4000
+
+
+def split_of(folder, images, labels):
+    """A validation split of images of one row of pixels."""
+    write_split(folder / "val", [images], labels)
+    write_form(folder, [*map(str, range(CLASSES))], size=1, channels=1)
+    return SplitDataset(folder, "val")
+
+
+def answered(folder, factor):
+    """A network that is as sure as `factor` times what the labels bear out, and its images.
+
+    Their pixels are its logits, times some factor, of the labels' probabilities.
+    """
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (ROWS, 1, CLASSES, 1), np.uint8)
+    scale = 3.0
+    weights = np.exp(pixels.reshape(ROWS, CLASSES) / 255 * scale)
+    shares = np.cumsum(weights / weights.sum(1, keepdims=True), axis=1)
+    labels = (random.random((ROWS, 1)) > shares).sum(1)
+    network = Network(torch.nn.Flatten(), {}, [0.0], [1 / (scale * factor)])
+    return network, split_of(folder, pixels, labels)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
+def test_it_undoes_what_a_network_is_too_sure_or_too_unsure(tmp_path, factor):
+    network, split = answered(tmp_path, factor)
+    assert temperature(network, split, 256, "fp32") == pytest.approx(factor, rel=0.1)
+
+
+def test_it_is_1_if_what_one_half_gains_the_other_loses(tmp_path):
+    sure = np.array([[[0], [255]]] * 40, np.uint8)
+    right = np.array([1, 0] * 20)  # in one half all, in the other none
+    network = Network(torch.nn.Flatten(), {}, [0.0], [0.2])
+    split = split_of(tmp_path, sure[:, None], right)
+    assert temperature(network, split, 256, "fp32") == 1.0
+
+
+def test_a_training_saves_it_and_its_answers_stay(tmp_path):
+    images = write_prepared(tmp_path / "images", val=200)
+    recipe = Train(epochs=20, batch_size=16, lr=0.003)
+    trained = run(tmp_path / "scaled", images, recipe)
+    plain = run(tmp_path / "plain", images, recipe.model_copy(update={"calibrate": False}))
+    assert trained.facts["weights"] == plain.facts["weights"]
+    assert plain.facts["temperature"] == 1.0 != trained.facts["temperature"]
+    described = json.loads((trained.folder / "model" / models.MODEL).read_text(encoding="utf-8"))
+    assert described["temperature"] == trained.facts["temperature"]
+    val = open_prepared(images).split("val")
+    pixels = torch.from_numpy(val.images[np.arange(len(val))])
+    scaled, unscaled = (
+        models.load(each.folder / "model").module.probabilities(pixels, "fp32")
+        for each in (trained, plain)
+    )
+    assert torch.equal(scaled.argmax(1), unscaled.argmax(1))
+    rows, labels = torch.arange(len(val)), torch.from_numpy(val.labels)
+    assert scaled[rows, labels].log().sum() > unscaled[rows, labels].log().sum()

@@ -1,0 +1,352 @@
+"""What a person decides: an approval, a rejection, a rollback, and what the next run does."""
+
+import json
+
+import pytest
+
+from flows import rollback
+from retrain.cli.main import main
+from retrain.code import source_of
+from retrain.errors import ChampionChangedError, UsageError
+from retrain.project import Project
+from retrain.registry import decisions, ledger, packages, tracking, versions
+from retrain.step import DataVersion
+from tasks.promote import package as packaging
+from tasks.promote.step import Intent
+from tests.tasks.promote.conftest import (
+    COMPARE,
+    DATA,
+    FAST,
+    MANUAL,
+    PROMOTE,
+    approve,
+    champion,
+    history,
+    reject,
+    roll_back,
+    train,
+)
+
+REASON = "the night images look right"
+AGAIN = Intent(promote=True, again=True)
+pytestmark = pytest.mark.usefixtures("not_loaded")
+
+
+def standing(project: Project) -> tuple[int | None, int | None]:
+    """The champion, and the version that waits."""
+    entry = decisions.read(project, "toy").waiting
+    return champion(project), entry and entry.version
+
+
+def test_what_passes_waits_once_and_nothing_is_served(project, run, look, pair):
+    facts = run(pair[1], "better", 1, rules=MANUAL, run_id="next week")
+    assert (facts["version"], facts["aliases"], facts["waiting"]) == (2, [], True)
+    assert look(pair[1], "better", 1, rules=MANUAL) == facts
+    assert [entry.action for entry in history(project)] == ["promoted", "waiting"]
+    assert standing(project) == (1, 2)
+    assert look(pair[1], "better", 1) is None  # with automatic approval it is promoted
+    assert "waiting" not in run(pair[1], "better", 1)
+    assert standing(project) == (2, None)
+
+
+def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, run, look, pair):
+    done = approve(project, f" {REASON} ")
+    _, waited, promoted = history(project)
+    assert (promoted.action, promoted.reason, promoted.who) == ("promoted", REASON, ledger.who())
+    assert (promoted.document, promoted.reviews) == (waited.document, waited.number)
+    assert standing(project) == (2, None)
+    assert versions.reference(project, "toy").version == 2
+    assert done["outcome"] == (
+        "toy version 2 is approved and is the new champion, in place of version 1 "
+        f"({ledger.who()}: {REASON})"
+    )
+    after = run(pair[1], "champion already", 2, rules=MANUAL)
+    assert look(pair[1], "champion already", 2, rules=MANUAL) == after
+    assert roll_back(project, REASON)["version"] == 1
+
+
+def test_what_is_rejected_waits_again_only_on_demand(project, run, look, pair):
+    done = reject(project, REASON)
+    assert done["outcome"].endswith(f": {REASON}); version 1 stays the champion")
+    assert standing(project) == (1, None)
+    facts = run(pair[1], "better", 1, rules=MANUAL)
+    assert facts["withheld"] == f"version 2 was rejected on {done['time'][:10]}: {REASON}"
+    # Nor is it promoted when approval is automatic by now.
+    assert run(pair[1], "better", 1) == look(pair[1], "better", 1, rules=MANUAL) == facts
+    assert run(pair[1], "better", 1, rules=MANUAL, intent=AGAIN)["waiting"]
+    assert run(pair[1], "better", 1, rules=MANUAL)["waiting"]  # the demand stands
+    reject(project, REASON)
+    other = DataVersion("data-2", tracked=True)
+    assert "withheld" in run(pair[1], "better", 1, rules=MANUAL, data=other)
+
+
+def test_a_comparison_with_a_champion_of_the_past_is_not_approved(project, run, pair):
+    run(train(project, 2), "better", 1)
+    with pytest.raises(ChampionChangedError, match="but version 3 is champion by now"):
+        approve(project, REASON)
+    assert standing(project) == (3, 2)
+    run(pair[1], "better", 3, rules=MANUAL)
+    assert approve(project, REASON)["version"] == champion(project) == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"), [("  ", "needs a reason"), ("x" * 501, "may have 500 characters")]
+)
+def test_a_decision_needs_a_reason_of_some_length(project, pair, reason, message):
+    with pytest.raises(ValueError, match=message):
+        approve(project, reason)
+    assert standing(project) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("packages/*/requirements.txt", r"requirements\.txt in .* has changed since"),
+        ("decisions/{}.json", "the document of entry 2, .*, was changed"),
+    ],
+)
+def test_what_was_changed_since_is_only_rejected(project, run, pair, place, message):
+    waiting = history(project)[-1]
+    found = project.root.glob(f"mlruns/**/{place.format(waiting.document)}")
+    known = packages.fetch(project, versions.get(project, "toy", 2), project.root)
+    [file] = [each for each in found if "decisions" in place or each.is_relative_to(known)]
+    file.write_text(f"{file.read_text()}\n")
+    with pytest.raises(ValueError, match=message):
+        approve(project, REASON)
+    assert standing(project) == (1, 2)
+    assert reject(project, REASON)["version"] == 2
+    if "decisions" in place:
+        assert run(pair[1], "better", 1, rules=MANUAL, intent=AGAIN)["waiting"]
+        assert approve(project, REASON)["version"] == champion(project) == 2
+
+
+def test_a_version_that_was_deleted_is_registered_again_by_a_run(project, run, pair):
+    tracking.client(project).delete_model_version("toy", "2")
+    with pytest.raises(ValueError, match="toy version 2 was deleted; run again: retrain train toy"):
+        reject(project, REASON)
+    assert run(pair[1], "better", 1, rules=MANUAL)["version"] == 3
+    assert approve(project, REASON)["version"] == champion(project) == 3
+
+
+@pytest.fixture
+def clone(project, pair, place_of_commands, monkeypatch):
+    """The project as a place where commands run, without a Prefect server."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    return project
+
+
+def test_an_alias_on_a_version_of_somebody_else_is_named_and_hides_no_other_workload(clone, capsys):
+    params = clone.root / "params.yaml"
+    text = params.read_text().replace(
+        "toy: {", "pets: {data: {path: data/toy}, model: {family: vit}}, toy: {", 1
+    )
+    params.write_text(text)
+    client = tracking.client(clone)
+    client.create_registered_model("pets")
+    client.create_model_version("pets", "file:///elsewhere")
+    client.set_registered_model_alias("pets", "champion", "1")
+    assert main(["status", "--json"]) == 0
+    told = {each["workload"]: each for each in json.loads(capsys.readouterr().out)}
+    assert told["toy"]["champion"]["version"] == 1
+    assert told["pets"]["champion"] is None
+    assert "somebody has given the alias champion to version 1" in told["pets"]["fault"]
+    client.set_registered_model_alias("toy", "champion", "2")
+    assert main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "Version 2 has the alias champion of toy, but its ledger says version 1" in shown
+    assert main(["verify", "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["ledgers"]) == 2
+
+
+def test_the_commands_show_what_waits_and_decide(clone, run, capsys):
+    assert main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "toy version 2 waits for approval since " in shown
+    assert "retrain approve toy --reason WHY, or retrain reject toy --reason WHY." in shown
+    assert main(["approve", "toy", "--reason", REASON, "--version", "3"]) == 2
+    assert main(["approve", "tyo", "--reason", REASON]) == 2
+    assert "Did you mean 'toy'?" in capsys.readouterr().err
+    assert main(["reject", "toy", "--reason", "too few night images", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["action"], done["version"], done["previous"]) == ("rejected", 2, 1)
+    assert main(["status", "--json"]) == 0
+    [told] = json.loads(capsys.readouterr().out)
+    assert (told["champion"]["version"], told["waiting"]) == (1, None)
+    assert main(["approve", "toy", "--reason", REASON]) == 1
+    assert "No version of toy waits for approval." in capsys.readouterr().err
+
+    run(train(clone, 2), "better", 1, rules=MANUAL)
+    assert main(["approve", "toy", "--reason", REASON, "--version", "3"]) == 0
+    assert main(["history", "toy"]) == 0
+    shown = capsys.readouterr().out
+    assert "1, not yet 3" in shown
+    assert "1 -> 3" in shown
+
+
+WRONG = "wrong labels in week 12"
+
+
+def folder_of(project: Project, number: int):
+    version = versions.get(project, "toy", number)
+    return packages.fetch(project, version, project.root)
+
+
+def test_going_back_twice_goes_back_two_promotions(project, three):
+    first = roll_back(project, WRONG)
+    assert (first["previous"], first["version"], champion(project)) == (3, 2, 2)
+    assert versions.reference(project, "toy").version == 2  # the best so far was taken back
+    second = roll_back(project, "worse yet")
+    assert (second["previous"], second["version"], champion(project)) == (2, 1, 1)
+    with pytest.raises(ValueError, match="toy has no champion before version 1 to go back to"):
+        roll_back(project, WRONG)
+    entry = history(project)[3]
+    assert (entry.action, entry.previous, entry.version) == ("rolled back", 3, 2)
+    assert (entry.reason, entry.who, entry.time) == (WRONG, first["who"], first["time"])
+    description = tracking.client(project).get_model_version("toy", "1").description
+    assert description.startswith("**Rolled back**")
+    assert "worse yet" in description
+
+
+def test_a_rollback_goes_to_the_version_that_is_asked_for(project, three):
+    client = tracking.client(project)
+    client.set_registered_model_alias("toy", versions.REFERENCE, "1")
+    assert roll_back(project, WRONG, 2)["version"] == champion(project) == 2
+    assert versions.reference(project, "toy").version == 1  # which no rollback has taken back
+    assert roll_back(project, WRONG, 1)["version"] == champion(project) == 1
+    assert roll_back(project, "it was the data", 3)["version"] == champion(project) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((WRONG, 3), "toy version 3 is the champion already"),
+        ((WRONG, 7), "toy version 7 was never champion. It was: 1, 2."),
+        (("  ", None), "needs a reason"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(project, three, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        roll_back(project, *arguments)
+    assert (champion(project), len(history(project))) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "name", ["artifacts/model/model.safetensors", "code/models/serving.py", "requirements.txt"]
+)
+def test_a_version_whose_files_are_not_as_registered_is_refused_with_the_name(project, three, name):
+    file = folder_of(project, 2) / name
+    content = file.read_bytes()
+    file.write_bytes(content + b" ")
+    with pytest.raises(ValueError, match=f"2 cannot be served: {name} in .* has changed since"):
+        roll_back(project, WRONG)
+    file.unlink()
+    with pytest.raises(ValueError, match=f"toy version 2 cannot be served: {name} in .* is gone"):
+        roll_back(project, WRONG)
+    assert (champion(project), len(history(project))) == (3, 3)
+    file.write_bytes(content)
+    assert roll_back(project, WRONG)["version"] == 2
+
+
+def test_a_version_that_was_deleted_is_refused(project, three):
+    tracking.client(project).delete_model_version("toy", "2")
+    with pytest.raises(ValueError, match="toy version 2 was deleted; choose another with --to"):
+        roll_back(project, WRONG)
+
+
+@pytest.fixture
+def again(project, run, three):
+    """Runs with the model that was rolled back."""
+
+    def call(intent=PROMOTE, data=DATA, scores=None):
+        number = champion(project)
+        return run(three[2], "better", number, scores, intent=intent, data=data)
+
+    return call
+
+
+def test_what_was_rolled_back_is_not_promoted_again_by_the_same_run(project, again, look, three):
+    done = roll_back(project, WRONG)
+    assert look(three[2], "better", 2) is None
+    facts = again()
+    assert facts["withheld"] == f"version 3 was rolled back on {done['time'][:10]}: {WRONG}"
+    assert (facts["version"], facts["aliases"], champion(project)) == (3, [], 2)
+    entry = history(project)[-1]
+    assert (entry.action, entry.verdict, entry.reason) == ("rejected", "better", facts["withheld"])
+    assert again() == look(three[2], "better", 2) == facts
+    assert len(history(project)) == 5
+
+
+def test_it_is_promoted_again_on_demand_and_not_because_other_data_changed(project, again):
+    roll_back(project, WRONG)
+    assert "withheld" not in again(COMPARE)
+    other = DataVersion("data-2", tracked=True)  # with another file in another workload's folder
+    assert again(data=other)["withheld"].startswith("version 3 was rolled back on ")
+    assert champion(project) == 2
+    assert again(Intent(promote=True, again=True))["aliases"] == ["champion", "reference"]
+    roll_back(project, WRONG)
+    assert "withheld" in again()
+    assert champion(project) == 2
+
+
+def test_the_training_that_was_rolled_back_does_not_come_back_in_another_package(
+    project, again, three, in_another_package, monkeypatch
+):
+    done = roll_back(project, WRONG)
+    facts = again(scores=in_another_package(three[2], "image.py", "import ", "MENDED = 1\nimport "))
+    withheld = f"the training of version 4 was rolled back on {done['time'][:10]}: {WRONG}"
+    assert (facts["version"], facts["aliases"], facts["withheld"]) == (4, [], withheld)
+    for number in (3, 4):  # nor if nobody but the ledger knows the version any more
+        tracking.client(project).delete_model_version("toy", str(number))
+    monkeypatch.setattr(packaging, "source_of", source_of)
+    facts = again()
+    assert (facts["version"], facts["withheld"]) == (5, withheld.replace("4", "5", 1))
+    assert again(Intent(promote=True, again=True))["aliases"] == ["champion", "reference"]
+
+
+def test_the_commands_go_back_and_tell_of_it(project, three, place_of_commands, capsys):
+    assert main(["rollback", "toy", "--reason", WRONG, "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["previous"], done["version"], done["reason"]) == (3, 2, WRONG)
+    assert main(["rollback", "toy", "--reason", WRONG]) == 0
+    said = f"toy version 1 is the champion again instead of version 2.\n{FAST}.\n"
+    assert capsys.readouterr().out == said
+    assert main(["rollback", "toy", "--reason", WRONG]) == 1
+    assert "no champion before version 1" in capsys.readouterr().err
+    assert main(["rollback", "tyo", "--reason", WRONG]) == 2
+    assert "Did you mean 'toy'?" in capsys.readouterr().err
+
+    assert main(["history", "toy"]) == 0
+    shown = capsys.readouterr().out
+    assert "3 -> 2" in shown
+    assert main(["history", "toy", "--last", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "3 -> 2" not in shown
+    assert "4 are older: retrain history toy --last 0" in shown
+    assert main(["history", "toy", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["action"] for each in told] == ["promoted"] * 3 + ["rolled back"] * 2
+    assert [len(each["rules"]) for each in told] == [1, 1, 1, 0, 0]
+
+    assert main(["verify"]) == 0
+    assert "No ledger was changed." in capsys.readouterr().out
+    tracking.client(project).set_registered_model_alias("toy", "champion", "3")
+    assert main(["verify", "--json"]) == 1
+    [fault] = json.loads(capsys.readouterr().out)["ledgers"]
+    assert fault["model"] == "toy"
+
+
+@pytest.mark.slow
+def test_a_deployment_goes_back_and_is_named_in_the_ledger(
+    project, three, place_of_commands, prefect_session, monkeypatch
+):
+    from prefect.client.orchestration import get_client
+    from prefect.flow_engine import run_flow
+
+    given = {"workload": "toy", "reason": WRONG}
+    flow = rollback.rollback
+    with get_client(sync_client=True) as client:
+        made = client.create_deployment(client.create_flow(flow), name="toy")
+        run = client.create_flow_run_from_deployment(made, parameters=given)
+        monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(run.id))  # as a worker does
+        assert run_flow(flow, run, given)["who"] == "rollback/toy"
+    assert champion(project) == 2
