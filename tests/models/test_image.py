@@ -195,18 +195,6 @@ def test_a_large_profile_or_text_harms_no_image():
         assert np.array_equal(inspect(encode(scene(), **options))[1], np.asarray(scene()))
 
 
-def test_crop_takes_the_middle_and_stretch_takes_all():
-    pixels = np.zeros((8, 24, 3), np.uint8)
-    pixels[:, :8], pixels[:, 8:16], pixels[:, 16:] = RED, GREEN, BLUE
-    wide, tall = Image.fromarray(pixels), Image.fromarray(pixels.transpose(1, 0, 2))
-    for image in (wide, tall):
-        cropped = to_array(encode(image), 8, 3, "crop")
-        assert (cropped == GREEN).all()
-    stretched = to_array(encode(wide), 12, 3, "stretch")
-    assert stretched.shape == (12, 12, 3)
-    assert [tuple(stretched[6, x]) for x in (1, 6, 10)] == [RED, GREEN, BLUE]
-
-
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_a_part_of_a_large_image_has_the_detail_that_the_prepared_image_lost(kind):
     board = 255 * (np.indices((480, 640)).sum(0) // 2 % 2).astype(np.uint8)

@@ -274,16 +274,6 @@ def test_all_that_was_put_is_written_when_the_process_ends(tmp_path):
     }
 
 
-def test_each_hour_has_a_file_and_none_is_removed(tmp_path):
-    log = PredictionLog(tmp_path, "weights")
-    for image in range(3):
-        log._file.rolloverAt -= 3600 * image
-        log._file.emit(logging.makeLogRecord({"msg": str(image)}))
-    log.close()
-    assert sorted(logged(tmp_path)) == [0, 1, 2]
-    assert len([*tmp_path.iterdir()]) == 3
-
-
 def test_a_request_waits_for_nothing_and_rows_without_room_are_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "MOST_WAITING", 50)
     log, goes_on = PredictionLog(tmp_path, "weights"), threading.Event()

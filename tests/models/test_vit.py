@@ -29,19 +29,6 @@ def test_threads_that_share_a_network_get_the_features_of_their_own_images():
     assert Observed(unknown).answer(images[0], "fp32")[1] is None
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_uint8_images_become_float32_logits_that_the_seed_decides(channels):
-    logits = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        network = Settings(**TINY).build((8, 8, channels), 5).eval()
-        with torch.autocast("cpu", torch.bfloat16, enabled=channels == 3):
-            logits.append(network(pixels(7, channels)))
-    assert (logits[0].shape, logits[0].dtype) == ((7, 5), torch.float32)
-    assert torch.equal(logits[0], logits[1])
-    assert not torch.equal(logits[0], logits[2])
-
-
 def test_the_settings_decide_the_network_and_a_narrow_one_starts_with_larger_weights():
     network = Settings(**TINY, mlp_ratio=3.0, dropout=0.2).build(SHAPE, 5)
     config = network.description["config"]

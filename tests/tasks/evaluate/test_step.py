@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from sklearn.metrics import accuracy_score
 
 import models
@@ -108,18 +107,6 @@ def test_what_will_be_served_is_named_by_all_that_it_answers_with(scored, tmp_pa
     coarse = Evaluate(batch_size=16, precision="bf16")
     facts = evaluate(coarse, Gate(), scored.trained, scored.images, described(scored.images), place)
     assert facts["package"] != scored.facts["package"]
-
-
-def test_a_model_whose_labels_stand_in_another_order_is_scored_by_name(scored, tmp_path):
-    # The same network, its outputs and their names turned round together.
-    turned = write_model(tmp_path / "turned", labels=LABELS[::-1])
-    write_report(turned, scored.project)
-    weights = load_file(scored.trained.folder / "model" / "model.safetensors")
-    for name in ("classifier.classifier.weight", "classifier.classifier.bias"):
-        weights[name] = weights[name].flip(0).contiguous()
-    save_file(weights, turned.folder / "model" / "model.safetensors")
-    _, facts = run(tmp_path / "evaluate", turned, scored.images, scored.project)
-    assert facts["metrics"] == pytest.approx(scored.facts["metrics"])
 
 
 def test_a_class_that_the_model_does_not_know_is_counted_as_wrong(scored, tmp_path):

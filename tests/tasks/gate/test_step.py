@@ -333,16 +333,6 @@ def test_a_bound_may_be_on_slices(bound, rule, passed):
     assert [each["judged"] for each in decision["slices"]] == [True, True, False]
 
 
-def test_a_bound_on_slices_that_are_all_small_judges_nothing():
-    decision = decide(
-        Gate(min={"accuracy[site]": 0.9}), sliced(("Lyon", 8, 0.5)), against(found("better"))
-    )
-    rule = decision["rules"][0]
-    assert rule["rule"] == "accuracy[site] >= 0.9, not judged with 8 images"
-    assert (rule["value"], rule["passed"]) == (0.5, None)
-    assert decision["passed"]
-
-
 def workload(min_precision: float | None = None, **rules) -> Workload:
     return Workload(
         name="toy",

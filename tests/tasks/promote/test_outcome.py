@@ -286,19 +286,6 @@ def test_the_chain_leads_from_the_data_to_the_evaluation(tmp_path):
         assert each["provenance"]["uncommitted"] is None
 
 
-def test_what_the_store_has_lost_is_not_recorded(tmp_path):
-    project = Project(tmp_path)
-    made, store = make_chain(project), Store(project.store)
-    store.discard("embed", made["embed"].key)
-    store.discard("evaluate", made["evaluate"].key)
-    steps = steps_of(project, made)
-    assert [each["step"] for each in steps] == ["pull", "validate", "embed", "train", "evaluate"]
-    _, _, embed, _, evaluate = steps
-    assert (embed["digest"], embed["key"], embed["plan"]) == (made["embed"].digest, None, None)
-    assert (evaluate["key"], evaluate["plan"]) == (made["evaluate"].key, None)
-    assert evaluate["provenance"]["run"] == "run of evaluate"  # DVC's copy has less
-
-
 def test_a_version_carries_its_lineage(project, version, images):
     record = lineage.read(project, version)
     assert (record["model"], record["package"]) == ("toy", version.package_digest)

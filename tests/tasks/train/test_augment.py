@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from retrain.workload import Augment, ColorJitter, Data, Images, RandAugment, Workload
 from tasks.train.augment import Augmentation, augment, mix
@@ -56,28 +55,6 @@ def test_flipping_and_shifting_move_whole_images_and_repeat_their_edges():
         moves.add(move)
     assert len(moves) > 12
     assert augment(images, Augment(), WHOLE, 7) is images
-
-
-class Moved(TorchDispatchMode):
-    """Gathers what is brought to a device: how many bytes, and whether without waiting for it."""
-
-    def __init__(self):
-        super().__init__()
-        self.tensors = []
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation is torch.ops.aten._to_copy.default and kwargs.get("device"):
-            self.tensors.append((args[0].nbytes, kwargs.get("non_blocking")))
-        return operation(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("changes", [{"flip": True, "shift": 2}, {"mixup": 0.4}, {"cutmix": 1.0}])
-def test_a_device_gets_a_few_numbers_for_each_image_and_is_not_waited_for(changes):
-    images, labels = noise().to("meta"), LABELS.to("meta")
-    with Moved() as moved:
-        Augmentation(Augment(**changes), WHOLE, 16)(images, labels, 7)
-    assert moved.tensors and all(is_async for _, is_async in moved.tensors)
-    assert sum(size for size, _ in moved.tensors) <= 3 * 8 * len(images)
 
 
 def test_a_move_does_not_depend_on_the_workers_or_on_the_parts_of_a_batch():

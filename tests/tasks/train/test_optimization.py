@@ -57,22 +57,11 @@ def test_the_plateau_is_pytorchs(patience):
     [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)],
 )
 def test_the_optimizer_is_pytorchs_and_does_not_decay_biases(chosen, kind):
-    given, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    other.load_state_dict(given.state_dict())
-    hyperparameters = Train(optimizer=chosen, lr=0.1, weight_decay=0.1, momentum=0.8)
-    more = {"momentum": 0.8, "nesterov": True} if chosen == "sgd" else {}
-    groups = [
-        {"params": [other.weight], "weight_decay": 0.1},
-        {"params": [other.bias], "weight_decay": 0.0},
-    ]
-    ours, theirs = make_optimizer(given, hyperparameters), kind(groups, lr=0.1, **more)
-    for _ in range(3):
-        for module, optimizer in ((given, ours), (other, theirs)):
-            optimizer.zero_grad()
-            module(torch.ones(1, 3)).square().sum().backward()
-            optimizer.step()
-    assert torch.allclose(given.weight, other.weight, atol=1e-6)
-    assert torch.allclose(given.bias, other.bias, atol=1e-6)
+    given = torch.nn.Linear(3, 2)
+    optimizer = make_optimizer(given, Train(optimizer=chosen, weight_decay=0.1))
+    assert type(optimizer) is kind
+    decays = [(group["params"], group["weight_decay"]) for group in optimizer.param_groups]
+    assert decays == [([given.weight], 0.1), ([given.bias], 0.0)]
 
 
 CLASSES, ROWS = 4, 4000
