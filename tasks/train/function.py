@@ -154,7 +154,10 @@ def network_of(job: TrainingJob, checkpoint: Checkpoint) -> Network:
         )
     (first, weights), *others = found
     for other, different in others:
-        if not _are_equal(weights, different):
+        are_equal = weights.keys() == different.keys() and all(
+            torch.equal(value, different[name]) for name, value in weights.items()
+        )
+        if not are_equal:
             raise ValueError(
                 f"train.function: the reported checkpoint has two networks, in {first} and "
                 f"{other}: which is the model? Report one, or name its file with "
@@ -163,12 +166,6 @@ def network_of(job: TrainingJob, checkpoint: Checkpoint) -> Network:
     for name, value in weights.items():
         state[name].copy_(value)
     return network
-
-
-def _are_equal(weights: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    return weights.keys() == others.keys() and all(
-        torch.equal(value, others[name]) for name, value in weights.items()
-    )
 
 
 def _plain(name: str) -> str:

@@ -105,7 +105,13 @@ def finish(job: TrainingJob, numerics: Mapping[str, Any]) -> dict[str, Any]:
     reports = Reports(job)
     job.check_pruned(reports.history)
     if reports.best is None:
-        raise ValueError(_nothing_to_save(job, reports))
+        reported = sorted(set().union(*reports.history) - {"epoch", "seconds"})
+        raise ValueError(
+            f"{FUNCTION}: {job.hyperparameters.function} never called ray.train.report with "
+            f"{job.hyperparameters.best.metric}, by which train.best.metric finds the best report, "
+            "and a checkpoint that has the network's state_dict in a file. It reported "
+            f"{', '.join(reported) or 'no numbers'}, and {reports.checkpoints} checkpoints."
+        )
     reports.show_progress()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     set_threads(device, job.scale.threads)
@@ -125,17 +131,6 @@ def finish(job: TrainingJob, numerics: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "numerics": numerics,
     }
-
-
-def _nothing_to_save(job: TrainingJob, reports: Reports) -> str:
-    """What a function of the user's has to report, and what it did."""
-    reported = sorted(set().union(*reports.history) - {"epoch", "seconds"})
-    return (
-        f"{FUNCTION}: {job.hyperparameters.function} never called ray.train.report with "
-        f"{job.hyperparameters.best.metric}, by which train.best.metric finds the best report, and "
-        f"a checkpoint that has the network's state_dict in a file. It reported "
-        f"{', '.join(reported) or 'no numbers'}, and {reports.checkpoints} checkpoints."
-    )
 
 
 def _fit_on_what_is_there(job: TrainingJob, on_gpus: bool) -> Any:

@@ -1,31 +1,10 @@
 """Saved networks, and the families that make them."""
 
 from functools import partial
-from pathlib import Path
 
-import pytest
 import torch
 
 import models
-from models.families import FAMILIES, settings_class
-
-ROOT = Path(__file__).parents[2]
-LEAST = {
-    "auto": {"config": {"model_type": "vit"}},
-    "embedding_head": {"pretrained": "owner/name"},
-    "custom": {"factory": "examples.network:build_model"},
-    "vit": {},
-}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_has_settings_and_makes_a_saved_network_again(family):
-    settings = models.make(family, LEAST[family])
-    assert type(settings) is settings_class(family)
-    assert settings.flops((224, 224, 3)) > 1e9
-    module = models.modules_of(family, settings.model_dump())[0]
-    assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
-
 
 IMAGES = {"size": 8, "channels": 3, "resize": "crop"}
 LABELS = ["2", "10", "ä"]

@@ -3,7 +3,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from pydantic import ValidationError
-from torch.utils.flop_counter import FlopCounterMode
 
 from models.network import Network, Observed
 from models.vit import Settings
@@ -62,12 +61,3 @@ def test_a_patch_that_does_not_divide_the_image_is_refused():
 def test_settings_that_do_not_go_together_are_refused(settings, said):
     with pytest.raises(ValidationError, match=said):
         Settings(**settings)
-
-
-def test_its_operations_are_counted():
-    settings = Settings(patch_size=8, hidden_size=64, layers=3, heads=4, mlp_ratio=2.5)
-    network = settings.build((64, 64, 3), 10).to("meta")
-    with FlopCounterMode(display=False) as counter:
-        network(torch.zeros((1, 64, 64, 3), dtype=torch.uint8, device="meta"))
-    assert settings.flops((64, 64, 3)) == pytest.approx(counter.get_total_flops(), rel=0.01)
-    assert Settings(pretrained="owner/name").flops(SHAPE) == float("inf")

@@ -131,20 +131,6 @@ def test_a_class_that_the_model_does_not_know_is_counted_as_wrong(scored, tmp_pa
     assert facts["metrics"]["log_loss"] == pytest.approx(expected)
 
 
-def test_the_test_images_are_a_set_of_pixels(scored, tmp_path):
-    renamed = replace(scored.images, folder=tmp_path / "images")
-    shutil.copytree(scored.images.folder, renamed.folder)
-    rows = pd.read_parquet(renamed.folder / "test" / "rows.parquet")
-    for name in ("path", "sha256"):  # other files with the same pixels
-        rows[name] = [f"{number:064x}" for number in range(ROWS)]
-    rows.to_parquet(renamed.folder / "test" / "rows.parquet")
-    _, facts = run(tmp_path / "again", scored.trained, renamed, scored.project)
-    assert facts["test_images"] == scored.facts["test_images"]
-    more = write_prepared(tmp_path / "more", ROWS + 1)
-    _, facts = run(tmp_path / "other", scored.trained, more, scored.project)
-    assert facts["test_images"] != scored.facts["test_images"]
-
-
 def version_of(scored, weights: str, run_id: str) -> ModelVersion:
     """A registered version with certain weights."""
     candidate = Candidate(

@@ -14,7 +14,6 @@ from retrain.step import DataVersion
 from tasks.promote import package as packaging
 from tasks.promote.step import Intent
 from tests.tasks.promote.conftest import (
-    COMPARE,
     DATA,
     FAST,
     MANUAL,
@@ -186,11 +185,6 @@ def test_the_commands_show_what_waits_and_decide(clone, run, capsys):
 WRONG = "wrong labels in week 12"
 
 
-def folder_of(project: Project, number: int):
-    version = versions.get(project, "toy", number)
-    return packages.fetch(project, version, project.root)
-
-
 def test_going_back_twice_goes_back_two_promotions(project, three):
     first = roll_back(project, WRONG)
     assert (first["previous"], first["version"], champion(project)) == (3, 2, 2)
@@ -230,29 +224,6 @@ def test_what_cannot_be_meant_is_refused(project, three, arguments, message):
     assert (champion(project), len(history(project))) == (3, 3)
 
 
-@pytest.mark.parametrize(
-    "name", ["artifacts/model/model.safetensors", "code/models/serving.py", "requirements.txt"]
-)
-def test_a_version_whose_files_are_not_as_registered_is_refused_with_the_name(project, three, name):
-    file = folder_of(project, 2) / name
-    content = file.read_bytes()
-    file.write_bytes(content + b" ")
-    with pytest.raises(ValueError, match=f"2 cannot be served: {name} in .* has changed since"):
-        roll_back(project, WRONG)
-    file.unlink()
-    with pytest.raises(ValueError, match=f"toy version 2 cannot be served: {name} in .* is gone"):
-        roll_back(project, WRONG)
-    assert (champion(project), len(history(project))) == (3, 3)
-    file.write_bytes(content)
-    assert roll_back(project, WRONG)["version"] == 2
-
-
-def test_a_version_that_was_deleted_is_refused(project, three):
-    tracking.client(project).delete_model_version("toy", "2")
-    with pytest.raises(ValueError, match="toy version 2 was deleted; choose another with --to"):
-        roll_back(project, WRONG)
-
-
 @pytest.fixture
 def again(project, run, three):
     """Runs with the model that was rolled back."""
@@ -262,30 +233,6 @@ def again(project, run, three):
         return run(three[2], "better", number, scores, intent=intent, data=data)
 
     return call
-
-
-def test_what_was_rolled_back_is_not_promoted_again_by_the_same_run(project, again, look, three):
-    done = roll_back(project, WRONG)
-    assert look(three[2], "better", 2) is None
-    facts = again()
-    assert facts["withheld"] == f"version 3 was rolled back on {done['time'][:10]}: {WRONG}"
-    assert (facts["version"], facts["aliases"], champion(project)) == (3, [], 2)
-    entry = history(project)[-1]
-    assert (entry.action, entry.verdict, entry.reason) == ("rejected", "better", facts["withheld"])
-    assert again() == look(three[2], "better", 2) == facts
-    assert len(history(project)) == 5
-
-
-def test_it_is_promoted_again_on_demand_and_not_because_other_data_changed(project, again):
-    roll_back(project, WRONG)
-    assert "withheld" not in again(COMPARE)
-    other = DataVersion("data-2", tracked=True)  # with another file in another workload's folder
-    assert again(data=other)["withheld"].startswith("version 3 was rolled back on ")
-    assert champion(project) == 2
-    assert again(Intent(promote=True, again=True))["aliases"] == ["champion", "reference"]
-    roll_back(project, WRONG)
-    assert "withheld" in again()
-    assert champion(project) == 2
 
 
 def test_the_training_that_was_rolled_back_does_not_come_back_in_another_package(

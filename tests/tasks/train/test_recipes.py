@@ -20,7 +20,6 @@ from retrain.workload import (
     Workload,
 )
 from tasks.train.checks import check
-from tasks.train.network import update_average
 from tests.tasks.train.helpers import SMALL, run, run_interrupted, validated
 
 BASE = Train(epochs=3, batch_size=16, lr=0.01)
@@ -87,33 +86,6 @@ def test_a_frozen_backbone_stays_as_it_was(images, tmp_path, started):
     trained = run(tmp_path, images, BASE.model_copy(update={"freeze_epochs": 3}))
     for name, value in load(trained.model_files()[models.WEIGHTS]).items():
         assert torch.equal(value, started[name]) is not name.startswith("classifier.classifier")
-
-
-def test_adapters_change_linear_layers_by_their_rank_and_are_saved_merged(
-    images, tmp_path, started
-):
-    trained = run(tmp_path, images, BASE.model_copy(update={"lora": Lora(r=2)}))
-    saved = load(trained.model_files()[models.WEIGHTS])
-    assert saved.keys() == started.keys()
-    for name, value in saved.items():
-        change = value - started[name]
-        if "classifier.classifier" in name:
-            assert change.any(), name
-        elif value.ndim == 2 and "layers" in name:
-            assert change.any(), name
-            assert torch.linalg.svdvals(change)[2:].max() < 1e-5, name
-        else:
-            assert not change.any(), name
-
-
-def test_the_average_begins_as_the_weights():
-    average, network = torch.nn.BatchNorm2d(3), torch.nn.BatchNorm2d(3)
-    for updates, (weight, expected) in enumerate(((5.0, 5.0), (16.0, 5 + 11 * 9 / 11))):
-        network.weight.data.fill_(weight)
-        network.num_batches_tracked += 1
-        update_average(average, network, 0.9, updates)
-        assert average.weight.tolist() == pytest.approx([expected] * 3)
-    assert average.num_batches_tracked == 2
 
 
 def test_a_training_ends_early_says_so_and_is_then_over(images, tmp_path, steps, caplog):
