@@ -38,19 +38,21 @@ def test_the_best_epoch_follows_from_the_metric_and_its_mode(history, choice, ex
     assert max(history, key=lambda epoch: score(epoch, choice)) is history[expected]
 
 
-def test_a_training_stops_after_as_many_epochs_without_a_better_one():
-    rule = EarlyStopping(patience=2)
-    history = epochs(0.5, 0.6, 0.6, 0.7, 0.65, 0.7, 0.9)
-    stopped = [stops_early(history[:end], Best(), rule) for end in range(1, len(history) + 1)]
-    assert stopped.index(True) == 5
-    assert not any(stops_early(history[:end], Best(), None) for end in range(8))
+SLOW = epochs(0.5, 0.52, 0.54, losses=[1.0, 0.8, 0.6])
 
 
-def test_an_epoch_that_is_better_by_little_does_not_count():
-    rule = EarlyStopping(patience=2, min_delta=0.05)
-    history = epochs(0.5, 0.52, 0.54, losses=[1.0, 0.8, 0.6])
-    assert stops_early(history, Best(), rule)
-    assert not stops_early(history, Best(metric="val_loss"), rule)
+@pytest.mark.parametrize(
+    ("history", "choice", "rule", "ends"),
+    [
+        (epochs(0.5, 0.6, 0.6, 0.7, 0.65, 0.7, 0.9), Best(), EarlyStopping(patience=2), 6),
+        (SLOW, Best(), EarlyStopping(patience=2, min_delta=0.05), 3),
+        (SLOW, Best(metric="val_loss"), EarlyStopping(patience=2, min_delta=0.05), None),
+        (SLOW, Best(), None, None),
+    ],
+)
+def test_a_training_stops_after_as_many_epochs_without_a_better_one(history, choice, rule, ends):
+    lengths = range(len(history) + 1)
+    assert next((n for n in lengths if stops_early(history[:n], choice, rule)), None) == ends
 
 
 def test_a_trial_is_judged_by_its_best_epoch_so_far():
