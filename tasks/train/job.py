@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from pyarrow.fs import FileSystem, copy_files
+
 import models
 from retrain.disk import replacing
 from retrain.errors import PrunedError, RemoteError, UsageError
@@ -303,8 +305,6 @@ def _fetched(store: Store, folder: Path) -> Path:
 
 
 def _copy(source: str | Path, target: str | Path) -> None:
-    from pyarrow.fs import FileSystem, copy_files
-
     files, path = FileSystem.from_uri(str(target))
     files.create_dir(path)
     copy_files(str(source), path, destination_filesystem=files)
@@ -312,8 +312,6 @@ def _copy(source: str | Path, target: str | Path) -> None:
 
 def forget(job: TrainingJob) -> None:
     """Removes what a training has in the remote."""
-    from pyarrow.fs import FileSystem
-
     if job.remote:
         files, path = FileSystem.from_uri(job.storage)
         with suppress(FileNotFoundError):

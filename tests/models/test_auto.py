@@ -26,9 +26,7 @@ ROOT = Path(__file__).parents[2]
 PATCHES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8}
 CONFIGS = {
     "vit": PATCHES | {"intermediate_size": 32},
-    "deit": PATCHES | {"intermediate_size": 32},
     "dinov2": PATCHES | {"mlp_ratio": 2},
-    "beit": PATCHES | {"intermediate_size": 32, "use_absolute_position_embeddings": True},
     "swin": {
         "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4, "patch_size": 2,
     },
@@ -116,7 +114,7 @@ def test_the_last_layer_is_new_by_the_seed_and_the_rest_is_pretrained(published,
 def test_images_of_another_size_and_classes_of_another_number(published, tmp_path):
     kind, _, folder = published
     settings = Settings(pretrained=str(folder))
-    if kind in ("vit", "deit", "clip"):
+    if kind in ("vit", "clip"):
         assert f"this {kind} cannot take images of 48 x 48 pixels" in refusal(settings, LARGER)
         return
     larger = made(settings, LARGER, classes=5).eval()
@@ -128,7 +126,7 @@ def test_images_of_another_size_and_classes_of_another_number(published, tmp_pat
     assert str(folder) not in (tmp_path / models.MODEL).read_text()
     idle = [name for name, each in larger.named_parameters() if not each.requires_grad]
     assert ("classifier.dinov2.embeddings.position_embeddings" in idle) == (kind == "dinov2")
-    assert not any("position" in name for name in idle) or kind in ("dinov2", "swin", "beit")
+    assert not any("position" in name for name in idle) or kind in ("dinov2", "swin")
 
 
 def refusal(settings, shape=SHAPE, root=ROOT):

@@ -461,8 +461,7 @@ def test_what_was_found_is_said(rules, challenger, opponents, says):
 
 
 def test_a_loss_has_to_be_lower():
-    [rule] = decide(Gate(metric="log_loss"), scores(), against(found("better", "log_loss")))[
-        "rules"
-    ]
+    opponents = against(found("better", "log_loss"))
+    [rule] = decide(Gate(metric="log_loss"), scores(), opponents)["rules"]
     assert rule["rule"] == "log_loss surely < champion 3 (0.9400) + 0.02"
     assert rule["bound"] == pytest.approx(0.96)
