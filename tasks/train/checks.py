@@ -158,7 +158,7 @@ def _lacking_on_this_machine(train: Train, scale: Scale) -> Rules:
     on_gpu = gpus >= max(scale.workers, 1)
     language, variable, package = ("C", "CC", "gcc") if on_gpu else ("C++", "CXX", "g++")
     return [
-        *((scale.require_gpu, fault) for fault in lacking_gpus(scale, gpus)),
+        lacking_gpus(scale, gpus),
         (
             not scale.require_gpu and scale.backend == "nccl" and gpus < scale.workers,
             "scale.backend: nccl needs a GPU for each worker. Leave it out to train on CPUs.",
@@ -171,14 +171,14 @@ def _lacking_on_this_machine(train: Train, scale: Scale) -> Rules:
     ]
 
 
-def lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
-    """Finds that there are not enough GPUs for a training that requires them."""
+def lacking_gpus(scale: Scale, gpus: int) -> tuple[bool, str]:
+    """Whether there are not enough GPUs for a training that requires them, and what is said."""
     workers = max(scale.workers, 1)
-    if gpus < workers:
-        yield (
-            f"scale.require_gpu: {gpus} GPUs for {workers} workers. Make scale.workers smaller, or "
-            "leave require_gpu out to train on CPUs."
-        )
+    return (
+        scale.require_gpu and gpus < workers,
+        f"scale.require_gpu: {gpus} GPUs for {workers} workers. Make scale.workers smaller, or "
+        "leave require_gpu out to train on CPUs.",
+    )
 
 
 def notices(job: TrainingJob, start: "Start") -> Iterator[str]:

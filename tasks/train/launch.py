@@ -224,8 +224,9 @@ def _on_gpus(scale: Scale) -> bool:
         gpus = int(sum(node["Resources"].get("GPU", 0) for node in machines.training_nodes()))
     else:
         gpus = torch.cuda.device_count()
-    if scale.require_gpu and (lacking := [*lacking_gpus(scale, gpus)]):
-        raise UsageError(*lacking)
+    is_lacking, fault = lacking_gpus(scale, gpus)
+    if is_lacking:
+        raise UsageError(fault)
     if 0 < gpus < workers:
         console.say(f"Trains on CPUs: there are {gpus} GPUs for {workers} workers.")
     return 0 < workers <= gpus

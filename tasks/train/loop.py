@@ -145,7 +145,9 @@ class Training:
         if job.streams:  # parts of the originals arrive
             augment = augment.model_copy(update={"crop": None})
         self.augmentation = Augmentation(augment, self.batches, self.data.images["size"])
-        self.autocast = changes.autocast(self.device, self.hyperparameters.precision)
+        # Of matrix products alone; it is entered once for each part of a batch.
+        is_bf16 = self.hyperparameters.precision == "bf16"
+        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16)
         self.generator = changes.generator(self.device)
         self.meter = Meter(
             job.scratch, self.hyperparameters.epochs, self.batches.per_epoch, self.batch

@@ -8,7 +8,7 @@ values. A checkpoint has two files: the `weights` of the network as it was evalu
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -206,14 +206,6 @@ def set_threads(device: torch.device, threads: Literal["auto"] | int | None) -> 
         return None
     torch.set_num_threads(threads or 1)
     return torch.get_num_threads()
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Computes matrix products in the precision of the training; can be entered many times."""
-    assert precision != "auto", "retrain.params decides it"
-    if precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return nullcontext()
 
 
 def generator(device: torch.device) -> torch.Generator:
