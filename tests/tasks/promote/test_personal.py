@@ -224,6 +224,12 @@ def test_what_cannot_be_meant_is_refused(project, three, arguments, message):
     assert (champion(project), len(history(project))) == (3, 3)
 
 
+def test_a_version_that_was_deleted_is_refused(project, three):
+    tracking.client(project).delete_model_version("toy", "2")
+    with pytest.raises(ValueError, match="toy version 2 was deleted; choose another with --to"):
+        roll_back(project, WRONG)
+
+
 @pytest.fixture
 def again(project, run, three):
     """Runs with the model that was rolled back."""

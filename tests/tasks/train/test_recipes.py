@@ -20,6 +20,8 @@ from retrain.workload import (
     Workload,
 )
 from tasks.train.checks import check
+from tasks.train.network import update_average
+from tasks.train.optimization import loss_function
 from tests.tasks.train.helpers import SMALL, run, run_interrupted, validated
 
 BASE = Train(epochs=3, batch_size=16, lr=0.01)
@@ -106,6 +108,26 @@ def test_a_training_ends_early_says_so_and_is_then_over(images, tmp_path, steps,
     again = run(tmp_path, images, hyperparameters, output="again")
     assert steps == []
     assert again.facts == trained.facts
+
+
+def test_the_average_begins_as_the_weights():
+    average, network = torch.nn.BatchNorm2d(3), torch.nn.BatchNorm2d(3)
+    for updates, (weight, expected) in enumerate(((5.0, 5.0), (16.0, 5 + 11 * 9 / 11))):
+        network.weight.data.fill_(weight)
+        network.num_batches_tracked += 1
+        update_average(average, network, 0.9, updates)
+        assert average.weight.tolist() == pytest.approx([expected] * 3)
+    assert average.num_batches_tracked == 2
+
+
+def test_the_images_of_rare_classes_count_more():
+    labels, logits = np.array([0, 0, 0, 1]), torch.randn(4, 2)
+    each = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels), reduction="none")
+    weighted = loss_function(Train(balance="loss"), labels, 2, torch.device("cpu"))
+    expected = (each * torch.tensor([2 / 3, 2 / 3, 2 / 3, 2.0])).mean()
+    assert torch.allclose(weighted(logits, torch.from_numpy(labels)), expected)
+    plain = loss_function(Train(), labels, 2, torch.device("cpu"))
+    assert torch.allclose(plain(logits, torch.from_numpy(labels)), each.mean())
 
 
 CUSTOM = Model(family="custom", factory="examples.network:build_model", arguments={})
