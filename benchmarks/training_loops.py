@@ -23,13 +23,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks import loops
 from benchmarks.table import Row, report
 from benchmarks.train_throughput import FP32, MIDDLING
-from models.image import to_arrays
+from models.image import to_array
 from retrain.params import load_workload
 from retrain.project import find_project
 from retrain.workload import Workload
@@ -79,7 +80,7 @@ def ray_data_by_hand(workload: Workload, images: Path) -> float:
     size, _, channels = data.shape
 
     def decode(rows: dict[str, Any]) -> dict[str, Any]:
-        decoded = to_arrays(rows["image"], size, channels, "stretch")
+        decoded = np.stack([to_array(data, size, channels, "stretch") for data in rows["image"]])
         return {"image": decoded, "label": rows["label"]}
 
     speeds: list[float] = []

@@ -31,8 +31,14 @@ from retrain.store import Store
 from tasks.data.champion import Registered
 from tasks.data.predictions import find_reference
 from tasks.drift import TEST_SPLIT, report, sentence
-from tasks.predict.outputs import PARQUET, SUFFIXES, write_as
-from tasks.predict.predict import open_source, predict as classify, read_origin
+from tasks.predict.predict import (
+    PARQUET,
+    SUFFIXES,
+    open_source,
+    predict as classify,
+    read_origin,
+    write_as,
+)
 from tasks.production import keep_answers
 
 UNKNOWN = "Not compared with the test split: the store has lost what the version was evaluated on."

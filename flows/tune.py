@@ -39,8 +39,8 @@ from tasks.compute.ray_data import has_cluster
 from tasks.embed.step import embed
 from tasks.preprocess.step import preprocess
 from tasks.pull.step import data_version, pull
+from tasks.train.start import run_trial
 from tasks.train.step import train as train_network
-from tasks.train.trial import run_trial
 from tasks.validate.step import validate
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from retrain.project import Project
 from retrain.registry import decisions, lineage, packages, tracking, versions
 from retrain.registry.versions import ModelVersion
 from retrain.store import Damage, Store
-from tasks.promote.check import check_files, example_for
+from tasks.promote.package import check_files, example_for
 
 
 @dataclass(frozen=True)

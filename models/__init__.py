@@ -6,7 +6,7 @@
 - a module whose name ends in `_network`, one for each family, makes a network again that was
   saved: its `rebuild(description, files)` needs nothing but the description and the files of the
   network, by the names they are saved under
-- `network.py` wraps a network; `image.py`, `prediction_log.py` and `serving.py` serve it
+- `network.py` wraps a network; `image.py` and `serving.py` serve it
 
 Only this file and those of the last two lines are in the package of a model.
 

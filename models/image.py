@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -164,24 +164,6 @@ def cut_array(
     """
     decoded = _decode(data, least=2 * size / shorter_side)
     return _scale(decoded, size, channels, box(decoded.width, decoded.height))
-
-
-def to_arrays(encoded: Sequence[bytes], size: int, channels: int, resize: str) -> NDArray[np.uint8]:
-    """Does the same as `to_array` with several images.
-
-    Args:
-        encoded: The encoded images.
-        size: Height and width in pixels.
-        channels: 1 or 3.
-        resize: `crop` or `stretch`.
-
-    Returns:
-        uint8 (N, size, size, channels).
-
-    Raises:
-        ValueError: One does not decode; the message says why.
-    """
-    return np.stack([to_array(data, size, channels, resize) for data in encoded])
 
 
 @dataclass(frozen=True)

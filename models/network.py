@@ -1,6 +1,5 @@
 """Wraps an image classifier, so that it takes stored pixels and returns logits."""
 
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -111,22 +110,6 @@ class Network(nn.Module):
             module for module in self.classifier.modules() if isinstance(module, nn.ModuleList)
         )
         return list(next(lists, ()))
-
-    def depths(self) -> dict[str, int]:
-        """Where in the network each parameter is, by its name.
-
-        0 is what comes before the layers, 1 the first of them (in a network with stages, the first
-        stage), and the largest number is what comes after them, with the last layer.
-        """
-        backbone, _ = next(self.classifier.named_children())
-        layer = re.compile(rf"classifier\.{backbone}\.(?:.*?\.)?(\d+)\.")
-        matches = {name: layer.match(name) for name, _ in self.named_parameters()}
-        last_depth = 2 + max(int(match[1]) for match in matches.values() if match)
-        depth, depths = 0, {}
-        for name, match in matches.items():
-            depth = 1 + int(match[1]) if match else last_depth * bool(depth)
-            depths[name] = depth
-        return depths
 
     def forward(self, images: Tensor) -> Tensor:
         """Classifies images.

@@ -157,7 +157,7 @@ def _make(origin: Origin) -> Workload:
         hint = did_you_mean(family, families.FAMILIES)
         raise UsageError(f"model.family: no {family!r} in models/.{hint}")
     settings = workload.model.model_dump(exclude={"family"})
-    declared = validate(families.settings_class(family), settings, name, ("model",))
+    declared = validate(families.FAMILIES[family], settings, name, ("model",))
     names = {*names_of(Workload), *names_of(type(declared), ("model",))} - {"name"}
     for dotted, value in overrides.items():
         if value == DEFAULT and dotted not in names:  # to drop it would have no effect

@@ -150,7 +150,7 @@ def parameters() -> list[Parameter]:
 
 def _family(family: str) -> dict[str, Any]:
     """The schema of the section `model` for a family."""
-    schema: dict[str, Any] = families.settings_class(family).model_json_schema()
+    schema: dict[str, Any] = families.FAMILIES[family].model_json_schema()
     name = {"const": family, "description": "The kind of network: a module of `models/`."}
     schema["properties"] = {"family": name} | schema["properties"]
     return schema | {"required": ["family", *schema.get("required", [])]}

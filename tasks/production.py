@@ -2,7 +2,7 @@
 
 What is known is below the project's state, in `production/<model>`. The answers of the runs of
 `predict` are in `answers`, a Parquet file for each run; a server writes JSON lines to a folder that
-it is given (`models/prediction_log.py`). The labels that people give to images are in
+it is given (`models/serving.py`). The labels that people give to images are in
 `labels.parquet`: `sha256` (hex, of the encoded image) and `label`. An image has one label, the last
 that came.
 """

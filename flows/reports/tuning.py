@@ -34,7 +34,7 @@ from tasks.data.champion import Start
 from tasks.data.shards import prepared_by
 from tasks.embed.step import embed
 from tasks.pull.step import pull
-from tasks.train.selection import larger_is_better, score
+from tasks.train.job import larger_is_better, score
 from tasks.train.step import train as train_network
 
 EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"

@@ -250,15 +250,6 @@ class Train(Section):
             "L2 penalty."
         ),
     )
-    layer_decay: float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description=(
-            "The learning rate of each layer is this times the next one's (Clark et al., 2020; of "
-            "networks with stages, each stage); 1 is the same for all."
-        ),
-    )
     freeze_epochs: int = Field(
         default=0,
         ge=0,

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyarrow import csv
 
 import models
 from retrain.code import libraries_of
@@ -31,7 +32,6 @@ from tasks.data.metrics import (
 from tasks.data.predictions import (
     LEARNT,
     WITH_FEATURES,
-    NamedPredictions,
     image_id,
     is_sampled,
     learnt_images,
@@ -95,7 +95,9 @@ def evaluate(
     write_json(workspace.folder / CLASSES, outcomes(tally))
     names, parts = slices.divide(described, rules.slices, tally.correct)
     pq.write_table(names, workspace.folder / slices.FILE)
-    _write_pairs(named, workspace.folder)
+    # A row per image: what DVC's confusion plot counts.
+    pairs = named.rows.select(["label", "prediction"]).rename_columns(["actual", "predicted"])
+    csv.write_csv(pairs, workspace.folder / "confusion.csv")
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
     _track(trained.folder / REPORT, metrics, workspace)
@@ -112,14 +114,6 @@ def evaluate(
         "package_bytes": package.size_of(model),
         "images": package.images_of(model),
     }
-
-
-def _write_pairs(named: NamedPredictions, folder: Path) -> None:
-    """Writes a row per image: what DVC's confusion plot counts."""
-    from pyarrow import csv
-
-    pairs = named.rows.select(["label", "prediction"]).rename_columns(["actual", "predicted"])
-    csv.write_csv(pairs, folder / "confusion.csv")
 
 
 def _predict(

@@ -180,19 +180,15 @@ def bounds(
     Raises:
         ValueError: A bound is on a class or a slice that the test split lacks.
     """
-    bounded = [
-        (name, relation, bound)
-        for side, relation in BOUNDS.items()
-        for name, bound in getattr(rules, side).items()
-    ]
     bound_rules = []
-    for name, relation, bound in bounded:
-        judged, value, images = _measured(rules, scores, table, name)
-        if is_first or images >= rules.min_compared:
-            bound_rules.append(rule_of(judged, relation, value, bound))
-        else:
-            words = f", not judged with {images} image{'' if images == 1 else 's'}"
-            bound_rules.append(rule_of(name, relation, value, bound, words) | {"passed": None})
+    for side, relation in BOUNDS.items():
+        for name, bound in getattr(rules, side).items():
+            judged, value, images = _measured(rules, scores, table, name)
+            rule = rule_of(judged, relation, value, bound)
+            if not is_first and images < rules.min_compared:
+                words = f", not judged with {images} image{'' if images == 1 else 's'}"
+                rule = rule_of(name, relation, value, bound, words) | {"passed": None}
+            bound_rules.append(rule)
     if (coverage := scores.facts["metrics"].get("coverage")) is not None:
         bound_rules.append(rule_of("coverage", ">", coverage, 0.0))
     if rules.max_package_mb is not None:

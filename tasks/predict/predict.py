@@ -1,10 +1,11 @@
-"""Classifies an input with a registered version, and writes one Parquet file in the input's order.
+"""Classifies an input with a registered version, and writes one file in the input's order.
 
 The answers are in the scratch folder until the file is written. A run that was killed goes on with
 the missing ones if the input lists the same images, and the file that it writes at its end is the
-same, byte by byte.
+same, byte by byte. It is made as Parquet; who wants CSV or JSON lines gets a copy in that form.
 """
 
+import csv
 import hashlib
 import json
 import os
@@ -33,6 +34,8 @@ from tasks.data.index import list_unlabelled
 from tasks.data.reading import ImageFiles, Place
 
 NAME = "predict"
+PARQUET = ".parquet"  # the form in which the predictions are made
+SUFFIXES = (PARQUET, ".csv", ".jsonl")
 LIBRARIES = (
     "mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers",
 )  # fmt: skip
@@ -237,6 +240,36 @@ def _digest_of_images(rows: pa.Table | pa.RecordBatch) -> bytes:
     """The bytes of successive images for the digest of an input: their paths and SHA-256."""
     images = zip(rows["path"].to_pylist(), rows["sha256"].to_pylist(), strict=True)
     return "".join(f"{path}\0{sha256}\n" for path, sha256 in images).encode()
+
+
+def write_as(predictions: Path, output: Path) -> None:
+    """Writes the rows of a Parquet file in the form that the suffix of another file says.
+
+    A probability is named by its class: in CSV it has a column of its own, `probability[cat]`.
+
+    Args:
+        predictions: What `predict` has written.
+        output: The file to write; it appears at the end, as a whole.
+    """
+    with (
+        pq.ParquetFile(predictions) as file,
+        disk.replacing(output) as aside,
+        aside.open("w", encoding="utf-8", newline="") as opened,
+    ):
+        classes = json.loads(file.schema_arrow.metadata[b"labels"])
+        others = [name for name in file.schema_arrow.names if name != "probabilities"]
+        table = csv.DictWriter(opened, [*others, *(f"probability[{name}]" for name in classes)])
+        if output.suffix.lower() == ".csv":
+            table.writeheader()
+        for batch in file.iter_batches():
+            for row in batch.to_pylist():
+                values: list[Any] = row.pop("probabilities") or [None] * len(classes)
+                if output.suffix.lower() == ".csv":
+                    named = zip(classes, values, strict=True)
+                    table.writerow(row | {f"probability[{name}]": value for name, value in named})
+                else:
+                    row["probabilities"] = dict(zip(classes, values, strict=True))
+                    opened.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def read_origin(file: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import models
 from models import pretrained
-from models.image import RESAMPLING, to_arrays
+from models.image import RESAMPLING, to_array
 from retrain.disk import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
@@ -32,8 +32,8 @@ from retrain.registry import packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
 from tasks.data.metrics import acceptance
-from tasks.promote.card import rendered
-from tasks.promote.check import TOLERANCE, check_files, differences, example_for
+from tasks.promote.outcome import rendered
+from tasks.promote.package import TOLERANCE, check_files, differences, example_for
 
 README = "README.md"
 PROCESSOR = "preprocessor_config.json"
@@ -332,7 +332,8 @@ def answer_onnx(folder: Path, images: Sequence[bytes]) -> NDArray[np.float32]:
     form = {name: described[name] for name in ("size", "channels", "resize")}
     session = onnxruntime.InferenceSession(folder / ONNX, providers=["CPUExecutionProvider"])
     probabilities: NDArray[np.float32]
-    [probabilities] = session.run(None, {"images": to_arrays(images, **form)})
+    pixels = np.stack([to_array(data, **form) for data in images])
+    [probabilities] = session.run(None, {"images": pixels})
     return probabilities
 
 

@@ -1,19 +1,46 @@
-"""Says what was decided about a model, for the flow and for DVC.
+"""Says what became of a model: the verdict of a run, the model's card, and its lineage.
 
-A document is a mapping with `metrics`, the challenger's; `champion`, its `version` and `metrics`,
-or None; `decision`, the gate's other facts; `model`, the facts of `promote`; `promote`, whether
-the run was to promote the model or only to compare it; and `how` the latter is promoted, if that is
-not by `--promote`.
+The document of a run is a mapping with `metrics`, the challenger's; `champion`, its `version` and
+`metrics`, or None; `decision`, the gate's other facts; `model`, the facts of `promote`; `promote`,
+whether the run was to promote the model or only to compare it; and `how` the latter is promoted, if
+that is not by `--promote`.
+
+The card is kept with the MLflow run of the training. It is not in the package, because the identity
+of the package covers only what decides its answers. The registry and `retrain export` show it. The
+lineage is the record that a version carries.
 """
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrain.registry.packages import VERDICTS
+import models
+from retrain.params import origin_of
+from retrain.registry import packages
+from retrain.registry.lineage import digests_of_images
 from retrain.registry.versions import Latency
+from retrain.runs import console
+from retrain.runs.records import cell
+from retrain.step import DataVersion, Workspace
+from retrain.store import Artifact, Store
+from retrain.workload import Data
+from tasks.data import image_table
+from tasks.data.metrics import CLASSES, METRICS, SELECTIVE, acceptance, wilson
+from tasks.data.package import images_of
 from tasks.data.rules import difference, failures
 
 MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "cannot tell"}
+
+# Of a card: how many of the classes with the lowest recall, and how many names in a sentence.
+WORST, NAMED = 5, 20
+FEW = 30  # test images; the interval of a recall is then wider than 0.2, unless it is near 0 or 1
+
+REQUIREMENTS = "requirements.lock"
+# Inputs that no step has made, and outputs that are listed first.
+KNOWN = ("data", "start", "pull", "validate")
 
 
 class Verdict(NamedTuple):
@@ -83,7 +110,7 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
 def _why(document: Mapping[str, Any]) -> str:
     """The rules that failed and which version is champion; or what the verdict rests on."""
     decision, champion = document["decision"], document["champion"]
-    clause: str = VERDICTS.get(decision["verdict"], decision["verdict"])
+    clause: str = packages.VERDICTS.get(decision["verdict"], decision["verdict"])
     found = decision["comparisons"].get("champion", {}).get("metrics", {})
     for metric in [*found][:1]:  # the first one decides
         clause += f"; {metric} {difference(metric, found[metric])}"
@@ -101,8 +128,6 @@ def _why(document: Mapping[str, Any]) -> str:
 def show(document: Mapping[str, Any]) -> None:
     """Shows the metrics, the champion's beside them, the slices, the rules, and the verdict."""
     from rich.markup import escape
-
-    from retrain.runs import console
 
     champion = document["champion"] or {"version": None, "metrics": {}}
     console.say_table(
@@ -132,3 +157,170 @@ def slice_row(part: Mapping[str, Any]) -> tuple[str, str, str, str]:
         name += f" ({part['from']:.4g} to {part['to']:.4g})"
     images = f"{part['images']:,}" + ("" if part["judged"] else " (too few to judge)")
     return name, images, f"{part['accuracy']:.4f}", f"{part['low']:.4f} to {part['high']:.4f}"
+
+
+def card_of(
+    name: str,
+    data: DataVersion,
+    validated: Mapping[str, Any],
+    trained: Artifact,
+    scores: Artifact,
+    decision: Mapping[str, Any],
+) -> str:
+    """Describes a model (Markdown).
+
+    Args:
+        name: The name of the workload.
+        data: The version of the data.
+        validated: The facts of `validate`.
+        trained: The output of `train`.
+        scores: The output of `evaluate`.
+        decision: The facts of `gate`.
+    """
+    table = json.loads((scores.folder / CLASSES).read_text(encoding="utf-8"))["classes"]
+    tested = sorted((row for row in table if row["rows"]), key=lambda row: float(row["recall"]))
+    model = trained.folder / "model"
+    least, slices = scores.facts["min_confidence"], decision["slices"]
+    return rendered(
+        "card",
+        name=name,
+        labels=json.loads((model / models.LABELS).read_text(encoding="utf-8")),
+        images=images_of(model),
+        family=json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"],
+        data=data,
+        checked=validated,
+        counts=sorted(validated["classes"].items(), key=lambda item: int(item[1])),
+        scores=scores.facts,
+        rows=sum(row["rows"] for row in table),
+        accepts=None if least is None else acceptance(least),
+        metrics=_metrics(scores.facts["metrics"], sum(row["rows"] for row in table)),
+        worst=[row | {"interval": _interval(row["recall"], row["rows"])} for row in tested[:WORST]],
+        slices=[slice_row(part) for part in slices],
+        columns=["class", *dict.fromkeys(str(part["column"]) for part in slices)],
+        rare=[f"{row['label']} ({row['rows']:,})" for row in table if row["rows"] < FEW],
+        few=FEW,
+        decision=decision,
+        verdict=packages.VERDICTS.get(decision["verdict"], decision["verdict"]),
+        trained=trained.facts,
+        precision=precision(trained.facts) if "numerics" in trained.facts else None,
+        commit=trained.provenance.get("commit"),
+    )
+
+
+def rendered(template: str, **content: Any) -> str:
+    """The text (Markdown) of a template that lies beside this file, by its name."""
+    from jinja2 import Environment
+
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters |= {"cell": cell, "count": "{:,}".format, "listed": _list}
+    environment.filters["number"] = console.number
+    text = Path(__file__).with_name(f"{template}.md.j2").read_text(encoding="utf-8")
+    return environment.from_string(text).render(content)
+
+
+def _metrics(metrics: Mapping[str, float], rows: int) -> list[tuple[str, float, str]]:
+    """The metrics: name, value, and the interval of those that are shares of images."""
+    images = {"accuracy": rows, "coverage": rows}
+    images["accepted_precision"] = round(metrics.get("coverage", 0) * rows)
+    return [
+        (name, metrics[name], _interval(metrics[name], images.get(name, 0)))
+        for name in (*METRICS, *SELECTIVE)
+        if name in metrics
+    ]
+
+
+def _interval(share: float, rows: int) -> str:
+    """The interval of a share of images, by Wilson's method; empty for no images."""
+    return "{:.3f} to {:.3f}".format(*wilson(round(share * rows), rows)) if rows else ""
+
+
+def _list(names: Sequence[str]) -> str:
+    hidden = len(names) - NAMED
+    return ", ".join(map(cell, names[:NAMED])) + (f" and {hidden:,} more" if hidden > 0 else "")
+
+
+def lineage_of(
+    data: Data,
+    version: DataVersion,
+    pulled: Artifact,
+    validated: Artifact,
+    trained: Artifact,
+    scores: Artifact,
+    run_id: str,
+    workspace: Workspace,
+) -> dict[str, Any]:
+    """Collects the lineage of a model, for the record that its version carries.
+
+    Args:
+        data: The settings that say where the data is.
+        version: The version of the data.
+        pulled: The output of `pull`.
+        validated: The output of `validate`.
+        trained: The output of `train`.
+        scores: The output of `evaluate`.
+        run_id: The MLflow run of the training.
+        workspace: The workspace of the step that registers the model.
+    """
+    project, configuration = workspace.project, workspace.configuration
+    origin = origin_of(configuration) if configuration else None
+    lock = project.root / REQUIREMENTS
+    splits = digests_of_images(validated.folder / image_table.FILE_NAME)
+    return {
+        "model": workspace.workload,
+        "package": scores.facts["package"],
+        "weights": trained.facts["weights"],
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "mlflow_run": run_id,
+        "commit": (project.commit or "").removesuffix("+dirty") or None,
+        "uncommitted": project.uncommitted,
+        "requirements": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
+        "data": {"version": version.digest, "path": data.path}
+        | {name: getattr(version, name) for name in ("tracked", "revision", "pin")},
+        "entry": origin.entry if origin else None,
+        "overrides": dict(origin.overrides) if origin else {},
+        "parameters": configuration and configuration.model_dump(mode="json", exclude={"name"}),
+        "validation": dict(validated.facts),
+        "images": {
+            "step": validated.step,
+            "key": validated.key,
+            "file": image_table.FILE_NAME,
+            "splits": splits,
+        },
+        "training": dict(trained.facts),
+        "metrics": scores.facts["metrics"],
+        "steps": list(_steps(Store.of(project), pulled, validated, trained, scores)),
+    }
+
+
+def _steps(
+    store: Store, pulled: Artifact, validated: Artifact, trained: Artifact, scores: Artifact
+) -> list[dict[str, Any]]:
+    """The outputs from the data to the evaluation, in order."""
+    model = _made(store, trained)
+    first = [_made(store, pulled), _made(store, validated)]
+    return [*first, *_between(store, model), model, _made(store, scores)]
+
+
+def _made(store: Store, artifact: Artifact) -> dict[str, Any]:
+    """The record of an output, with what the store knows; DVC may have outputs that it lacks."""
+    manifest = store.inspect(artifact.step, artifact.key)[0]
+    if manifest.get("digest") != artifact.digest:
+        manifest = {"plan": None, "provenance": dict(artifact.provenance)}
+    return {
+        "step": artifact.step,
+        "digest": artifact.digest,
+        "key": artifact.key,
+        "plan": manifest["plan"],
+        "provenance": manifest["provenance"],
+    }
+
+
+def _between(store: Store, output: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The outputs that an output was made from, except those in `KNOWN`; the first made first."""
+    for step, digest in (output["plan"] or {"inputs": {}})["inputs"].items():
+        if step not in KNOWN:
+            source = {"step": step, "digest": digest, "key": None, "plan": None, "provenance": {}}
+            if artifact := store.find_digest(step, digest):
+                source = _made(store, artifact)
+            yield from _between(store, source)
+            yield source

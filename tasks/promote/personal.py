@@ -12,8 +12,8 @@ from retrain.registry.versions import Latency, ModelVersion
 from retrain.runs import records
 from retrain.runs.records import Document
 from tasks.data.rules import failures
-from tasks.promote.check import BOUND, check_version, rules_of
 from tasks.promote.outcome import how_to_review
+from tasks.promote.package import BOUND, check_version, rules_of
 
 
 def decide(

@@ -24,10 +24,15 @@ from tasks.data import package
 from tasks.data.predictions import keep_reference
 from tasks.data.reading import open_images
 from tasks.data.rules import failures
-from tasks.promote import card
-from tasks.promote.check import BOUND, check_version, example_of, rules_of, sample
-from tasks.promote.lineage import lineage_of
-from tasks.promote.package import write_package
+from tasks.promote.outcome import card_of, lineage_of
+from tasks.promote.package import (
+    BOUND,
+    check_version,
+    example_of,
+    rules_of,
+    sample,
+    write_package,
+)
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ def promote(
         if registered is None:
             registered = _register(data, version, pulled, validated, trained, scores, workspace)
         if tracking.is_active(project, registered.run_id):
-            text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
+            text = card_of(name, version, validated.facts, trained, scores, decision.facts)
             place = packages.card_place(registered.package_digest)
             tracking.client(project).log_text(registered.run_id, text, place)
         entry = _decide(rules, version, decision, intent, registered, project)

@@ -18,7 +18,7 @@ from retrain.servers import ray_cluster
 from retrain.step import DataVersion
 from retrain.workload import PASSED_ON, Scale, Train, Workload
 from tasks.data.shards import open_prepared
-from tasks.train.job import TrainingJob
+from tasks.train.job import FUNCTION, TrainingJob
 
 if TYPE_CHECKING:
     from models.family import Family
@@ -28,8 +28,7 @@ TOLERANCE = 1e-4  # of a logit
 # Of the project's own loop.
 METRICS = ("train_loss", "val_loss", "val_accuracy", "val_macro_recall")
 # Parameters for which the parts of the network have to be known.
-OF_KNOWN_PARTS = ("lora", "freeze_epochs", "layer_decay")
-FUNCTION = "train.function"
+OF_KNOWN_PARTS = ("lora", "freeze_epochs")
 # Of the section `train`.
 USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "calibrate", "init"}
 
@@ -66,10 +65,9 @@ def try_settings(workload: Workload, project: Project, version: DataVersion) -> 
     train, root = workload.train, project.root
     network = settings.without_memory(shape, root)
     if train.lora and network:
-        from tasks.train.network import lora_faults
+        from tasks.train.network import adapted_layers
 
-        if faults := [*lora_faults(network)]:
-            raise ValueError("\n".join(faults))
+        adapted_layers(network)
     if factory := workload.model.model_dump().get("factory"):
         user_code.find(factory, FACTORY, root)
     if train.function:
@@ -117,15 +115,14 @@ def _unfit(workload: Workload) -> Rules:
     is_custom = workload.model.family == "custom"
     is_divided = workload.scale.strategy == "fsdp" and train.function is None
     requirement = "it needs a network of transformers, with a known last layer."
-    frozen = "train.lora does not train these layers; leave one of them out."
     return [
         *(
             (is_custom and name in changed, f"train.{name}: {requirement}")
             for name in OF_KNOWN_PARTS
         ),
-        *(
-            (train.lora is not None and name in changed, f"train.{name}: {frozen}")
-            for name in ("freeze_epochs", "layer_decay")
+        (
+            train.lora is not None and train.freeze_epochs > 0,
+            "train.freeze_epochs: train.lora does not train these layers; leave one of them out.",
         ),
         (
             is_divided and workload.scale.workers < 2,
@@ -161,7 +158,7 @@ def _lacking_on_this_machine(train: Train, scale: Scale) -> Rules:
     on_gpu = gpus >= max(scale.workers, 1)
     language, variable, package = ("C", "CC", "gcc") if on_gpu else ("C++", "CXX", "g++")
     return [
-        *((scale.require_gpu, fault) for fault in lacking_gpus(scale, gpus)),
+        lacking_gpus(scale, gpus),
         (
             not scale.require_gpu and scale.backend == "nccl" and gpus < scale.workers,
             "scale.backend: nccl needs a GPU for each worker. Leave it out to train on CPUs.",
@@ -174,14 +171,14 @@ def _lacking_on_this_machine(train: Train, scale: Scale) -> Rules:
     ]
 
 
-def lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
-    """Finds that there are not enough GPUs for a training that requires them."""
+def lacking_gpus(scale: Scale, gpus: int) -> tuple[bool, str]:
+    """Whether there are not enough GPUs for a training that requires them, and what is said."""
     workers = max(scale.workers, 1)
-    if gpus < workers:
-        yield (
-            f"scale.require_gpu: {gpus} GPUs for {workers} workers. Make scale.workers smaller, or "
-            "leave require_gpu out to train on CPUs."
-        )
+    return (
+        scale.require_gpu and gpus < workers,
+        f"scale.require_gpu: {gpus} GPUs for {workers} workers. Make scale.workers smaller, or "
+        "leave require_gpu out to train on CPUs.",
+    )
 
 
 def notices(job: TrainingJob, start: "Start") -> Iterator[str]:

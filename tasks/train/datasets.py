@@ -212,7 +212,8 @@ class Loader:
         """
         self._batches, self._device = batches, device
         self._rows: list[NDArray[np.int64]] = []  # of each batch that is left of an epoch
-        processes = processes_for(device, batches.share * prod(dataset.images.shape))
+        is_large = batches.share * prod(dataset.images.shape) >= LARGE
+        processes = PROCESSES if device.type == "cuda" and is_large else 0
         self._loader = DataLoader(
             dataset,
             batch_size=None,  # the dataset is asked for a whole batch
@@ -239,11 +240,6 @@ class Loader:
                 images.to(self._device, non_blocking=True),
                 labels.to(self._device, non_blocking=True),
             )
-
-
-def processes_for(device: torch.device, numbers: int) -> int:
-    """How many processes bring the images of a training whose batches have so many numbers."""
-    return PROCESSES if device.type == "cuda" and numbers >= LARGE else 0
 
 
 def _ignore_ctrl_c(_: int) -> None:

@@ -21,12 +21,10 @@ from models.network import Network, normalise
 from retrain.errors import PrunedError
 from retrain.workload import PASSED_ON
 from tasks.data.shards import Prepared, open_prepared
-from tasks.train import calibration
 from tasks.train.datasets import SplitDataset
-from tasks.train.job import TrainingJob
+from tasks.train.job import FUNCTION, TrainingJob
 from tasks.train.network import set_threads
-
-KEY = "train.function"
+from tasks.train.optimization import logits_of
 
 # With it, Accelerate and so the Trainer of transformers find the workers of a training on CPUs.
 # Without it, each worker takes itself for the only one, and they train as many networks.
@@ -60,7 +58,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
     threads = set_threads(get_device(), job.scale.threads)
     if get_device().type == "cpu":
         os.environ[ACCELERATE_ON_CPU] = "true"
-    function = user_code.find(named, KEY, job.root)
+    function = user_code.find(named, FUNCTION, job.root)
     torch.manual_seed(job.hyperparameters.seed)
     with chdir(job.root):
         _call(function, _config(job, data), named)
@@ -80,15 +78,15 @@ def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> N
     except Exception as error:
         if NOT_ALL_REPORTED in str(error):
             raise ValueError(
-                f"{KEY}: a worker waited in ray.train.report longer than scale.timeout_seconds for "
-                "the others. All workers have to report; one of them does not, hangs or is far "
-                "slower."
+                f"{FUNCTION}: a worker waited in ray.train.report longer than "
+                "scale.timeout_seconds for the others. All workers have to report; one of them "
+                "does not, hangs or is far slower."
             ) from error
         if isinstance(error, OSError | RuntimeError) and not isinstance(error, FileNotFoundError):
             raise  # of the machine or of another worker, perhaps: Ray Train tries again
-        if str(error).startswith(KEY):
+        if str(error).startswith(FUNCTION):
             raise
-        raise ValueError(f"{KEY}: {named} failed: {user_code.said_by(error)}.") from error
+        raise ValueError(f"{FUNCTION}: {named} failed: {user_code.said_by(error)}.") from error
 
 
 def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
@@ -111,13 +109,16 @@ def check_accuracy(job: TrainingJob, network: Network, best: Mapping[str, Any]) 
     """
     if ACCURACY not in best:
         return
-    accuracy = calibration.accuracy(job, network, SplitDataset(job.images, "val"))
+    split, precision = SplitDataset(job.images, "val"), job.hyperparameters.precision
+    logits = logits_of(network, split, job.at_once, precision)
+    accuracy = float((logits.argmax(axis=1) == split.labels).mean())
     if abs(accuracy - best[ACCURACY]) > FAR:
         raise ValueError(
-            f"{KEY}: {job.hyperparameters.function} reported {ACCURACY} {best[ACCURACY]:.3f}, and "
-            f"the network with the weights of that report has {accuracy:.3f} of the validation "
-            "images right. It has to report these weights, the share of all images, from 0 to 1, "
-            "and to take the images as the config has them, which is how they are served."
+            f"{FUNCTION}: {job.hyperparameters.function} reported {ACCURACY} "
+            f"{best[ACCURACY]:.3f}, and the network with the weights of that report has "
+            f"{accuracy:.3f} of the validation images right. It has to report these weights, the "
+            "share of all images, from 0 to 1, and to take the images as the config has them, "
+            "which is how they are served."
         )
 
 
@@ -153,7 +154,10 @@ def network_of(job: TrainingJob, checkpoint: Checkpoint) -> Network:
         )
     (first, weights), *others = found
     for other, different in others:
-        if not _are_equal(weights, different):
+        are_equal = weights.keys() == different.keys() and all(
+            torch.equal(value, different[name]) for name, value in weights.items()
+        )
+        if not are_equal:
             raise ValueError(
                 f"train.function: the reported checkpoint has two networks, in {first} and "
                 f"{other}: which is the model? Report one, or name its file with "
@@ -162,12 +166,6 @@ def network_of(job: TrainingJob, checkpoint: Checkpoint) -> Network:
     for name, value in weights.items():
         state[name].copy_(value)
     return network
-
-
-def _are_equal(weights: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    return weights.keys() == others.keys() and all(
-        torch.equal(value, others[name]) for name, value in weights.items()
-    )
 
 
 def _plain(name: str) -> str:

@@ -34,10 +34,12 @@ from retrain.servers import patches, ray_cluster
 from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, waits
 from tasks.data.shards import open_prepared
-from tasks.train import calibration, elsewhere, function, loop
+from tasks.train import function, loop
 from tasks.train.checks import lacking_gpus
-from tasks.train.job import RAY, STREAM, TrainingJob
+from tasks.train.datasets import SplitDataset
+from tasks.train.job import FUNCTION, RAY, STREAM, TrainingJob, forget, on_this_machine, prepare
 from tasks.train.network import set_threads
+from tasks.train.optimization import temperature
 from tasks.train.reports import Reports, keep_in_process
 
 # Ray Train's variable: how long a worker waits for the others in `ray.train.report`.
@@ -66,7 +68,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         ray_cluster.connect()
     if scale.workers and ray_cluster.is_remote():
         ray_cluster.forget_others(Project(job.root).state)
-        job = elsewhere.prepare(job)
+        job = prepare(job)
     if step := Reports(job).step:
         console.say(f"train continues at step {step}, from its last checkpoint.")
     try:
@@ -81,7 +83,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
             raise
         raise failure from error  # as `StopAtVerdict` has raised it
     result = finish(job, numerics)
-    elsewhere.forget(job)
+    forget(job)
     return result
 
 
@@ -103,7 +105,13 @@ def finish(job: TrainingJob, numerics: Mapping[str, Any]) -> dict[str, Any]:
     reports = Reports(job)
     job.check_pruned(reports.history)
     if reports.best is None:
-        raise ValueError(_nothing_to_save(job, reports))
+        reported = sorted(set().union(*reports.history) - {"epoch", "seconds"})
+        raise ValueError(
+            f"{FUNCTION}: {job.hyperparameters.function} never called ray.train.report with "
+            f"{job.hyperparameters.best.metric}, by which train.best.metric finds the best report, "
+            "and a checkpoint that has the network's state_dict in a file. It reported "
+            f"{', '.join(reported) or 'no numbers'}, and {reports.checkpoints} checkpoints."
+        )
     reports.show_progress()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     set_threads(device, job.scale.threads)
@@ -112,24 +120,17 @@ def finish(job: TrainingJob, numerics: Mapping[str, Any]) -> dict[str, Any]:
     network = weights_of(job, reports.best_checkpoint).to(device)
     if not is_own:
         function.check_accuracy(job, network, reports.best)
-    calibration.save(job, network, open_prepared(job.images))
+    found = 1.0
+    if job.hyperparameters.calibrate:
+        split, precision = SplitDataset(job.images, "val"), job.hyperparameters.precision
+        found = temperature(network, split, job.at_once, precision)
+    job.save(network, open_prepared(job.images), found)
     return {
         "history": reports.history,
         "best": reports.best,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "numerics": numerics,
     }
-
-
-def _nothing_to_save(job: TrainingJob, reports: Reports) -> str:
-    """What a function of the user's has to report, and what it did."""
-    reported = sorted(set().union(*reports.history) - {"epoch", "seconds"})
-    return (
-        f"{function.KEY}: {job.hyperparameters.function} never called ray.train.report with "
-        f"{job.hyperparameters.best.metric}, by which train.best.metric finds the best report, and "
-        f"a checkpoint that has the network's state_dict in a file. It reported "
-        f"{', '.join(reported) or 'no numbers'}, and {reports.checkpoints} checkpoints."
-    )
 
 
 def _fit_on_what_is_there(job: TrainingJob, on_gpus: bool) -> Any:
@@ -183,7 +184,7 @@ def _trainer(job: TrainingJob, scaling: ScalingConfig) -> TorchTrainer:
 
 def _work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
     """Trains, as one of the workers; returns how it was calculated."""
-    with elsewhere.on_this_machine(config["job"]) as job:
+    with on_this_machine(config["job"]) as job:
         if not job.scale.workers:
             keep_in_process(job)
         return function.train(job) if job.hyperparameters.function else loop.train(job)
@@ -223,8 +224,9 @@ def _on_gpus(scale: Scale) -> bool:
         gpus = int(sum(node["Resources"].get("GPU", 0) for node in ray_cluster.training_nodes()))
     else:
         gpus = torch.cuda.device_count()
-    if scale.require_gpu and (lacking := [*lacking_gpus(scale, gpus)]):
-        raise UsageError(*lacking)
+    is_lacking, fault = lacking_gpus(scale, gpus)
+    if is_lacking:
+        raise UsageError(fault)
     if 0 < gpus < workers:
         console.say(f"Trains on CPUs: there are {gpus} GPUs for {workers} workers.")
     return 0 < workers <= gpus

@@ -7,7 +7,7 @@ from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import ray.train
@@ -16,25 +16,21 @@ from numpy.typing import NDArray
 from ray.train.torch import get_device, prepare_model
 from torch import Tensor
 
+from models.network import Network
 from tasks.data.shards import open_prepared
 from tasks.train import network as changes
 from tasks.train.augment import Augmentation, keep_images
 from tasks.train.datasets import BatchSampler, Loader, SplitDataset, class_weights
-from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob
+from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob, pruned_at, stops_early
 from tasks.train.optimization import (
     clip_gradients,
     learning_rate,
     loss_function,
     make_optimizer,
     mean_loss,
-    set_learning_rate,
     validate,
 )
 from tasks.train.progress import Meter
-from tasks.train.selection import stops_early
-
-if TYPE_CHECKING:
-    from models.network import Network
 
 # In PyTorch's messages, when memory cannot be had.
 NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation overflowed")
@@ -84,7 +80,7 @@ def _train(job: TrainingJob, strictly: bool) -> dict[str, Any]:
         return training.numerics
 
 
-def trained(job: TrainingJob, reported: ray.train.Checkpoint) -> "Network":
+def trained(job: TrainingJob, reported: ray.train.Checkpoint) -> Network:
     """The network with the weights of a checkpoint, without adapters.
 
     Raises:
@@ -149,10 +145,12 @@ class Training:
         if job.streams:  # parts of the originals arrive
             augment = augment.model_copy(update={"crop": None})
         self.augmentation = Augmentation(augment, self.batches, self.data.images["size"])
-        self.autocast = changes.autocast(self.device, self.hyperparameters.precision)
+        # Of matrix products alone; it is entered once for each part of a batch.
+        is_bf16 = self.hyperparameters.precision == "bf16"
+        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16)
         self.generator = changes.generator(self.device)
         self.meter = Meter(
-            job.tell, self.hyperparameters.epochs, self.batches.per_epoch, self.batch
+            job.scratch, self.hyperparameters.epochs, self.batches.per_epoch, self.batch
         )
         self.saved = self.ended = monotonic()
 
@@ -252,7 +250,7 @@ class Training:
         return (
             len(self.history) == self.hyperparameters.epochs
             or stops_early(self.history, best, rule)
-            or self.job.pruned_at(self.history) is not None
+            or pruned_at(self.history, best, self.job.bounds) is not None
         )
 
     @property
@@ -315,7 +313,8 @@ class Training:
         self.loss_sum += self._backward(images, labels)
         norm = clip_gradients(self.network, self.hyperparameters.clip_norm)
         self.lr = learning_rate(self.step, self.steps, self.hyperparameters, self.losses)
-        set_learning_rate(self.optimizer, self.lr)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
         self.optimizer.step()
         if self.average and (decay := self.hyperparameters.ema):
             changes.update_average(self.average, self.network, decay, self.step)

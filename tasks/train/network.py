@@ -8,9 +8,9 @@ values. A checkpoint has two files: the `weights` of the network as it was evalu
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed
@@ -19,11 +19,9 @@ from ray.train import Checkpoint
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from models.network import Network
 from retrain.disk import sha256_of
 from retrain.workload import Lora
-
-if TYPE_CHECKING:
-    from models.network import Network
 
 WEIGHTS, STATE = "weights", "state"  # of a checkpoint
 DIGITS = 16  # of a digest
@@ -31,17 +29,10 @@ NOT_REPEATABLE = "does not have a deterministic implementation"  # says PyTorch 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def lora_faults(network: "Network") -> Iterator[str]:
-    """A sentence if a network has no layers that take adapters; its tensors need no values."""
-    if not _adapted(network):
-        yield "train.lora: the network has no linear layers to adapt; leave it out."
-
-
-def add_adapters(network: "Network", lora: Lora) -> None:
+def add_adapters(network: Network, lora: Lora) -> None:
     """Adds low-rank adapters (Hu et al., 2021), by `peft`, to a network whose weights freeze.
 
-    Each linear layer gets one but the last layer's, which is trained itself. `lora_faults` has
-    found such layers.
+    Each linear layer gets one but the last layer's, which is trained itself.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -50,23 +41,33 @@ def add_adapters(network: "Network", lora: Lora) -> None:
         r=lora.r,
         lora_alpha=lora.alpha or 2 * lora.r,
         lora_dropout=lora.dropout,
-        target_modules=_adapted(network),
+        target_modules=adapted_layers(network),
         modules_to_save=last,
     )
     network.classifier = get_peft_model(network.classifier, config)
 
 
-def _adapted(network: "Network") -> list[str]:
-    """The names of the linear layers of the backbone."""
+def adapted_layers(network: Network) -> list[str]:
+    """The names of the linear layers of the backbone, which get adapters.
+
+    Args:
+        network: Its tensors need no values.
+
+    Raises:
+        ValueError: There are none.
+    """
     backbone = next(name for name, _ in network.classifier.named_children())
-    return [
+    names = [
         name
         for name, module in network.classifier.named_modules()
         if isinstance(module, nn.Linear) and name.startswith(f"{backbone}.")
     ]
+    if not names:
+        raise ValueError("train.lora: the network has no linear layers to adapt; leave it out.")
+    return names
 
 
-def merge_adapters(network: "Network") -> None:
+def merge_adapters(network: Network) -> None:
     """Adds the adapters' products to the weights, so that the network is an ordinary one again."""
     network.classifier = network.classifier.merge_and_unload()  # type: ignore[operator]
 
@@ -91,7 +92,7 @@ def update_average(average: nn.Module, network: nn.Module, decay: float, updates
         averaged.copy_(current)
 
 
-def divide(network: "Network", device: torch.device, precision: str) -> None:
+def divide(network: Network, device: torch.device, precision: str) -> None:
     """Divides a network among the workers: fully sharded data parallel (Zhao et al., 2023).
 
     Each worker keeps a part of every weight, of its gradient and of the optimizer's state, and has
@@ -205,14 +206,6 @@ def set_threads(device: torch.device, threads: Literal["auto"] | int | None) -> 
         return None
     torch.set_num_threads(threads or 1)
     return torch.get_num_threads()
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Computes matrix products in the precision of the training; can be entered many times."""
-    assert precision != "auto", "retrain.params decides it"
-    if precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return nullcontext()
 
 
 def generator(device: torch.device) -> torch.Generator:

@@ -1,24 +1,27 @@
-"""Calculates the loss, clips gradients, makes the optimizer and sets its learning rate."""
+"""Calculates the loss, makes the optimizer, sets its learning rate, and evaluates a network.
+
+What is found on the validation split are the scores of an epoch, and after the training the
+temperature: how far the logits are to be scaled down.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import cos, pi
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.nn.utils import clip_grad_norm_
 
+from models.network import Network, inference
 from retrain.workload import Plateau, Train
 from tasks.train.augment import Targets
 from tasks.train.datasets import BatchSampler, SplitDataset, class_weights, in_order
 from tasks.train.network import sum_over_workers
-
-if TYPE_CHECKING:
-    from models.network import Network
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -27,6 +30,10 @@ START_DIVISOR = 25.0
 END_DIVISOR = 25.0 * 1e4
 # A loss is lower if it is by more than this part; as in ReduceLROnPlateau.
 PLATEAU_THRESHOLD = 1e-4
+
+# Of a temperature; what is found outside is a matter of a handful of images, say.
+LOWEST, HIGHEST = 0.2, 20.0
+DIGITS = 3  # so that other sums of a matrix product do not change the network's files
 
 
 def loss_function(
@@ -60,74 +67,20 @@ def mean_loss(loss_of: Loss, logits: Tensor, targets: Targets) -> Tensor:
     Returns:
         A scalar.
     """
-    (labels, share), *rest = targets
-    loss = share * loss_of(logits, labels)
-    for labels, share in rest:
-        loss = loss + share * loss_of(logits, labels)
-    return loss
+    first, *others = (share * loss_of(logits, labels) for labels, share in targets)
+    return sum(others, start=first)
 
 
-def validate(
-    network: torch.nn.Module,
-    split: SplitDataset,
-    batches: BatchSampler,
-    at_once: int,
-    device: torch.device,
-) -> dict[str, float]:
-    """Evaluates a network.
-
-    Args:
-        network: Put into evaluation mode here.
-        split: The split to evaluate it on.
-        batches: The sampler, which knows the rank of this worker.
-        at_once: The number of images that go through the network together.
-        device: The network's device.
-
-    Returns:
-        `val_loss`, the mean cross-entropy (nats, without label smoothing); `val_accuracy`; and
-        `val_macro_recall`, the mean over the classes of the split.
-    """
-    share = -(-len(split) // batches.workers)
-    rows = range(len(split))[batches.rank * share :][:share]
-    loss_sum = torch.zeros((), device=device)
-    counts = torch.from_numpy(np.bincount(split.labels)).to(device)
-    hits = torch.zeros_like(counts)
-    network.eval()
-    with torch.inference_mode():
-        for images, labels in in_order(split, rows, at_once, device):
-            logits = network(images)
-            loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-            hits += torch.bincount(labels[logits.argmax(1) == labels], minlength=len(counts))
-        # A network that is divided among workers is called by all of them as often.
-        for _ in range(-(-share // at_once) - -(-len(rows) // at_once)):
-            network(torch.zeros((1, *split.images.shape), dtype=torch.uint8, device=device))
-    loss_sum, hits = sum_over_workers(loss_sum), sum_over_workers(hits)
-    return {
-        "val_loss": float(loss_sum / len(split)),
-        "val_accuracy": int(hits.sum()) / len(split),
-        "val_macro_recall": float((hits / counts)[counts > 0].mean()),
-    }
-
-
-def make_optimizer(network: "Network", hyperparameters: Train) -> torch.optim.Optimizer:
-    """Makes the optimizer, without decay of biases and of norms' weights.
-
-    Each group of parameters has `lr_scale`, by which the learning rate of a step is multiplied.
-    """
+def make_optimizer(network: Network, hyperparameters: Train) -> torch.optim.Optimizer:
+    """Makes the optimizer, without decay of biases and of norms' weights."""
     decay, lr = hyperparameters.weight_decay, hyperparameters.lr
-    depths = network.depths() if hyperparameters.layer_decay < 1 else {}
-    deepest = max(depths.values(), default=0)
-    groups: dict[tuple[int, bool], list[torch.nn.Parameter]] = {}
-    for name, parameter in network.named_parameters():
-        if parameter.requires_grad:
-            groups.setdefault((depths.get(name, 0), parameter.ndim <= 1), []).append(parameter)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    weights = [parameter for parameter in trained if parameter.ndim > 1]
+    biases_and_norms = [parameter for parameter in trained if parameter.ndim <= 1]
     settings: list[dict[str, Any]] = [
-        {
-            "params": parameters,
-            "weight_decay": 0.0 if is_bias_or_norm else decay,
-            "lr_scale": hyperparameters.layer_decay ** (deepest - depth),
-        }
-        for (depth, is_bias_or_norm), parameters in sorted(groups.items(), key=itemgetter(0))
+        {"params": parameters, "weight_decay": group_decay}
+        for parameters, group_decay in ((weights, decay), (biases_and_norms, 0.0))
+        if parameters
     ]
     if hyperparameters.optimizer == "sgd":
         momentum = hyperparameters.momentum
@@ -136,12 +89,6 @@ def make_optimizer(network: "Network", hyperparameters: Train) -> torch.optim.Op
         return torch.optim.SGD(settings, lr, momentum, nesterov=momentum > 0, fused=is_fused)
     kind = torch.optim.Adam if hyperparameters.optimizer == "adam" else torch.optim.AdamW
     return kind(settings, lr, fused=True)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Sets the learning rate of all groups of parameters, each by its scale."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr * group["lr_scale"]
 
 
 def learning_rate(
@@ -196,12 +143,7 @@ def clip_gradients(module: torch.nn.Module, largest: float) -> torch.Tensor:
     Returns:
         The norm before the scaling.
     """
-    if largest:
-        norm = clip_grad_norm_(module.parameters(), largest)
-    else:
-        norm = get_total_norm(
-            [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-        )
+    norm = clip_grad_norm_(module.parameters(), largest or float("inf"))
     # Of a network that is divided among workers, each has a part of the norm.
     total: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     return total
@@ -210,3 +152,99 @@ def clip_gradients(module: torch.nn.Module, largest: float) -> torch.Tensor:
 def _anneal(start: float, end: float, fraction: float) -> float:
     """Half a cosine wave from one value to another."""
     return end + (start - end) * (1 + cos(pi * fraction)) / 2
+
+
+def validate(
+    network: torch.nn.Module,
+    split: SplitDataset,
+    batches: BatchSampler,
+    at_once: int,
+    device: torch.device,
+) -> dict[str, float]:
+    """Evaluates a network.
+
+    Args:
+        network: Put into evaluation mode here.
+        split: The split to evaluate it on.
+        batches: The sampler, which knows the rank of this worker.
+        at_once: The number of images that go through the network together.
+        device: The network's device.
+
+    Returns:
+        `val_loss`, the mean cross-entropy (nats, without label smoothing); `val_accuracy`; and
+        `val_macro_recall`, the mean over the classes of the split.
+    """
+    share = -(-len(split) // batches.workers)
+    rows = range(len(split))[batches.rank * share :][:share]
+    loss_sum = torch.zeros((), device=device)
+    counts = torch.from_numpy(np.bincount(split.labels)).to(device)
+    hits = torch.zeros_like(counts)
+    network.eval()
+    with torch.inference_mode():
+        for images, labels in in_order(split, rows, at_once, device):
+            logits = network(images)
+            loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            hits += torch.bincount(labels[logits.argmax(1) == labels], minlength=len(counts))
+        # A network that is divided among workers is called by all of them as often.
+        for _ in range(-(-share // at_once) - -(-len(rows) // at_once)):
+            network(torch.zeros((1, *split.images.shape), dtype=torch.uint8, device=device))
+    loss_sum, hits = sum_over_workers(loss_sum), sum_over_workers(hits)
+    return {
+        "val_loss": float(loss_sum / len(split)),
+        "val_accuracy": int(hits.sum()) / len(split),
+        "val_macro_recall": float((hits / counts)[counts > 0].mean()),
+    }
+
+
+def temperature(network: Network, split: SplitDataset, batch_size: int, precision: str) -> float:
+    """The temperature with which the probabilities of a split have the lowest log loss.
+
+    Source: Guo et al., On Calibration of Modern Neural Networks (2017), section 4.2. It is taken
+    where it is worth it: a temperature that was found on either half of the rows has to lower the
+    loss of the other half.
+
+    Args:
+        network: A trained network; put into evaluation mode here.
+        split: The validation split.
+        batch_size: Images per forward pass.
+        precision: `fp32` or `bf16`, of the matrix products.
+
+    Returns:
+        What the logits are divided by; 1 if nothing is gained.
+    """
+    logits = logits_of(network, split, batch_size, precision)
+    halves = [(logits[half::2], split.labels[half::2]) for half in (0, 1)]
+    found = [_best(*half) for half in halves]
+    gained = sum(
+        _loss(1.0, *half) - _loss(other, *half)
+        for half, other in zip(halves, reversed(found), strict=True)
+    )
+    return round(_best(logits, split.labels), DIGITS) if gained > 0 else 1.0
+
+
+def logits_of(
+    network: Network, split: SplitDataset, batch_size: int, precision: str
+) -> NDArray[np.float64]:
+    """The logits of a split, float64 (rows, classes); the arguments are those of `temperature`."""
+    device = network.mean.device
+    network.eval()
+    with inference(device, precision):
+        batches = in_order(split, range(len(split)), batch_size, device)
+        logits = torch.cat([network(images).float().cpu() for images, _ in batches])
+    return logits.numpy().astype(np.float64)
+
+
+def _best(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+    """The temperature with the lowest loss, which has one minimum."""
+    found = minimize_scalar(
+        lambda exponent: _loss(np.exp(exponent), logits, labels),
+        bounds=(np.log(LOWEST), np.log(HIGHEST)),
+        method="bounded",
+    )
+    return float(np.exp(found.x))
+
+
+def _loss(temperature: float, logits: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+    """The sum of the log losses, in nats, of the logits (rows, classes) of some images."""
+    log_probabilities = log_softmax(logits / temperature, axis=1)
+    return -float(log_probabilities[np.arange(len(labels)), labels].sum())

@@ -1,7 +1,7 @@
-"""Reports the progress of a training: the first worker writes a file, the step's process reads it.
+"""Reports the progress of a training: its first worker writes a file, the step's process reads it.
 
-A file works in the process of the step and on workers beside it; those of machines that do not see
-it report its text to Ray Train.
+Workers of machines that do not see the file write one that nobody reads, but their reports to Ray
+Train are written here, too (`reports.py`).
 """
 
 import json
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from retrain.disk import write_text
 from retrain.runs import console
 from retrain.runs.console import Progress
-from tasks.train.selection import Epoch
+from tasks.train.job import Epoch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,27 +35,26 @@ LONG_SECONDS = 60.0  # after which a line is due in a log even if no epoch has e
 NOT_SHOWN = ("epoch", "seconds", "val_macro_recall", "lr", "images_per_second")
 
 
-Tell = Callable[[str, str], None]  # writes a file with a name: `TrainingJob.tell`
-
-
-def write(tell: Tell, progress: Progress, history: Sequence[Epoch]) -> None:
-    """Writes the progress of a training, with the epochs that are over."""
-    tell(FILE, json.dumps({"progress": asdict(progress), "history": list(history)}))
+def write(scratch: Path, progress: Progress, history: Sequence[Epoch]) -> None:
+    """Writes the progress of a training into its scratch, with the epochs that are over."""
+    document = {"progress": asdict(progress), "history": list(history)}
+    write_text(scratch / FILE, json.dumps(document))
 
 
 class Meter:
     """Measures the project's own loop, and writes the progress a few times a second."""
 
-    def __init__(self, tell: Tell, epochs: int, per_epoch: int, batch: int) -> None:
+    def __init__(self, scratch: Path, epochs: int, per_epoch: int, batch: int) -> None:
         """Starts to measure.
 
         Args:
-            tell: Writes the file with the progress.
+            scratch: The scratch folder of the training.
             epochs: Epochs of the whole training.
             per_epoch: Optimizer steps of each.
             batch: Images of a step, over all workers.
         """
-        self._tell, self._epochs, self._per_epoch, self._batch = tell, epochs, per_epoch, batch
+        self._scratch, self._batch = scratch, batch
+        self._epochs, self._per_epoch = epochs, per_epoch
         # Steps and seconds: after the first step, which takes longer than the others, and the last.
         self._first: tuple[int, float] | None = None
         self._last = (0, 0.0)
@@ -83,7 +83,7 @@ class Meter:
             loss=float(loss_sum) / (step - len(history) * self._per_epoch),
             seconds_left=(now - began) / (step - first) * (steps - step),
         )
-        write(self._tell, progress, history)
+        write(self._scratch, progress, history)
 
 
 class EpochLines:
@@ -101,22 +101,19 @@ class EpochLines:
         """Shows the newest epoch, if it is due; between epochs, a line every minute."""
         seconds, is_new = monotonic() - self._last, len(history) > self._epochs
         if is_new and (seconds >= console.QUIET_SECONDS or (is_over and self._epochs)):
-            line = _line(progress, history[-1])
+            metrics = "  ".join(
+                f"{name} {console.number(value)}"
+                for name, value in history[-1].items()
+                if name not in NOT_SHOWN
+            )
+            ended = f"epoch {len(history)}/{progress.epochs}"
+            line = f"{ended}  {metrics}  {progress.seconds_left:.0f} s left"
         elif seconds >= LONG_SECONDS:
             line = str(progress)
         else:
             return
         self._last, self._epochs = monotonic(), len(history)
         console.say(escape(f"  train  {line}"))
-
-
-def _line(progress: Progress, epoch: Epoch) -> str:
-    """An epoch that is over, with its metrics, and the time that is left after it."""
-    metrics = "  ".join(
-        f"{name} {console.number(value)}" for name, value in epoch.items() if name not in NOT_SHOWN
-    )
-    left = f"{progress.seconds_left:.0f} s left"
-    return f"epoch {epoch['epoch']}/{progress.epochs}  {metrics}  {left}"
 
 
 @contextmanager

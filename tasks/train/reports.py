@@ -8,7 +8,7 @@ process and keeps nothing; `keep_in_process` then keeps the checkpoints and call
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -22,8 +22,7 @@ from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
 from retrain.runs.console import Progress
 from tasks.data.shards import open_prepared
 from tasks.train import function, progress
-from tasks.train.job import RAY, TrainingJob
-from tasks.train.selection import is_better
+from tasks.train.job import RAY, TrainingJob, score
 
 HISTORY = "reports.json"
 BEST = "best"
@@ -104,7 +103,7 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
             self.checkpoints, self._newest = self.checkpoints + 1, _name(checkpoint)
         self._write()
         if self.best:
-            _remove_others(f"{self._job.storage}/{BEST}", [self.best_checkpoint])
+            _remove_others(self.best_checkpoint)
         if is_new:
             self.show_progress()
             self._job.check_pruned(self.history)
@@ -124,7 +123,9 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         entry = {"seconds": self._last_report - before, **entry, "epoch": number}
         self.history.append(entry)
         choice = self._job.hyperparameters.best
-        if checkpoint and choice.metric in entry and is_better(entry, self.best, choice):
+        if not checkpoint or choice.metric not in entry:
+            return
+        if self.best is None or score(entry, choice) > score(self.best, choice):
             self.best = entry
             _copy(checkpoint, self.best_checkpoint)
 
@@ -143,11 +144,8 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
 
     def show_progress(self) -> None:
         """Writes the progress, in which a report is taken for an epoch."""
-        epochs, reports, last = (
-            self._job.hyperparameters.epochs,
-            len(self.history),
-            self.history[-1],
-        )
+        epochs, reports = self._job.hyperparameters.epochs, len(self.history)
+        last = self.history[-1]
         current = Progress(
             epoch=min(reports, epochs),  # whose loss it is
             epochs=epochs,
@@ -156,7 +154,7 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
             loss=last.get("train_loss", last.get("loss")),
             seconds_left=max(epochs - reports, 0) * last["seconds"],
         )
-        progress.write(self._job.tell, current, self.history)
+        progress.write(self._job.scratch, current, self.history)
 
 
 def keep_in_process(job: TrainingJob) -> None:
@@ -210,12 +208,12 @@ def _copy(checkpoint: Checkpoint, to: Checkpoint) -> None:
     )
 
 
-def _remove_others(place: str, keep: Sequence[Checkpoint]) -> None:
-    """Removes the folders in a folder that are not kept."""
-    files, path = FileSystem.from_uri(place)
-    for folder in files.get_file_info(FileSelector(path, allow_not_found=True)):
-        if folder.path not in {checkpoint.path for checkpoint in keep}:
-            files.delete_dir(folder.path)
+def _remove_others(best: Checkpoint) -> None:
+    """Removes the checkpoints beside the best one."""
+    above = best.path.rpartition("/")[0]
+    for folder in best.filesystem.get_file_info(FileSelector(above)):
+        if folder.path != best.path:
+            best.filesystem.delete_dir(folder.path)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,7 +1,8 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
 - `checks.py` finds faults before a run, and tries a network of the user's
-- `launch.py` starts Ray Train, and saves the best network with its temperature (`calibration.py`)
+- `job.py` describes a training: its arguments, which epoch is the best, where its files are
+- `launch.py` starts Ray Train, and saves the best network with its temperature
 - `loop.py` is the project's own training, and `function.py` runs one of the user's
 - `datasets.py` brings the images, or `stream.py` those that are not prepared; `augment.py` changes
   them

@@ -16,26 +16,26 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import lru_cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from numpy.typing import NDArray
+from ray.data import Dataset, from_items
+from ray.exceptions import RayTaskError
+from ray.train import get_dataset_shard
 
 from models.image import cut_array, to_array
 from retrain.errors import RemoteError
 from tasks.compute.ray_data import connect
 from tasks.data.reading import SECONDS_PER_BYTE, SECONDS_PER_IMAGE, ImageFiles
 from tasks.data.shards import ROWS, SOURCE, open_prepared
-from tasks.train import elsewhere, network
+from tasks.train import network
 from tasks.train.datasets import CROP, SHUFFLE, BatchSampler, parts_of
-from tasks.train.job import TrainingJob
+from tasks.train.job import TrainingJob, located
 from tasks.train.reports import Reports
-
-if TYPE_CHECKING:
-    import torch
-    from ray.data import Dataset
 
 NAME = "train"
 # A Parquet file is read from a row group's first row on: so many rows stay together in the order of
@@ -52,11 +52,9 @@ def of_trainer(job: TrainingJob) -> dict[str, Any]:
     return {"datasets": {NAME: partial(_dataset, job)}}
 
 
-def _dataset(job: TrainingJob) -> "Dataset":
+def _dataset(job: TrainingJob) -> Dataset:
     """The decoded images of the training, from the step of the last checkpoint on."""
     connect()
-    from ray.data import from_items
-
     with network.undamaged(Reports(job).newest) as folder:
         step = network.read_checkpoint(folder, network.STATE)["step"] if folder else 0
     tasks = [*_Source(job).tasks(step)]
@@ -79,7 +77,7 @@ def _decode(job: bytes, tasks: dict[str, NDArray[np.int64]]) -> Iterator[dict[st
 @lru_cache(maxsize=1)
 def _source(job: bytes) -> "_Source":
     """The images of a training; kept for a process's next task."""
-    return _Source(elsewhere.located(pickle.loads(job)))
+    return _Source(located(pickle.loads(job)))
 
 
 class _Source:
@@ -178,7 +176,7 @@ class Stream:
         self._per_epoch = batches.per_epoch
         self._arriving = _arriving(batches.share)
 
-    def epoch(self, epoch: int, first: int) -> "Iterator[tuple[torch.Tensor, torch.Tensor]]":
+    def epoch(self, epoch: int, first: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The next batches, which are those of an epoch."""
         yield from islice(self._arriving, self._per_epoch - first)
 
@@ -187,15 +185,12 @@ class Stream:
         self._arriving.close()
 
 
-def _arriving(share: int) -> "Generator[tuple[torch.Tensor, torch.Tensor]]":
+def _arriving(share: int) -> Generator[tuple[torch.Tensor, torch.Tensor]]:
     """The batches of this worker, on its device, as they come.
 
     Raises:
         ValueError: From a task, as it was raised there.
     """
-    from ray.exceptions import RayTaskError
-    from ray.train import get_dataset_shard
-
     shard = get_dataset_shard(NAME)
     try:
         with closing(iter(shard.iter_torch_batches(batch_size=share, drop_last=True))) as batches:

@@ -15,7 +15,6 @@ from models.image import (
     inspect,
     reads_heic,
     to_array,
-    to_arrays,
 )
 from tests.tasks.toy_data import HEIC
 
@@ -141,7 +140,7 @@ def test_colours_of_16_bits_are_read_and_those_of_a_camera_of_12_bits_refused(ki
     ],
 )
 def test_what_is_no_image_is_refused(data, said):  # EPS would start Ghostscript
-    for function in (inspect, lambda each: to_arrays([encode(scene()), each], 16, 3, "crop")):
+    for function in (inspect, lambda each: to_array(each, 16, 3, "crop")):
         with pytest.raises(ValueError, match=said):
             function(data)
 
@@ -196,18 +195,6 @@ def test_a_large_profile_or_text_harms_no_image():
         assert np.array_equal(inspect(encode(scene(), **options))[1], np.asarray(scene()))
 
 
-def test_crop_takes_the_middle_and_stretch_takes_all():
-    pixels = np.zeros((8, 24, 3), np.uint8)
-    pixels[:, :8], pixels[:, 8:16], pixels[:, 16:] = RED, GREEN, BLUE
-    wide, tall = Image.fromarray(pixels), Image.fromarray(pixels.transpose(1, 0, 2))
-    for image in (wide, tall):
-        cropped = to_array(encode(image), 8, 3, "crop")
-        assert (cropped == GREEN).all()
-    stretched = to_array(encode(wide), 12, 3, "stretch")
-    assert stretched.shape == (12, 12, 3)
-    assert [tuple(stretched[6, x]) for x in (1, 6, 10)] == [RED, GREEN, BLUE]
-
-
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_a_part_of_a_large_image_has_the_detail_that_the_prepared_image_lost(kind):
     board = 255 * (np.indices((480, 640)).sum(0) // 2 % 2).astype(np.uint8)
@@ -251,7 +238,6 @@ def test_pixels_are_those_that_pillow_finds(kind, size):
         for wanted, resize in ((size[0], "stretch"), (50, "crop"), (20, "crop")):
             expected = by_pillow(data, wanted, channels, resize)
             assert np.array_equal(to_array(data, wanted, channels, resize), expected)
-            assert np.array_equal(to_arrays([data] * 2, wanted, channels, resize), [expected] * 2)
     assert inspect(data)[0] == ImageProperties(
         *(*size, "P" if kind == "GIF" else "RGB", kind, None, None, kind == "GIF")
     )

@@ -12,19 +12,11 @@ import pytest
 
 from models import pretrained, vit
 from models.pretrained import find_version
-from retrain.params import load_workload
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[2]
 CONFIG = b'{"model_type": "vit"}'
 SHA = "0123456789abcdef0123456789abcdef01234567"
-PARAMS = """
-workloads:
-  toy:
-    data: {path: x}
-    images: {size: 8}
-    model: {family: vit, pretrained: start}
-"""
 
 
 def write(folder: Path, weights: bytes = b"weights", **config) -> Path:
@@ -47,14 +39,6 @@ def test_a_folder_has_the_version_of_the_files_that_are_read(tmp_path):
     assert len({first, second, find_version("start", tmp_path)}) == 3
     write(start)
     assert find_version("start", tmp_path) == first
-
-
-def test_the_version_is_a_parameter_of_the_workload(tmp_path):
-    params = tmp_path / "params.yaml"
-    params.write_text(PARAMS)
-    write(tmp_path / "start")
-    version = find_version("start", tmp_path)
-    assert load_workload(params, "toy").flat()["model.pretrained_version"] == version
 
 
 def declared(**settings):

@@ -1,11 +1,17 @@
+"""A package that MLflow serves: what it answers, what it refuses, and what it logs."""
+
 import base64
+import hashlib
 import json
+import logging
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +19,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from models import serving
+from models.serving import PredictionLog
 from retrain.registry import packages
 from tasks.promote.package import write_package
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
@@ -243,3 +251,77 @@ def test_the_request_of_the_readme_works_with_a_large_photo(package, tmp_path):
     [answer] = json.loads(done.stdout)["predictions"]
     assert answer.keys() == json.loads(shown)["predictions"][0].keys()
     assert answer["label"] in LABELS
+
+
+LOGGED = [bytes([number]) for number in range(200)]
+ANSWERS = [{"label": "cat", "probabilities": {"cat": 0.75, "dog": 0.25}}] * len(LOGGED)
+
+
+def logged(folder) -> list[dict]:
+    files = sorted(folder.glob("*.jsonl*"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_all_that_was_put_is_written_when_the_process_ends(tmp_path):
+    log = PredictionLog(tmp_path / "new", "weights")
+    log.put(LOGGED[:150], ANSWERS[:150])
+    log.put(LOGGED[150:], ANSWERS[150:])
+    log.close()
+    rows = logged(tmp_path / "new")
+    assert [row["sha256"] for row in rows] == [hashlib.sha256(i).hexdigest() for i in LOGGED]
+    assert {(row["label"], row["confidence"], row["weights"]) for row in rows} == {
+        ("cat", 0.75, "weights")
+    }
+
+
+def test_a_request_waits_for_nothing_and_rows_without_room_are_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "MOST_WAITING", 50)
+    log, goes_on = PredictionLog(tmp_path, "weights"), threading.Event()
+    write = log._file.emit
+    monkeypatch.setattr(log._file, "emit", lambda record: goes_on.wait(60) and write(record))
+    log.put(LOGGED, ANSWERS)
+    goes_on.set()
+    log.close()
+    assert 50 <= len(logged(tmp_path)) <= 51  # the thread may have taken one
+
+
+def test_a_folder_that_is_gone_is_told_once(tmp_path, caplog):
+    log = PredictionLog(tmp_path / "log", "weights")
+    (tmp_path / "log").rmdir()
+    with caplog.at_level(logging.WARNING):
+        log.put(LOGGED, ANSWERS)
+        log.close()
+    [said] = caplog.messages
+    assert said.startswith("Answers could not be logged: ")
+    assert "No such file" in said
+
+
+LOGS = """
+import os, signal, sys, time
+from pathlib import Path
+from models.serving import PredictionLog
+
+folder = Path(sys.argv[1])
+log = PredictionLog(folder, "weights")
+log.put([b"1", b"2"], [{"label": "cat", "probabilities": {"cat": 0.75}}] * 2)
+while not any(file.read_text().count("\\n") == 2 for file in folder.iterdir()):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_server_that_is_killed_leaves_its_answers(tmp_path):
+    done = subprocess.run([sys.executable, "-c", LOGS, tmp_path], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    expected = [hashlib.sha256(image).hexdigest() for image in (b"1", b"2")]
+    assert [row["sha256"] for row in logged(tmp_path)] == expected
+
+
+def test_the_environment_turns_it_on(tmp_path, monkeypatch):
+    assert serving.start_log("weights") is None
+    monkeypatch.setenv(serving.FOLDER, str(tmp_path))
+    serving.start_log("weights").close()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(serving.FOLDER, str(tmp_path / "file" / "below"))
+    with pytest.raises(ValueError, match=serving.FOLDER):
+        serving.start_log("weights")

@@ -176,15 +176,15 @@ def test_another_head_and_another_training_embed_nothing_again():
 
 def test_a_function_of_the_user_s_counts_with_its_network_and_their_libraries():
     custom = load_workload(ROOT / "examples/custom.yaml", "custom")
-    other = {"function": "examples.accelerate_loop:train"}
+    other = {"function": "examples.huggingface:train"}
     other = custom.model_copy(update={"train": custom.train.model_copy(update=other)})
     train, other_train = (step_plan("train", each, FACTS) for each in (custom, other))
     code = train.code.keys()
     assert {"examples.network", "examples.ported", "models.custom"} <= code
-    assert other_train.code.keys() - code == {"examples.accelerate_loop"}
+    assert other_train.code.keys() - code == {"examples.huggingface"}
     own = {"numpy", "safetensors", "torch", "transformers"}
     assert train.libraries.keys() == own | {"ray"}
-    assert other_train.libraries.keys() == own | {"accelerate", "ray"}
+    assert other_train.libraries.keys() == own | {"ray"}
     evaluate = step_plan("evaluate", custom, FACTS)  # which takes the network alone
     assert "examples.network" in evaluate.code
     assert "examples.ported" not in evaluate.code

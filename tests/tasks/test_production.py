@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.prediction_log import PredictionLog
+from models.serving import PredictionLog
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Production

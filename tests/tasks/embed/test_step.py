@@ -71,7 +71,6 @@ def test_actors_write_the_same_bytes_as_this_process(
         ({"train.augment": {"flip": True}}, "train.augment"),
         ({"train.lora": {"r": 4}}, "train.lora"),
         ({"train.freeze_epochs": 1}, "train.freeze_epochs"),
-        ({"train.layer_decay": 0.5}, "train.layer_decay"),
         ({"scale.strategy": "fsdp"}, "scale.strategy"),
         ({"train.batch_size": 1}, "train.batch_size"),
         ({"train.batch_size": 3, "scale.workers": 2}, "train.batch_size"),

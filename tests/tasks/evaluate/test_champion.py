@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain.disk import sha256_of, write_json
-from retrain.errors import DamagedArtifactError, EndsHereError
+from retrain.errors import DamagedArtifactError, EndsHereError, RejectedDataError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
@@ -24,7 +24,7 @@ from retrain.store import Artifact, Store
 from retrain.workload import Data, Evaluate, Gate, Model, Workload
 from tasks.compute import asked
 from tasks.data import image_table, package
-from tasks.evaluate.champion import score_ahead, score_opponents
+from tasks.evaluate.champion import refuse_missing, score_ahead, score_opponents
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
 from tests import templates
@@ -277,3 +277,52 @@ def test_a_champion_that_does_not_answer_is_an_error_before_the_training(
     said = str(caught.value)
     assert "That is the champion" in said
     assert "retrain rollback toy" in said
+
+
+def compare_classes(theirs, ours, may_drop=()):
+    """Compares the classes of a champion and of the data, both with their images."""
+    return refuse_missing(Gate(may_drop=tuple(may_drop)), "toy version 3", theirs, ours)
+
+
+BOTH = {"ant": 9, "bee": 9}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "may_drop", "found"),
+    [
+        (BOTH, {"bee": 30, "ant": 20}, (), []),
+        ({"ant": 9}, BOTH, (), []),
+        (BOTH, {"bee": 9}, ["ant", "never seen"], ["ant"]),
+    ],
+)
+def test_data_may_have_further_classes_and_lack_those_that_may_go(theirs, ours, may_drop, found):
+    assert compare_classes(theirs, ours, may_drop) == found
+
+
+def test_a_class_that_is_gone_is_refused_with_what_was_and_what_is():
+    with pytest.raises(RejectedDataError) as raised:
+        theirs, ours = {"ant": 1240, "bee": 9}, {"bee": 9, "wasp": 1}
+        compare_classes(theirs, ours)
+    lines = str(raised.value).splitlines()
+    assert lines[0].startswith("The data lacks 1 of the 2 classes of toy version 3, the champion")
+    assert lines[1:4] == [
+        "- missing, with the images then: ant (1,240)",
+        "- the champion's classes: ant, bee",
+        "- the data's classes: bee, wasp",
+    ]
+    for way in ("gate.may_drop", "params.yaml", "--as NAME"):
+        assert way in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "may_drop", "said"),
+    [
+        (BOTH, {"cat": 9}, ["ant"], "then: bee (9)\n"),
+        ({f"n{number:08}": 9 for number in range(1000)}, {"ant": 9}, [], "and 990 more"),
+    ],
+)
+def test_what_is_gone_is_named_briefly(theirs, ours, may_drop, said):
+    with pytest.raises(RejectedDataError) as raised:
+        compare_classes(theirs, ours, may_drop)
+    assert said in str(raised.value)
+    assert len(str(raised.value)) < 1500

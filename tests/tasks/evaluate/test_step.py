@@ -1,6 +1,9 @@
+"""The evaluation: its predictions and metrics, and the confidence from which on answers count."""
+
 import json
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +12,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from sklearn.metrics import accuracy_score
 
 import models
@@ -21,9 +23,10 @@ from retrain.registry.versions import Candidate, ModelVersion
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate
 from tasks.data.image_facts import digest
+from tasks.data.metrics import ACCEPTS_NOTHING, is_accepted, wilson
 from tasks.data.package import digest_of_folder
 from tasks.data.predictions import LEARNT, image_id, learnt_images
-from tasks.evaluate.step import evaluate, threshold
+from tasks.evaluate.step import STEPS, evaluate, shortfall, threshold
 from tasks.promote.package import write_package
 from tests import templates
 from tests.tasks.toy_model import (
@@ -106,18 +109,6 @@ def test_what_will_be_served_is_named_by_all_that_it_answers_with(scored, tmp_pa
     assert facts["package"] != scored.facts["package"]
 
 
-def test_a_model_whose_labels_stand_in_another_order_is_scored_by_name(scored, tmp_path):
-    # The same network, its outputs and their names turned round together.
-    turned = write_model(tmp_path / "turned", labels=LABELS[::-1])
-    write_report(turned, scored.project)
-    weights = load_file(scored.trained.folder / "model" / "model.safetensors")
-    for name in ("classifier.classifier.weight", "classifier.classifier.bias"):
-        weights[name] = weights[name].flip(0).contiguous()
-    save_file(weights, turned.folder / "model" / "model.safetensors")
-    _, facts = run(tmp_path / "evaluate", turned, scored.images, scored.project)
-    assert facts["metrics"] == pytest.approx(scored.facts["metrics"])
-
-
 def test_a_class_that_the_model_does_not_know_is_counted_as_wrong(scored, tmp_path):
     known = ("ant", "cat", "bee", "newt")
     trained = write_model(tmp_path / "train", labels=known)
@@ -138,20 +129,6 @@ def test_a_class_that_the_model_does_not_know_is_counted_as_wrong(scored, tmp_pa
     smallest = np.finfo(np.float32).eps
     expected = -np.log(np.clip(likelihood, smallest, 1 - smallest)).mean()
     assert facts["metrics"]["log_loss"] == pytest.approx(expected)
-
-
-def test_the_test_images_are_a_set_of_pixels(scored, tmp_path):
-    renamed = replace(scored.images, folder=tmp_path / "images")
-    shutil.copytree(scored.images.folder, renamed.folder)
-    rows = pd.read_parquet(renamed.folder / "test" / "rows.parquet")
-    for name in ("path", "sha256"):  # other files with the same pixels
-        rows[name] = [f"{number:064x}" for number in range(ROWS)]
-    rows.to_parquet(renamed.folder / "test" / "rows.parquet")
-    _, facts = run(tmp_path / "again", scored.trained, renamed, scored.project)
-    assert facts["test_images"] == scored.facts["test_images"]
-    more = write_prepared(tmp_path / "more", ROWS + 1)
-    _, facts = run(tmp_path / "other", scored.trained, more, scored.project)
-    assert facts["test_images"] != scored.facts["test_images"]
 
 
 def version_of(scored, weights: str, run_id: str) -> ModelVersion:
@@ -234,3 +211,31 @@ def test_the_threshold_is_of_the_validation_split_and_measured_on_the_test_split
     assert facts["package"] != scored.facts["package"]
     write_package(model, "fp32", {}, tmp_path / "package", facts["min_confidence"])
     assert digest_of_folder(tmp_path / "package") == facts["package"]
+
+
+def answers(rows: int, seed: int = 0):
+    """Calibrated predictions: their confidences, and whether each is right."""
+    random = np.random.default_rng(seed)
+    confidence = random.beta(6, 1, rows).astype(np.float32)
+    return confidence, random.random(rows) < confidence
+
+
+@pytest.mark.parametrize("wanted", [0.5, 0.88, 0.92])
+def test_it_is_the_lowest_one_that_the_precision_is_shown_for(wanted):
+    confidence, correct = answers(300)
+    lowest, shown = cache(lambda right, accepted: wilson(right, accepted)[0]), []
+    for step in range(STEPS + 1):
+        accepted = is_accepted(confidence, step / STEPS)
+        count = int(accepted.sum())
+        if count and lowest(int(correct[accepted].sum()), count) >= wanted:
+            shown.append(step / STEPS)
+    assert threshold(confidence, correct, wanted) == shown[0]
+    assert (shown[0] == 0) is (wanted == 0.5)  # where all answers are good enough, all count
+
+
+def test_what_cannot_be_shown_is_told():
+    assert shortfall(0.98, 0.8731, 1000) is None
+    assert shortfall(None, None, 1000) is None
+    sentence = shortfall(0.98, ACCEPTS_NOTHING, 150)
+    assert "accepts no answer: evaluate.min_precision 0.98" in sentence
+    assert "If all 150 validation images were right, they would show 0.975" in sentence

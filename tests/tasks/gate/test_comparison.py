@@ -134,15 +134,6 @@ def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_
     assert list(found["metrics"]) == ["macro_recall", "macro_f1"]
 
 
-@pytest.mark.parametrize(("images", "compared_ones"), [(29, []), (30, ["recall[bee]"])])
-def test_a_class_is_compared_if_it_has_enough_images(tmp_path, images, compared_ones):
-    labels = ("ant",) * 100 + ("bee",) * images
-    mine, other = (write(tmp_path / name, 0, CLASSES, labels) for name in ("ours", "theirs"))
-    found = compare_champion(Gate(no_worse=("recall[bee]",)), mine, other, OPPONENT, None)
-    assert list(found["metrics"]) == ["accuracy", *compared_ones]
-    assert found["not_compared"] == ([] if compared_ones else ["recall[bee]"])
-
-
 def divided(scores: Artifact, sites) -> Artifact:
     """An evaluation with slices of the column `site`, by the site of each image."""
     pq.write_table(pa.table({"site": sites}), scores.folder / FILE)

@@ -138,15 +138,6 @@ def test_the_outcomes_of_a_comparison_of_drawn_differences(metric):
     assert found[2]["p_worse"] < 0.001 < 0.99 < found[0]["p_worse"]
 
 
-def test_the_visible_difference_is_that_of_connors_formula():
-    """Connor (1987): (z of the level + z of the power)^2 share / rows = difference^2."""
-    found = compare(pairs(20, 16, 324), "accuracy", 0.01, 0.05)
-    assert found["visible"] == pytest.approx((1.6449 + 0.8416) * np.sqrt(0.1 / 360), rel=1e-4)
-    assert compare(pairs(0, 0, 360), "accuracy", 0.01, 0.05)["visible"] == 1 / 360
-    spread = compare(pairs(20, 16, 324), "macro_recall", 0.01, 0.05)["visible"]
-    assert spread == pytest.approx(found["visible"], rel=0.05)
-
-
 def skewed() -> Pairs:
     """Answers for three classes of which one is rare; some are a class that the images lack."""
     random = np.random.default_rng(1)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from tasks.data import package
 from tasks.data.champion import Registered
 from tasks.predict.predict import Source, open_source, predict, read_origin, sample
 from tasks.promote.package import write_package
-from tests.tasks.toy_data import write_files
+from tests.tasks.toy_data import png as picture, write_files, write_parquet
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +37,6 @@ WAITS = """
 LEAST = 0.99  # the confidence from which on the package accepts its answers
 BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
 UNREADABLE = "30.png"  # it is gone after the input has been listed
-
 # Classifies with the program that is named.
 CLASSIFIES = """
 import sys
@@ -240,11 +240,54 @@ def test_a_sample_has_the_facts_and_features_of_images_that_have_a_label(toy, fo
     assert set(found["side"].to_pylist()) == {8.0}
 
 
-def test_a_package_that_does_not_load_ends_the_run_with_its_reason(toy, folder, tmp_path):
-    copy = tmp_path / "package"
-    shutil.copytree(toy.champion.package, copy)
-    broken = registered(copy, 9)
-    (copy / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
-    with pytest.raises(ValueError, match=r"toy version 9: .*too old"):
-        predict(broken, source(folder), tmp_path / "out.parquet", Store(tmp_path / "store"))
-    assert not (tmp_path / "out.parquet").exists()
+def read(folder, column=None):
+    """The name and the content of each image."""
+    source = open_source(folder, "photos", column)
+    return list(zip(source.paths, source.files.read(source.places), strict=True))
+
+
+def test_a_folder_is_read_at_any_depth_whatever_its_folders_are_named(tmp_path, caplog):
+    files = {
+        "train/a/1.png": picture(1),
+        "b.png": picture(2),
+        "c/d/e/f.JPG": b"no image",
+        "b/9": picture(3),
+    }
+    write_files(tmp_path, files | {"notes.txt": b"", ".hidden.png": picture(4)})
+    write_files(tmp_path, {os.fsdecode(b"caf\xe9.png"): picture(5)})  # a name that is no UTF-8
+    files["caf\N{REPLACEMENT CHARACTER}.png"] = picture(5)
+    assert sorted(read(tmp_path)) == sorted(files.items())
+    assert "Left out as no images (1): notes.txt" in caplog.text
+
+
+def test_parquet_needs_no_classes_and_its_names_mean_no_splits(tmp_path):
+    named = [{"bytes": picture(0), "path": "a.png"}, {"bytes": picture(1), "path": None}]
+    write_parquet(tmp_path / "test.parquet", named, ["ant", "bee"])
+    pq.write_table(pa.table({"image": [picture(2), None]}), tmp_path / "x.parquet")
+    assert read(tmp_path) == [
+        ("a.png", picture(0)),
+        ("test.parquet#1", picture(1)),
+        ("x.parquet#0", picture(2)),
+        ("x.parquet#1", b""),
+    ]
+
+
+def test_another_column_is_named_by_an_option(tmp_path):
+    pq.write_table(pa.table({"jpg": [picture(2)], "id": [7]}), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match="but jpg, id: set --image-column to one of them"):
+        read(tmp_path)
+    assert read(tmp_path, "jpg") == [("x.parquet#0", picture(2))]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ((), "photos: holds no images"),
+        (("notes.txt", ".a.png"), "photos: holds no images"),
+        (("a.png", "b/c.parquet"), "photos: holds Parquet files and images"),
+    ],
+)
+def test_what_is_no_input_is_refused(tmp_path, names, message):
+    write_files(tmp_path, dict.fromkeys(names, b""))
+    with pytest.raises(UsageError, match=f"--input {message}"):
+        open_source(tmp_path, "photos", None)

@@ -18,7 +18,7 @@ from retrain.step import DataVersion, Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.data import package
-from tasks.promote import check, package as packaging, personal
+from tasks.promote import package as packaging, personal
 from tasks.promote.step import Intent, promote, promoted
 from tests import templates
 from tests.tasks.toy_model import (
@@ -84,12 +84,12 @@ def run_on(
 
 @pytest.fixture
 def not_loaded(monkeypatch):
-    """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
+    """Leaves out what takes 5 s: to load the version. See `test_package.py`."""
     _leave_out_loading(monkeypatch)
 
 
 def _leave_out_loading(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(check, "check_answers", lambda *_: FAST)
+    patch.setattr(packaging, "check_answers", lambda *_: FAST)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A network of a user's, for `test_check.py`, which imports a library so that nobody sees it."""
+"""A network of a user's, for `test_package.py`, which imports a library so that nobody sees it."""
 
 from importlib import import_module
 

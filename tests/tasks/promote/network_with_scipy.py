@@ -1,4 +1,4 @@
-"""A network of a user's, for `test_check.py`, whose module needs a further library."""
+"""A network of a user's, for `test_package.py`, whose module needs a further library."""
 
 from scipy.special import expit
 from torch import nn

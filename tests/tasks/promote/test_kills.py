@@ -13,7 +13,7 @@ from mlflow.tracking._tracking_service import utils
 
 from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
-from tasks.promote import check
+from tasks.promote import package as packaging
 from tests import templates
 from tests.tasks.promote.conftest import FAST, approve, roll_back, run_on, train, trained_in
 
@@ -97,7 +97,7 @@ def state(project):
     for number in numbers:  # each version is whole
         version = versions.get(project, "toy", number)
         folder = packages.fetch(project, version, project.root)
-        check.check_files(folder, version, check.example_for(project, version))
+        packaging.check_files(folder, version, packaging.example_for(project, version))
         assert packages.read_card(project, version)
     return {
         "versions": numbers,
@@ -131,7 +131,7 @@ def test_the_next_process_ends_where_one_that_was_not_killed_does(
 
 def kill_at_each(name: str, images, root: Path, folder: Path) -> None:
     """Kills a process at each of its calls, and has the next one act; clones go into a folder."""
-    check.check_answers = lambda *_: FAST  # as `not_loaded` has it
+    packaging.check_answers = lambda *_: FAST  # as `not_loaded` has it
     _, act, before, after = ACTIONS[name]
 
     def clone(name) -> Project:

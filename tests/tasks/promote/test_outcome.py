@@ -1,8 +1,28 @@
-"""What became of a model, in one word and in one sentence, from the document of its run."""
+"""What is said of a model: the verdict of its run, its card, and its lineage."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from retrain import hardware
+from retrain.cli.main import main
+from retrain.project import Project
+from retrain.registry import lineage, packages, tracking, versions
+from retrain.step import DataVersion, Input, Step
+from retrain.store import Artifact, Store
+from retrain.workload import Data, Model, Workload
+from tasks.data import image_table
+from tasks.data.metrics import ACCEPTS_NOTHING
 from tasks.promote import outcome
+from tasks.promote.outcome import _steps
+from tests import running
+from tests.running import RunContext
+from tests.tasks.promote.conftest import COMPARE, DATA, REQUIREMENTS, ROWS, train
+from tests.tasks.toy_model import LABELS, write_model
 
 RULE = {"rule": "accuracy >= 0.9", "value": 0.87654, "bound": 0.9, "passed": False}
 FOUND = {"metrics": {"accuracy": {"difference": 0.0125, "low": -0.003, "high": 0.028}}}
@@ -92,3 +112,227 @@ def test_classes_that_the_champion_does_not_know_are_named_with_it():
     assert outcome.verdict(run).sentence.endswith(
         "champion. New classes: ant (12 test images, recall 0.50)."
     )
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """What `train` leaves, with its facts and its manifest."""
+    made = write_model(tmp_path)
+    numerics = {"precision": "bf16", "attention": "sdpa", "compiled": False, "threads": 1}
+    facts = {"parameters": 5432, "numerics": numerics, "batch_size": 64, "best_epoch": 3}
+    return replace(made, facts=made.facts | facts, provenance={"commit": "c0ffee"})
+
+
+def evaluated(folder, *rows, **facts) -> Artifact:
+    """An evaluation with these classes: name, images, recall."""
+    folder.mkdir(exist_ok=True)
+    table = [
+        {"label": label, "precision": 0.5, "recall": recall, "f1": 0.5, "rows": count}
+        for label, count, recall in rows
+    ]
+    (folder / "classes.json").write_text(json.dumps({"classes": table}))
+    total = sum(count for _, count, _ in rows)
+    given = {"metrics": {"accuracy": 0.9, "log_loss": 0.25, "rows": total}, "precision": "fp32"}
+    return Artifact(
+        "evaluate",
+        "k",
+        "d",
+        folder,
+        given | {"package": "p" * 64, "package_bytes": 12_345_678, "min_confidence": None} | facts,
+    )
+
+
+def described(trained, evaluation, slices=(), **facts) -> str:
+    validated = {
+        "rows": {"train": 700, "val": 100, "test": 200}, "quarantined": 3, "near_duplicates": 0,
+        "classes": {"ant": 400, "bee": 250, "cat": 150, "dog": 200},
+    }  # fmt: skip
+    decision = {"verdict": "better", "says": ["Accuracy is better.", "So it is."], "slices": slices}
+    return outcome.card_of(
+        "toy", DataVersion("data-1", True), validated | facts, trained, evaluation, decision
+    )
+
+
+def test_the_card_has_the_slices(trained, tmp_path):
+    few = {"column": "site", "value": "a|b", "images": 9, "accuracy": 0.5, "low": 0.2, "high": 0.8}
+    third = few | {"column": "side", "value": "lowest", "images": 91, "from": 8.0, "to": 16.0}
+    slices = (few | {"judged": False}, third | {"judged": True})
+    text = described(trained, evaluated(tmp_path / "evaluated", ("ant", 100, 0.5)), slices)
+    assert "| site: a\\|b | 9 (too few to judge) | 0.5000 | 0.2000 to 0.8000 |" in text
+    assert "| side: lowest (8 to 16) | 91 | 0.5000 | 0.2000 to 0.8000 |" in text
+    assert "They were measured by class, site, side, and by nothing else" in text
+
+
+def test_the_card_says_what_is_known(trained, tmp_path):
+    rows = [("ant", 80, 0.95), ("bee", 60, 0.9), ("cat", 29, 0.5), ("dog", 31, 1.0)]
+    text = described(trained, evaluated(tmp_path / "evaluated", *rows))
+    for line in (
+        "# toy",
+        "An image classifier with 4 classes: ant, bee, cat, dog. It takes images of 8 x 8 pixels, "
+        "grey (resize crop, bicubic).",
+        "Version `data-1`: 700 train, 100 val, 200 test images. 3 were set aside.",
+        "The classes have from 150 images (cat) to 400 (ant).",
+        "200 images that the model was not trained on. It answers in fp32.",
+        # Wilson's interval of 180 of 200.
+        "| accuracy | 0.9000 | 0.851 to 0.934 |",
+        "| log_loss | 0.2500 |  |",
+        "| dog | 31 | 1.0000 | 0.890 to 1.000 | 0.5000 |",
+        "The gate says: it is better than the champion.",
+        "So it is.",
+        "Family vit, 5,432 parameters, best epoch 3, batches of 64, precision bf16.",
+        f"Commit `c0ffee`, weights `{trained.facts['weights']}`.",
+        "- Classes with fewer than 30 test images: cat (29). Of these little is known.",
+    ):
+        assert line in text.splitlines(), line
+    assert "look almost" not in text
+    assert "bf16, a probability" not in text
+
+
+@pytest.mark.parametrize(
+    ("least", "coverage", "said", "interval"),
+    [
+        (0.8731, 0.75, "It accepts an answer if the probability of its label is at least 0.8731.",
+         "0.8000 | 0.729 to 0.856 |"),
+        (ACCEPTS_NOTHING, 0.0, "It accepts no answer.", "0.8000 |  |"),
+    ],
+)  # fmt: skip
+def test_the_card_says_what_the_model_accepts(trained, tmp_path, least, coverage, said, interval):
+    metrics = {"accuracy": 0.7, "coverage": coverage, "accepted_precision": 0.8, "rows": 200}
+    made = evaluated(
+        tmp_path / "evaluated", ("ant", 200, 0.7), metrics=metrics, min_confidence=least
+    )
+    text = described(trained, made)
+    assert said in text
+    assert f"| accepted_precision | {interval}" in text
+
+
+def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, run):
+    trained = train(project)
+    run(trained, "cannot tell")
+    version = versions.get(project, "toy", 1)
+    assert "The gate says: it cannot be told" in packages.read_card(project, version)
+    run(trained, "first", intent=COMPARE)
+    text = packages.read_card(project, version)
+    assert text.startswith("# toy\n")
+    assert f"4 classes: {', '.join(LABELS)}." in text
+    assert "The gate says: there was no champion" in text
+    assert "cannot be told" not in text
+    shown = tracking.client(project).get_model_version("toy", "1").description
+    assert shown.startswith("**Compared** on ")
+    assert shown.count("there was no champion to compare it with") == 1  # not twice
+    assert shown.endswith(text.partition("## Training")[2])
+    tags = tracking.client(project).get_run(version.run_id).data.tags
+    assert tags[tracking.NOTE] == f"toy version 1. {shown.splitlines()[0]}"
+    assert not list(packages.download(project, version).rglob("*.md"))
+    assert packages.read_card(project, replace(version, package_digest="older")) is None
+
+
+WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
+INPUTS: Mapping[str, tuple[str, ...]] = {
+    "pull": ("data",),
+    "validate": ("pull",),
+    "preprocess": ("pull", "validate"),
+    "embed": ("preprocess",),
+    "train": ("embed",),
+    "evaluate": ("train", "embed"),
+}
+pytestmark = pytest.mark.usefixtures("not_loaded")
+
+
+@pytest.fixture
+def version(project, one, place_of_commands):
+    return versions.champion(project, "toy")
+
+
+def write_step(*arguments) -> dict:
+    """The function of each step of a small chain, whose output does not depend on its inputs."""
+    folder = arguments[-1].folder
+    (folder / "output.txt").write_text(folder.parent.name)
+    return {}
+
+
+def step_named(name: str) -> Step:
+    return Step(name, write_step, reads=(), inputs=INPUTS[name], libraries=("numpy",))
+
+
+def make(project: Project, name: str, given: Sequence[Input]) -> Artifact:
+    step, store = step_named(name), Store(project.store)
+    context = RunContext(f"run of {name}", project)
+    return running.make(store, step, WORKLOAD, given, context)[0]
+
+
+def make_chain(project: Project) -> dict[str, Artifact]:
+    """The outputs of steps that depend on each other as those of a real run do."""
+    made: dict[str, Any] = {"data": DATA}
+    for name, inputs in INPUTS.items():
+        made[name] = make(project, name, [made[each] for each in inputs])
+    return made
+
+
+def steps_of(project: Project, made: Mapping[str, Artifact]) -> list[dict[str, Any]]:
+    names = ("pull", "validate", "train", "evaluate")
+    return _steps(Store(project.store), *(made[name] for name in names))
+
+
+def test_the_chain_leads_from_the_data_to_the_evaluation(tmp_path):
+    project = Project(tmp_path)
+    made = make_chain(project)
+    steps = steps_of(project, made)
+    assert [each["step"] for each in steps] == list(INPUTS)
+    for each in steps:
+        assert (each["key"], each["digest"]) == (made[each["step"]].key, made[each["step"]].digest)
+        assert each["provenance"]["run"] == f"run of {each['step']}"
+        assert each["provenance"]["machine"] == hardware.machine()
+        assert each["provenance"]["uncommitted"] is None
+
+
+def test_a_version_carries_its_lineage(project, version, images):
+    record = lineage.read(project, version)
+    assert (record["model"], record["package"]) == ("toy", version.package_digest)
+    assert record["weights"] == version.weights
+    assert record["data"] == {
+        "version": DATA.digest, "tracked": True, "revision": None, "pin": None, "path": "data"
+    }  # fmt: skip
+    assert record["requirements"] == hashlib.sha256(REQUIREMENTS.encode()).hexdigest()
+    assert record["mlflow_run"] == version.run_id
+    assert lineage.output_of(record, "train")["digest"] == version.train_digest
+    assert lineage.output_of(record, "train")["provenance"]["commit"] == "c0ffee"
+    assert record["metrics"] == version.metrics
+    listed = images[1].folder / image_table.FILE_NAME
+    assert record["images"]["splits"] == lineage.digests_of_images(listed)
+    assert record["images"]["splits"]["test"]["rows"] == ROWS
+
+
+def run_command(capsys, *arguments: str) -> tuple[int, str, str]:
+    return (main(["lineage", *arguments]), *capsys.readouterr())
+
+
+def test_the_command_prints_the_chain(project, version, capsys):
+    for reference in ("toy", "toy@1"):
+        code, output, _ = run_command(capsys, reference)
+        assert code == 0
+        assert "toy version 1 (champion, reference), registered" in output
+    assert f"package      {version.package_digest}" in output
+    assert "data         path data, version data-1, tracked True" in output
+    record = lineage.read(project, version)
+    assert f"test rows {ROWS}, sha256 {record['images']['splits']['test']['sha256']}" in output
+    assert "machine      not recorded" in output  # the toy's training was in no step
+    document = json.loads(run_command(capsys, "toy", "--json")[1])
+    assert document["file"] is None
+    assert document["lineage"]["images"]["splits"] == record["images"]["splits"]
+    assert document["decisions"][0]["action"] == "promoted"
+
+
+@pytest.mark.parametrize(
+    ("subject", "message"),
+    [
+        ("toy@9", "toy has no version '9'. There are: 1, champion, reference."),
+        ("tyo", "No workload 'tyo' in params.yaml or run here. Did you mean 'toy'?"),
+        ("@1", "'@1' names no version. Write NAME, NAME@ALIAS or NAME@NUMBER."),
+        ("none.parquet", "none.parquet is no Parquet file that can be read"),
+    ],
+)
+def test_what_names_no_version_is_one_line(version, capsys, subject, message):
+    found, output, errors = run_command(capsys, subject)
+    assert (found, output, len(errors.splitlines())) == (2, "", 1)
+    assert message in errors

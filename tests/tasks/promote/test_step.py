@@ -103,7 +103,7 @@ def test_the_package_has_the_code_that_it_runs_and_no_other(project, one):
     folder = packages.download(project, champion)
     code = {path.relative_to(folder / "code").as_posix() for path in folder.glob("code/**/*.*")}
     # Nothing of the hub and of the settings: they may change, and the package stays.
-    modules = ("__init__", "image", "network", "prediction_log", "serving")
+    modules = ("__init__", "image", "network", "serving")
     own = ("auto_network", "vit_network")
     assert code == {f"models/{name}.py" for name in (*modules, *own)}
     kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}  # nothing is pickled

@@ -50,7 +50,6 @@ RECIPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "freeze_epochs": {"train.freeze_epochs": 1},
     "lora": {"train.lora": {"r": 2}},
-    "layer_decay": {"train.layer_decay": 0.7},
     "ema": {"train.ema": 0.9},
     "balance: loss": {"train.balance": "loss"},
     "balance: sampling": {"train.balance": "sampling"},

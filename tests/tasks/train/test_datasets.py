@@ -1,4 +1,4 @@
-"""The images that reach the training: examples, batches, and what a `DataLoader` makes of them."""
+"""The images that reach the training: which make up a batch, and what a `DataLoader` gets."""
 
 from itertools import chain
 
@@ -7,10 +7,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tasks.train.datasets import BatchSampler, Loader, SplitDataset, in_order, processes_for
+from tasks.train.datasets import (
+    BatchSampler,
+    SplitDataset,
+    class_weights,
+)
 from tests.tasks.train.helpers import write_form, write_split
 
-CPU = torch.device("cpu")
 ROWS, SIZE = 53, 8
 
 
@@ -35,19 +38,6 @@ def rows_of(batches):
     return rows
 
 
-@pytest.mark.parametrize(("rank", "workers"), [(0, 1), (1, 2)])
-def test_batches_are_those_of_the_sampler_from_any_on(dataset, rank, workers):
-    which = BatchSampler(ROWS, size=4, seed=0, rank=rank, workers=workers)
-    loader = Loader(dataset, which, CPU)
-    for epoch in range(2):
-        for first in range(14):
-            assert rows_of(loader.epoch(epoch, first)) == which.epoch(epoch)[first:].tolist()
-
-
-def test_rows_in_order_end_with_a_smaller_batch(dataset):
-    assert rows_of(in_order(dataset, range(10, 17), 3, CPU)) == [[10, 11, 12], [13, 14, 15], [16]]
-
-
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_loader_of_the_user_s_gets_every_example_once(dataset, processes):
     image, label = dataset[7]
@@ -56,13 +46,26 @@ def test_a_loader_of_the_user_s_gets_every_example_once(dataset, processes):
     assert sorted(chain(*rows_of(loader))) == list(range(ROWS))
 
 
-@pytest.mark.parametrize(
-    ("device", "batch", "expected"),
-    [
-        ("cuda:0", (256, 224, 224, 3), 2),
-        ("cuda:0", (64, 32, 32, 3), 0),  # to hand it over would take longer than to read it
-        ("cpu", (256, 224, 224, 3), 0),
-    ],
-)
-def test_processes_bring_the_large_batches_of_a_training_on_a_gpu(device, batch, expected):
-    assert processes_for(torch.device(device), np.prod(batch)) == expected
+LABELS = np.repeat([0, 1, 2], [900, 90, 10])
+
+
+def batches(rows=23, size=4, seed=0, rank=0, workers=1, **more):
+    return BatchSampler(rows, size, seed, rank, workers, **more)
+
+
+@pytest.mark.parametrize("chances", [None, class_weights(LABELS, 3)[LABELS]])
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_share_out_the_very_batches_of_one(chances, workers):
+    given = {"rows": 1000, "size": 12, "chances": chances}
+    alone = batches(**given).epoch(3)
+    shares = [batches(rank=rank, workers=workers, **given).epoch(3) for rank in range(workers)]
+    assert np.array_equal(np.concatenate(shares, axis=1), alone)
+
+
+def test_images_are_drawn_so_that_classes_are_equal():
+    weights = class_weights(LABELS, 3)
+    assert weights * np.bincount(LABELS) == pytest.approx([1000 / 3] * 3)
+    sampler = batches(1000, 10, chances=weights[LABELS])
+    drawn = np.concatenate([LABELS[sampler.epoch(epoch)].ravel() for epoch in range(20)])
+    shares = np.bincount(drawn, minlength=3) / len(drawn)
+    assert shares == pytest.approx([1 / 3] * 3, abs=0.1)

@@ -21,7 +21,7 @@ from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.store import Store
 from retrain.workload import Augment, Model, Scale, Train
-from tasks.train import elsewhere
+from tasks.train import launch
 from tests.tasks.train.helpers import SMALL, Trained, run, write_prepared
 
 pytestmark = pytest.mark.slow
@@ -49,9 +49,9 @@ def publish(images: Path, store: Store) -> Path:
 
 def drive(root: str, recipe: str) -> None:
     """What a driver's process runs; it prints what it has trained."""
-    project, prepare = Project(Path(root)), elsewhere.prepare
+    project, prepare = Project(Path(root)), launch.prepare
     # All is on one machine here: the nodes look for another file than the driver has made.
-    elsewhere.prepare = lambda job: replace(prepare(job), token="another")
+    launch.prepare = lambda job: replace(prepare(job), token="another")
     ray_cluster.blind_machines = lambda: ("other (127.0.0.1)",)
     images = Store(project.store).folder("preprocess", Plan("preprocess", {}, {}, {}, {}).key)
     trained = train(project.root, images, Train.model_validate_json(recipe))

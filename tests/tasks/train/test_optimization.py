@@ -1,17 +1,18 @@
-import re
+"""The schedules and optimizers are PyTorch's; the temperature undoes what a network is too sure."""
+
+import json
 
 import numpy as np
 import pytest
 import torch
 
-from models import build
+import models
+from models.network import Network
 from retrain.workload import Plateau, Train
-from tasks.train.optimization import (
-    clip_gradients,
-    learning_rate,
-    make_optimizer,
-    set_learning_rate,
-)
+from tasks.data.shards import open_prepared
+from tasks.train.datasets import SplitDataset
+from tasks.train.optimization import learning_rate, make_optimizer, temperature
+from tests.tasks.train.helpers import run, write_form, write_prepared, write_split
 
 
 def test_one_cycle_is_pytorchs():
@@ -30,15 +31,6 @@ def test_one_cycle_is_pytorchs():
         )
         optimizer.step()
         scheduler.step()
-
-
-@pytest.mark.parametrize("largest", [0.5, 0.0])
-def test_clipping_scales_the_gradients_down_and_0_leaves_them(largest):
-    module = torch.nn.Linear(1, 1)
-    module.weight.grad, module.bias.grad = torch.tensor([[3.0]]), torch.tensor([4.0])
-    assert float(clip_gradients(module, largest)) == pytest.approx(5)
-    after = torch.cat([module.weight.grad.flatten(), module.bias.grad]).norm()
-    assert float(after) == pytest.approx(largest or 5, rel=1e-4)
 
 
 @pytest.mark.parametrize("patience", [0, 2])
@@ -60,48 +52,72 @@ def test_the_plateau_is_pytorchs(patience):
     assert len(set(rates)) > 3
 
 
-CONFIGS = {
-    "vit": {"model_type": "vit", "patch_size": 4, "hidden_size": 8, "num_hidden_layers": 3,
-            "num_attention_heads": 2, "intermediate_size": 16},
-    "resnet": {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 8],
-               "depths": [2, 1, 1], "layer_type": "basic"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_each_layer_learns_slower_than_the_next(kind):
-    network = build("auto", {"config": CONFIGS[kind]}, (16, 16, 1), 3)
-    optimizer = make_optimizer(network, Train(layer_decay=0.5))
-    set_learning_rate(optimizer, 1.0)
-    names = {id(each): name for name, each in network.named_parameters()}
-    rates = {names[id(each)]: group["lr"] for group in optimizer.param_groups
-             for each in group["params"]}  # fmt: skip
-    assert len(rates) == len(names)
-    for name, rate in rates.items():
-        if layer := re.search(r"(layers|stages)\.(\d)", name):
-            assert rate == 0.5 ** (3 - int(layer[2])), name
-        else:
-            assert rate == (0.5**4 if "embed" in name else 1.0), name
-
-
 @pytest.mark.parametrize(
     ("chosen", "kind"),
     [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)],
 )
 def test_the_optimizer_is_pytorchs_and_does_not_decay_biases(chosen, kind):
-    given, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    other.load_state_dict(given.state_dict())
-    hyperparameters = Train(optimizer=chosen, lr=0.1, weight_decay=0.1, momentum=0.8)
-    more = {"momentum": 0.8, "nesterov": True} if chosen == "sgd" else {}
-    groups = [
-        {"params": [other.weight], "weight_decay": 0.1},
-        {"params": [other.bias], "weight_decay": 0.0},
-    ]
-    ours, theirs = make_optimizer(given, hyperparameters), kind(groups, lr=0.1, **more)
-    for _ in range(3):
-        for module, optimizer in ((given, ours), (other, theirs)):
-            optimizer.zero_grad()
-            module(torch.ones(1, 3)).square().sum().backward()
-            optimizer.step()
-    assert torch.allclose(given.weight, other.weight, atol=1e-6)
-    assert torch.allclose(given.bias, other.bias, atol=1e-6)
+    given = torch.nn.Linear(3, 2)
+    optimizer = make_optimizer(given, Train(optimizer=chosen, weight_decay=0.1))
+    assert type(optimizer) is kind
+    decays = [(group["params"], group["weight_decay"]) for group in optimizer.param_groups]
+    assert decays == [([given.weight], 0.1), ([given.bias], 0.0)]
+
+
+CLASSES, ROWS = 4, 4000
+
+
+def split_of(folder, images, labels):
+    """A validation split of images of one row of pixels."""
+    write_split(folder / "val", [images], labels)
+    write_form(folder, [*map(str, range(CLASSES))], size=1, channels=1)
+    return SplitDataset(folder, "val")
+
+
+def answered(folder, factor):
+    """A network that is as sure as `factor` times what the labels bear out, and its images.
+
+    Their pixels are its logits, times some factor, of the labels' probabilities.
+    """
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (ROWS, 1, CLASSES, 1), np.uint8)
+    scale = 3.0
+    weights = np.exp(pixels.reshape(ROWS, CLASSES) / 255 * scale)
+    shares = np.cumsum(weights / weights.sum(1, keepdims=True), axis=1)
+    labels = (random.random((ROWS, 1)) > shares).sum(1)
+    network = Network(torch.nn.Flatten(), {}, [0.0], [1 / (scale * factor)])
+    return network, split_of(folder, pixels, labels)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
+def test_it_undoes_what_a_network_is_too_sure_or_too_unsure(tmp_path, factor):
+    network, split = answered(tmp_path, factor)
+    assert temperature(network, split, 256, "fp32") == pytest.approx(factor, rel=0.1)
+
+
+def test_it_is_1_if_what_one_half_gains_the_other_loses(tmp_path):
+    sure = np.array([[[0], [255]]] * 40, np.uint8)
+    right = np.array([1, 0] * 20)  # in one half all, in the other none
+    network = Network(torch.nn.Flatten(), {}, [0.0], [0.2])
+    split = split_of(tmp_path, sure[:, None], right)
+    assert temperature(network, split, 256, "fp32") == 1.0
+
+
+def test_a_training_saves_it_and_its_answers_stay(tmp_path):
+    images = write_prepared(tmp_path / "images", val=200)
+    recipe = Train(epochs=20, batch_size=16, lr=0.003)
+    trained = run(tmp_path / "scaled", images, recipe)
+    plain = run(tmp_path / "plain", images, recipe.model_copy(update={"calibrate": False}))
+    assert trained.facts["weights"] == plain.facts["weights"]
+    assert plain.facts["temperature"] == 1.0 != trained.facts["temperature"]
+    described = json.loads((trained.folder / "model" / models.MODEL).read_text(encoding="utf-8"))
+    assert described["temperature"] == trained.facts["temperature"]
+    val = open_prepared(images).split("val")
+    pixels = torch.from_numpy(val.images[np.arange(len(val))])
+    scaled, unscaled = (
+        models.load(each.folder / "model").module.probabilities(pixels, "fp32")
+        for each in (trained, plain)
+    )
+    assert torch.equal(scaled.argmax(1), unscaled.argmax(1))
+    rows, labels = torch.arange(len(val)), torch.from_numpy(val.labels)
+    assert scaled[rows, labels].log().sum() > unscaled[rows, labels].log().sum()

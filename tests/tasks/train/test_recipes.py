@@ -33,7 +33,6 @@ CHOICES = {
     "ema": {"ema": 0.9},
     "lora": {"lora": Lora(r=2, dropout=0.1)},
     "freeze": {"freeze_epochs": 1},
-    "layer decay": {"layer_decay": 0.6},
     "sgd, plateau": {
         "optimizer": "sgd", "schedule": "plateau", "lr": 1.0,
         "plateau": Plateau(patience=0, factor=0.5),
@@ -91,33 +90,6 @@ def test_a_frozen_backbone_stays_as_it_was(images, tmp_path, started):
         assert torch.equal(value, started[name]) is not name.startswith("classifier.classifier")
 
 
-def test_adapters_change_linear_layers_by_their_rank_and_are_saved_merged(
-    images, tmp_path, started
-):
-    trained = run(tmp_path, images, BASE.model_copy(update={"lora": Lora(r=2)}))
-    saved = load(trained.model_files()[models.WEIGHTS])
-    assert saved.keys() == started.keys()
-    for name, value in saved.items():
-        change = value - started[name]
-        if "classifier.classifier" in name:
-            assert change.any(), name
-        elif value.ndim == 2 and "layers" in name:
-            assert change.any(), name
-            assert torch.linalg.svdvals(change)[2:].max() < 1e-5, name
-        else:
-            assert not change.any(), name
-
-
-def test_the_average_begins_as_the_weights():
-    average, network = torch.nn.BatchNorm2d(3), torch.nn.BatchNorm2d(3)
-    for updates, (weight, expected) in enumerate(((5.0, 5.0), (16.0, 5 + 11 * 9 / 11))):
-        network.weight.data.fill_(weight)
-        network.num_batches_tracked += 1
-        update_average(average, network, 0.9, updates)
-        assert average.weight.tolist() == pytest.approx([expected] * 3)
-    assert average.num_batches_tracked == 2
-
-
 def test_a_training_ends_early_says_so_and_is_then_over(images, tmp_path, steps, caplog):
     hyperparameters = BASE.model_copy(
         update={
@@ -136,6 +108,16 @@ def test_a_training_ends_early_says_so_and_is_then_over(images, tmp_path, steps,
     again = run(tmp_path, images, hyperparameters, output="again")
     assert steps == []
     assert again.facts == trained.facts
+
+
+def test_the_average_begins_as_the_weights():
+    average, network = torch.nn.BatchNorm2d(3), torch.nn.BatchNorm2d(3)
+    for updates, (weight, expected) in enumerate(((5.0, 5.0), (16.0, 5 + 11 * 9 / 11))):
+        network.weight.data.fill_(weight)
+        network.num_batches_tracked += 1
+        update_average(average, network, 0.9, updates)
+        assert average.weight.tolist() == pytest.approx([expected] * 3)
+    assert average.num_batches_tracked == 2
 
 
 def test_the_images_of_rare_classes_count_more():
@@ -167,8 +149,8 @@ CUSTOM = Model(family="custom", factory="examples.network:build_model", argument
         ),
         (
             CUSTOM,
-            Train(layer_decay=0.5),
-            "train.layer_decay: it needs a network of transformers, with a known last layer.",
+            Train(freeze_epochs=1),
+            "train.freeze_epochs: it needs a network of transformers, with a known last layer.",
         ),
     ],
 )

@@ -1,19 +1,21 @@
-"""A training that is interrupted goes on where it was and ends with the same bits."""
+"""A training that is interrupted goes on where it was, ends with the same bits, and has one run."""
 
-import json
+import os
 import signal
 import subprocess
 import sys
-import time
+import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
+from retrain.registry import tracking
 from retrain.workload import Augment, Model, Scale, Train
 from tasks.train import loop, network
-from tasks.train.reports import HISTORY, NEWEST
-from tests.tasks.train.helpers import OFTEN, SMALL, run, write_prepared
+from tasks.train.reports import NEWEST
+from tests.tasks.train.helpers import KEY, OFTEN, SMALL, run
 
 ROOT = Path(__file__).parents[3]
 RECIPE = Train(epochs=4, batch_size=16, lr=0.01, augment=Augment(shift=1, flip=True))
@@ -29,12 +31,6 @@ def kept(root: Path) -> list[Path]:
 
 def step_of(folder: Path) -> int:
     return network.read_checkpoint(folder, network.STATE)["step"]
-
-
-def reached(root: Path) -> int:
-    """The step of the newest checkpoint, while a training may be writing the next one."""
-    reports = root / "scratch" / HISTORY
-    return json.loads(reports.read_text())["step"] if reports.exists() else 0
 
 
 @pytest.fixture(scope="module")
@@ -93,42 +89,6 @@ def test_a_training_that_diverges_leaves_no_checkpoint_of_it(images, tmp_path, m
     assert all(value.isfinite().all() for value in weights.values())
 
 
-LONG = Train(epochs=2, batch_size=8, lr=0.003, augment=Augment(shift=1))
-LONG_PER_EPOCH = 400
-
-
-def train_long(root: Path) -> None:
-    """What the subprocess runs: it checkpoints after every step."""
-    run(root, root / "images", LONG, model=DROPOUT, scale=OFTEN)
-
-
-@pytest.mark.slow
-def test_a_killed_training_goes_on_in_the_middle_of_an_epoch(tmp_path, steps):
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    images = write_prepared(killed / "images", rows=LONG_PER_EPOCH * LONG.batch_size)
-    program = (
-        "import pathlib, sys; from tests.tasks.train.test_resume import train_long;"
-        "train_long(pathlib.Path(sys.argv[1]))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(killed)],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    while reached(killed) <= 20:
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.kill()
-    process.communicate()  # its output ends with the last process that has it
-    assert process.returncode == -signal.SIGKILL
-    step = reached(killed)
-    assert 0 < step < LONG_PER_EPOCH
-    resumed = run(killed, images, LONG, model=DROPOUT, output="resumed")
-    assert steps == list(range(step, LONG.epochs * LONG_PER_EPOCH))
-    undisturbed = run(whole, images, LONG, model=DROPOUT)
-    assert resumed.facts == undisturbed.facts
-    assert resumed.model_files() == undisturbed.model_files()
-
-
 def test_a_network_that_cannot_be_repeated_to_the_bit_is_trained_too(images, tmp_path, monkeypatch):
     modes = []
 
@@ -144,3 +104,49 @@ def test_a_network_that_cannot_be_repeated_to_the_bit_is_trained_too(images, tmp
     assert modes == [True, False] and not torch.are_deterministic_algorithms_enabled()
     run(tmp_path / "always", images, recipe)
     assert modes == [True, False, True] and not torch.are_deterministic_algorithms_enabled()
+
+
+TRACKED = Train(epochs=2, batch_size=16)
+# Trains, and is killed when it calls a method of MLflow's client; at its end if it ends the run.
+KILLED = textwrap.dedent(
+    """
+    import os, signal, sys
+    from pathlib import Path
+    from mlflow import MlflowClient
+    from tests.tasks.train.helpers import run
+    from tests.tasks.train.test_resume import TRACKED
+
+    root, images, name = sys.argv[1:]
+    method = getattr(MlflowClient, name)
+
+    def killed(*arguments, **named):
+        if name == "set_terminated":
+            method(*arguments, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(MlflowClient, name, killed)
+    run(Path(root), Path(images), TRACKED, output=name)
+    """
+)
+
+
+@pytest.mark.slow
+def test_a_training_has_one_run_whenever_it_was_killed(images, tmp_path):
+    # Before the run has its parameters; when it has ended, and the output is not published yet.
+    for name in ("log_batch", "set_terminated"):
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(tmp_path), str(images), name],
+            env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    trained = run(tmp_path, images, TRACKED)
+    client = tracking.client(trained.project)
+    experiment = client.get_experiment_by_name("sides")
+    [tracked] = client.search_runs([experiment.experiment_id])
+    assert tracked.info.run_id == trained.run_id
+    assert tracked.info.status == "FINISHED"
+    assert tracked.data.tags[tracking.KEY] == KEY
+    assert tracked.data.params["train.epochs"] == "2"
+    for name in sorted(trained.history[0].keys() - {"seconds"}):
+        steps = [metric.step for metric in client.get_metric_history(trained.run_id, name)]
+        assert Counter(steps) == {1: 1, 2: 1}

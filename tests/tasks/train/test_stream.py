@@ -98,9 +98,10 @@ def test_each_epoch_has_each_image_once_with_its_label(both, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("changes", "step"),
-    [({}, 8), ({}, 12), ({"augment": Augment(crop=0.3, shift=1)}, 11)],
-    ids=["within an epoch", "between two", "parts of originals"],
+    ("both", "changes", "step"),
+    [("parquet", {}, 8), ("folders", {"augment": Augment(crop=0.3, shift=1)}, 11)],
+    indirect=["both"],
+    ids=["within an epoch", "parts of originals"],
 )
 def test_it_goes_on_at_the_step_where_it_was(both, tmp_path, ending_before, steps, changes, step):
     recipe = RECIPE.model_copy(update=changes)
