@@ -42,6 +42,8 @@ def test_mlflow_describes_the_run_and_the_version(clone, first):
     assert described.startswith("**Promoted** on ")
     verdict = described.partition("\n")[0]
     assert data.tags["mlflow.note.content"] == f"vit version 1. {verdict}"
+    told = {"version": "vit 1", "data": first["data"]["version"], "verdict": "first"}
+    assert {name: data.tags[f"retrain.{name}"] for name in told} == told
     assert f"Version `{first['data']['version']}`" in described
 
 

@@ -1,7 +1,9 @@
 """Versions, as MLflow has them."""
 
+import os
 import shutil
 import sqlite3
+import subprocess
 from contextlib import closing
 
 import pytest
@@ -111,6 +113,15 @@ def test_a_version_says_how_fast_it_is_and_that_it_is_broken(project, name, tmp_
     versions.mark_broken(project, made, "it answers nonsense")
     found = versions.get(project, name, 1)
     assert (found.latency, found.broken) == (fast, "it answers nonsense")
+
+
+def test_a_version_is_never_registered_without_its_commit_in_silence(tmp_path, monkeypatch, capsys):
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    templates.place_mlflow_database(tmp_path)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    register(Project(tmp_path), "vit", "a", tmp_path)
+    assert "No commit is recorded, because git does not tell it" in capsys.readouterr().err
 
 
 def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project, name):
