@@ -122,8 +122,9 @@ def webhook(monkeypatch):
 
 
 def pytest_collection_modifyitems(items):
-    """Has the file that takes longest begin first, beside the others."""
-    items.sort(key=lambda item: item.path.name != "test_combinations.py")
+    """Has the files begin first that take longest, beside those that wait for a first run."""
+    first = ("test_combinations.py", "test_runs.py", "test_asked.py", "test_ray_data.py")
+    items.sort(key=lambda item: (*first, item.path.name).index(item.path.name))
 
 
 def pytest_sessionstart(session):

@@ -32,7 +32,7 @@ from importlib.metadata import PackageNotFoundError, distribution, packages_dist
 from itertools import cycle, groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ PACKAGES = ("flows", "models", "retrain", "tasks")
 # The most that the package gets at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
 DONE = "done\n"
+POLL_SECONDS = 0.5
 # The calls for a single image: the first ones, which are slower, and those that are measured. 95 %
 # of these leave one out, so that one disturbance decides nothing.
 WARM_UP, MEASURED = 3, 20
@@ -76,9 +77,14 @@ ANSWER = pa.schema(
 
 def main() -> None:
     """Answers each question of the input."""
+    loaded = Event()
+    watching = Thread(target=_end_with_the_parent, args=(os.getppid(), loaded), daemon=True)
+    watching.start()
     import mlflow.pyfunc  # noqa: F401
     import transformers.models.vit.modeling_vit  # noqa: F401
 
+    loaded.set()
+    watching.join()  # no other thread may run at a fork
     told = os.dup(1)
     os.dup2(2, 1)  # for a library that prints
     for line in sys.stdin:
@@ -318,6 +324,13 @@ def _remove_the_project() -> None:
             sys.meta_path.remove(finder)
     for name in [name for name in sys.modules if name.split(".")[0] in PACKAGES]:
         del sys.modules[name]
+
+
+def _end_with_the_parent(parent: int, loaded: Event) -> None:
+    """Ends this process when its parent is gone, until it has loaded its libraries."""
+    while not loaded.wait(POLL_SECONDS):
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def _end_with_the_asker() -> None:
