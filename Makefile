@@ -1,6 +1,8 @@
 # People and CI call the same targets; every target sets up what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
+# Where Python is told to write no bytecode, each process would compile what it imports once more.
+COMPILE_OPTION = $(if $(PYTHONDONTWRITEBYTECODE),--compile-bytecode)
 UPGRADE_OPTION = $(if $(UPGRADE),--upgrade-package $(UPGRADE),--upgrade)
 
 export DO_NOT_TRACK = 1
@@ -24,7 +26,8 @@ setup: .venv/installed  ## Install the locked environment into .venv (once).
 	@sed -n '/^uv==/,/# via/p' requirements-dev.lock > .venv/uv.lock
 	@$(BIN)/pip install --quiet --no-deps --require-hashes --requirement .venv/uv.lock
 	@echo "Installing the locked packages, 1.6 GB …"
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirement requirements-dev.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes $(COMPILE_OPTION) \
+	  --requirement requirements-dev.lock
 	@echo "Installing PyTorch, whose build differs between systems, and this project …"
 	@$(BIN)/pip install --quiet --editable .
 	@touch $@
