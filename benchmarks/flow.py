@@ -2,7 +2,7 @@
 
     python -m benchmarks.flow --rounds 3
 
-Each round copies the project's files to three new folders, so that the store, the MLflow database,
+Each round clones what is committed to three new folders, so that the store, the MLflow database,
 DVC's cache and Prefect's home are empty. In the first, `retrain train vit` runs, with the Prefect
 server that it brings along where none is up; in the second `benchmarks/plain.py`, which reads,
 checks, decodes, trains, scores and registers the same without any orchestration; in the third that
@@ -19,7 +19,6 @@ script in Prefect 27.7 s (0.73). train takes 5.4 s, promote 2.0 s. Unchanged 1.4
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -36,7 +35,6 @@ TRAIN = ("-m", "retrain.cli", "train", "vit", "--json")
 PLAIN = ("-m", "benchmarks.plain", "vit")
 AS_FLOW = (*PLAIN, "--prefect")
 DVC = ("-m", "dvc", "repro", "--quiet", "promote@vit")
-UNCHANGED_CALLS = 3  # in a round
 # Else Prefect's own server of a run is given up after 20 s, which its first start may take.
 PATIENT = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180"}
 
@@ -49,7 +47,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            clone, script, as_flow = (copy_project(Path(folder, name)) for name in "abc")
+            clone, script, as_flow = (clone_project(Path(folder, name)) for name in "abc")
             cold = {
                 "cold flow": (clone, TRAIN),
                 "plain script": (script, PLAIN),
@@ -62,7 +60,7 @@ def main() -> None:
                 if name == "cold flow":
                     _note_steps(json.loads(said), seconds)
             call(clone, DVC)
-            for _ in range(UNCHANGED_CALLS):
+            for _ in range(3):
                 seconds["unchanged"].append(call(clone, TRAIN)[0])
                 seconds["dvc repro, unchanged"].append(call(clone, DVC)[0])
             seconds["unchanged, --run"].append(call(clone, (*TRAIN, "--run"))[0])
@@ -86,22 +84,14 @@ def _note_steps(document: dict[str, Any], seconds: dict[str, list[float]]) -> No
         seconds[f"  {step['step']}"].append(step["seconds"])
 
 
-def copy_project(root: Path) -> Path:
-    """Copies what is in git, or would be, to an empty folder, as a repository of its own."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, root / name)
-    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+def clone_project(root: Path) -> Path:
+    """Clones the project to a folder."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(root)], check=True)
     return root
 
 
 def call(root: Path, arguments: tuple[str, ...]) -> tuple[float, str]:
-    """Runs Python in a copy of the project.
+    """Runs Python in a clone of the project.
 
     Returns:
         Its wall time in seconds, and what it printed.

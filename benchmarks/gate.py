@@ -27,9 +27,8 @@ from tasks.data.metrics import ClassCounts, Predictions, split_name
 from tasks.gate import paired
 from tasks.gate.paired import COMPARABLE, Pairs, compare
 
-LEVEL = Gate().level
+RULES = Gate()
 POINT = 0.01
-MIN_COMPARED = Gate().min_compared
 
 CLASSES = 10
 RARE, COMMON = f"recall[{CLASSES - 1}]", "recall[0]"
@@ -123,16 +122,22 @@ def drawn(random: np.random.Generator, shares: Floats, images: int) -> Pairs:
 def passes(pairs: Pairs, metric: str, margin: float) -> bool:
     """Whether the challenger passes: with a margin as not worse, without one as better."""
     _, label = split_name(metric)
-    if label is not None and pairs.of_class(label).rows < MIN_COMPARED:
+    if label is not None and pairs.of_class(label).rows < RULES.min_compared:
         return False
-    return compare(pairs, metric, margin, LEVEL)["outcome"] in ("better", "not worse")
+    return compare(pairs, metric, margin, RULES.level)["outcome"] in ("better", "not worse")
 
 
-def comparisons(draws: int) -> None:
+def main() -> None:
     """Prints the largest share of false passes over the discordances, for each metric and size."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=400)
+    draws = parser.parse_args().draws
     paired.DRAWS = 500
-    error = 2 * np.sqrt(LEVEL * (1 - LEVEL) / draws)
-    print(f"Level {LEVEL:.0%}, {draws:,} draws: up to {LEVEL + error:.1%} is within the error.\n")
+    error = 2 * np.sqrt(RULES.level * (1 - RULES.level) / draws)
+    print(
+        f"Level {RULES.level:.0%}, {draws:,} draws: up to {RULES.level + error:.1%} is within the "
+        "error.\n"
+    )
     print("| metric | classes | claim |" + "".join(f" {size:,} |" for size in SIZES))
     print("|---|---|---|" + "---|" * len(SIZES), flush=True)
     for metric in METRICS:
@@ -151,13 +156,6 @@ def comparisons(draws: int) -> None:
                     cells.append(f" {max(shares):.1%} |")
                 kind = "equal" if balanced else "20 to 1"
                 print(f"| `{metric}` | {kind} | {claim} |" + "".join(cells), flush=True)
-
-
-def main() -> None:
-    """Prints the table, in Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=400)
-    comparisons(parser.parse_args().draws)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
 from multiprocessing.pool import Pool
 from pathlib import Path
 from time import monotonic
@@ -45,7 +44,6 @@ from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
 
 DATA = Data(path="data")
-PROCESSES = 2
 PART = 250  # files of a task of the pool
 
 
@@ -59,7 +57,7 @@ def main() -> None:
     if not options.cifar.is_file():
         sys.exit(f"{options.cifar} is not there: give a Parquet file of CIFAR-10 with --cifar.")
     with (
-        multiprocessing.get_context("spawn").Pool(PROCESSES) as pool,
+        multiprocessing.get_context("spawn").Pool(2) as pool,
         tempfile.TemporaryDirectory() as name,
     ):
         root = Path(name)
@@ -101,10 +99,13 @@ def compare(root: Path, images: Images, pool: Pool, rounds: int, target: str) ->
     count = sum(facts["rows"].values())
     validated = Artifact("validate", "", "", space.folder, facts)
     paths = sorted((root / "data").rglob("*.*"))
+    parts = [paths[first : first + PART] for first in range(0, len(paths), PART)]
 
     kinds: dict[str, Callable[[Path], Any]] = {
         "preprocess": lambda folder: preprocess(images, pulled, validated, _workspace(folder)),
-        "pool": lambda folder: run_pool(pool, paths, images.size, folder),
+        "pool": lambda folder: pool.starmap(
+            _write_part, ((images.size, part, folder) for part in parts), chunksize=1
+        ),
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(-1, rounds):  # the first is the warm-up
@@ -130,18 +131,10 @@ def _workspace(root: Path) -> Workspace:
     return Workspace(folder, scratch, "benchmark", "benchmark", Project(root))
 
 
-def run_pool(pool: Pool, paths: Sequence[Path], size: int, folder: Path) -> None:
-    """Prepares images as one would by hand, some files at a time."""
-    folder.mkdir()
-    parts = [paths[first : first + PART] for first in range(0, len(paths), PART)]
-    work = partial(_write_part, size)
-    pool.starmap(
-        work, ((part, folder / f"{number}.npy") for number, part in enumerate(parts)), chunksize=1
-    )
-
-
-def _write_part(size: int, part: Sequence[Path], target: Path) -> None:
-    np.save(target, np.stack([_prepare(path.read_bytes(), size) for path in part]))
+def _write_part(size: int, part: Sequence[Path], folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    images = np.stack([_prepare(path.read_bytes(), size) for path in part])
+    np.save(folder / f"{part[0].stem}.npy", images)
 
 
 def _prepare(data: bytes, size: int) -> np.ndarray:

@@ -17,10 +17,7 @@ epoch's end to the next one's, with validation and all that is done besides). Th
 training is left out as warm-up; a training counts with the median of its epochs, and a way with the
 median of its trainings. The ratio is that of the step to the bare loop.
 
-`gpu` is ViT-B/16 at 224 pixels in bf16, which is left out without a GPU. For a GPU whose peak is
-known, it prints the share of it: 3 x the FLOPs of a forward pass (`flops` of `models.vit`: matrix
-products only, a multiplication with its addition is two; a backward pass is two forward passes) x
-images/s / the dense bf16 peak that its maker states.
+`gpu` is ViT-B/16 at 224 pixels in bf16, which is left out without a GPU.
 """
 
 import argparse
@@ -38,7 +35,6 @@ import torch
 from benchmarks import loops
 from benchmarks.loops import Speed
 from benchmarks.table import Row, report
-from models import vit
 from retrain.params import load_workload
 from retrain.project import find_project
 from retrain.workload import Workload
@@ -67,8 +63,6 @@ VIT_B16 = {
 }
 ALL = ("step", "bare", "hf_trainer")
 GPU = "gpu"
-# Dense bf16 FLOP/s without sparsity, as NVIDIA states them, by a part of the device's name.
-PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L4": 121e12}
 
 
 @dataclass(frozen=True)
@@ -136,16 +130,6 @@ def run(setting: Setting, rounds: int) -> None:
             figures = getattr(ours, part), way, getattr(theirs, part), "images/s"
             goal = target if part == "training" else "-"
             report(Row("train_throughput", f"{setting.name}, {part}", *figures, goal))
-    if torch.cuda.is_available():
-        print(f"{share_of_peak(workload, ours.training):.1%} of the GPU's peak")
-
-
-def share_of_peak(workload: Workload, speed: float) -> float:
-    """The share of the GPU's peak that a training of some images/s uses; 0 if that is not known."""
-    settings = vit.Settings.model_validate(workload.model.model_dump(exclude={"family"}))
-    flops = 3 * settings.flops((workload.images.size,) * 2 + (workload.images.channels,))
-    device = torch.cuda.get_device_name()
-    return speed * flops / next((PEAKS[name] for name in PEAKS if name in device), float("inf"))
 
 
 def speed(way: str, workload: Workload, images: Path) -> Speed:

@@ -53,6 +53,23 @@ def place_prefect_database(root: Path, name: str = ".retrain/prefect/prefect.db"
     shutil.copy(once("prefect", _make_prefect_database) / "prefect.db", root / name)
 
 
+def copy_working_tree(root: Path) -> Path:
+    """Copies what is in git here, or would be, to a folder that becomes a repository of its own."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (source := Path(__file__).parents[1] / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, root / name)
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    return root
+
+
 def copy_project(original: Path, root: Path) -> None:
     """Copies a project that nothing uses, over an empty one; its MLflow names the copy's folders.
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.flow import copy_project
 from flows.init import take_over
 from retrain.params import load_workload
 from retrain.project import Project
+from tests.templates import copy_working_tree
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def test_a_newer_version_is_merged_without_conflicts_and_plans_the_teams_workload(tmp_path):
-    upstream, clone = copy_project(tmp_path / "upstream"), tmp_path / "clone"
+    upstream, clone = copy_working_tree(tmp_path / "upstream"), tmp_path / "clone"
     git(upstream, "add", "-A")
     git(upstream, "commit", "-q", "-m", "a version")
     git(tmp_path, "clone", "-q", "upstream", "clone")

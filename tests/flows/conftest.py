@@ -21,7 +21,6 @@ import pytest
 from PIL import Image
 from ruamel.yaml import YAML
 
-from benchmarks.flow import copy_project
 from retrain import project
 from retrain.cli.main import main
 from retrain.messages import open_output
@@ -132,7 +131,7 @@ def redirected(*files: int) -> Iterator[None]:
 
 def make_clone(root: Path, api: str) -> Clone:
     """Clones the project as it stands here, committed or not, with short trainings."""
-    copy_project(root)
+    templates.copy_working_tree(root)
     clone = Clone(root, api)
     clone.run("git", "add", "-A")
     clone.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start")
