@@ -175,15 +175,18 @@ def end_run(project: Project, run_id: str, status: str) -> None:
 
 
 def log_metrics(project: Project, run_id: str, metrics: Mapping[str, float]) -> bool:
-    """Logs metrics of the whole run.
+    """Logs metrics of the whole run, but for those that a killed try has logged.
 
     Returns:
         False, with a warning, if the run was deleted.
     """
     if not is_active(project, run_id):
         return False
+    mlflow = client(project)
+    logged = mlflow.get_run(run_id).data.metrics
     for name, value in metrics.items():
-        client(project).log_metric(run_id, name, value)
+        if logged.get(name) != value:
+            mlflow.log_metric(run_id, name, value)
     return True
 
 

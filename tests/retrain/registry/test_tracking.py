@@ -89,6 +89,16 @@ def test_epochs_are_logged_once_at_their_numbers(project):
     assert [metric.step for metric in logged] == list(range(1, 351))
 
 
+def test_the_best_epoch_is_logged_once_and_a_better_one_beside_it(project):
+    run_id = start(project, "best")
+    for accuracy in (0.5, 0.5, 0.75):
+        tracking.log_best(project, run_id, EPOCH | {"val_accuracy": accuracy})
+    mlflow = tracking.client(project)
+    history = mlflow.get_metric_history(run_id, "best_val_accuracy")
+    assert [metric.value for metric in history] == [0.5, 0.75]
+    assert len(mlflow.get_metric_history(run_id, "best_val_loss")) == 1
+
+
 def test_an_unreachable_server_is_reported_in_seconds(project, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
