@@ -42,6 +42,7 @@ def waits_for_workers():
 def toy(limit_seconds: float):
     run = str(runtime.flow_run.id)
     Path("run").write_text(run, encoding="utf-8")
+    Path("limit").write_text(f"{limit_seconds / 3600:g}", encoding="utf-8")
     workload = Workload.model_validate(WORKLOAD | {"limits": {"first": limit_seconds / 3600}})
     version = DataVersion("abc", tracked=True)
     Run("toy", workload, version, Project(Path.cwd()), run)(

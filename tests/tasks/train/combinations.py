@@ -87,11 +87,9 @@ class Combination:
 
     @property
     def is_trained(self) -> bool:
-        """Workers start anew for a function, and for images that stream: one network has them."""
-        if not self.workers or (self.loop, self.storage) == (OWN, "pixels"):
-            return True
-        one = "vit" if self.loop == OWN else "pretrained vit"
-        return (self.network, self.recipe) == (one, "plain")
+        """Workers start for each function anew, so that one has two."""
+        few = (self.network, self.recipe) == ("pretrained vit", "plain")
+        return self.loop == OWN or not self.workers or few
 
 
 def combinations(networks: Iterable[str]) -> Iterator[Combination]:
@@ -255,9 +253,9 @@ by `python -m tests.tasks.train.combinations`, from what is refused.
 
 In the first table a tick is for both of `images.storage`, in the second for all networks that the
 first one has in that column; `no` is for none. Recipes are tried with `pixels`, and once with
-`source`; workers train one network with `source`, and one by the function, which is
-`examples/huggingface.py`. Grey images have fewer augmentations, `torch.compile` needs a compiler,
-and NCCL a GPU for each worker: these are refused as well where they cannot be had.
+`source`. The function is `examples/huggingface.py`; workers train one of its networks. Grey images
+have fewer augmentations, `torch.compile` needs a compiler, and NCCL a GPU for each worker: these
+are refused as well where they cannot be had.
 """
 
 
