@@ -1,6 +1,7 @@
 """How often the gate is wrong: many draws of models whose true quality is known.
 
     python -m benchmarks.gate --draws 400
+    python -m benchmarks.gate --groups --draws 1000
 
 Nothing is trained: a model is a true quality, and its answers are drawn. The decisions are those of
 `tasks.gate.paired` with the rules as shipped (`Gate()`), and the draws are seeded.
@@ -13,10 +14,18 @@ them, of which the largest share is shown. Each at a level of 5 %. The truth is 
 distribution of which the images are drawn. Of a class with fewer than `min_compared` images nothing
 is said. The random weights are drawn 500 times instead of 10,000.
 
+With `--groups` it is of images that belong together, in groups in which the differences of the two
+models go together: an image takes the outcome of its group with the root of the correlation as its
+probability. Three claims: `better`, of a challenger that is as good; `not worse`, with a margin of
+five points, of one that is worse by as much; and the power, how often one that is as good passes
+with that margin. The two models differ on 10 % of the images. Beside each stands what passes if the
+images are taken for independent.
+
 Result of 2026-11-23: in `benchmarks/README.md`.
 """
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +125,58 @@ def drawn(random: np.random.Generator, shares: Floats, images: int) -> Pairs:
         likely = np.where(given == label, LIKELIHOOD[True], LIKELIHOOD[False]).astype(np.float32)
         return Predictions(place[label], place[given], likely, likely)
 
-    return Pairs(tuple(map(str, order)), len(present), answers(ours), answers(theirs))
+    both = answers(ours), answers(theirs)
+    return Pairs(tuple(map(str, order)), len(present), *both, np.arange(images))
+
+
+UNEVEN = (1, 1, 2, 2, 3, 3, 5, 5, 8, 8, 12, 15, 20, 25, 30, 40, 60, 80, 120, 200)
+GROUPS = {
+    "1,000 single images": ((1,) * 1000, (0.0,)),
+    "200 images, each five times": ((5,) * 200, (1.0,)),
+    "300 groups of 5": ((5,) * 300, (0.0, 0.5)),
+    "100 groups of 10": ((10,) * 100, (0.0, 0.2, 0.5)),
+    "30 groups of 30": ((30,) * 30, (0.0, 0.3)),
+    "20 groups of 1 to 200": (UNEVEN, (0.0, 0.3)),
+}
+GROUP_MARGIN, DIFFER = 0.05, 0.1
+
+
+def drawn_in_groups(
+    random: np.random.Generator, sizes: tuple[int, ...], correlation: float, difference: float
+) -> Pairs:
+    """The answers of two models for images in groups, of ten classes that each group has."""
+    groups, images = np.repeat(np.arange(len(sizes)), sizes), sum(sizes)
+    chances = [(DIFFER + difference) / 2, (DIFFER - difference) / 2, 1 - DIFFER]
+    of_group, own = (random.choice(3, size, p=chances) for size in (len(sizes), images))
+    outcome = np.where(random.random(images) < np.sqrt(correlation), of_group[groups], own)
+    label = random.permutation(images) % CLASSES
+    models = []
+    for wrong in (1, 0):  # of the challenger what is lost, of the opponent what is gained
+        given = np.where(outcome == wrong, (label + 1) % CLASSES, label)
+        likely = np.where(outcome == wrong, LIKELIHOOD[False], LIKELIHOOD[True]).astype(np.float32)
+        models.append(Predictions(label, given, likely, likely))
+    return Pairs(tuple(map(str, range(CLASSES))), CLASSES, *models, groups)
+
+
+def print_groups(draws: int) -> None:
+    """Prints how often a challenger passes where images belong together."""
+    claims = {"better": (0.0, 0.0), "not worse": (GROUP_MARGIN, -GROUP_MARGIN)}
+    claims["power"] = (GROUP_MARGIN, 0.0)
+    print("| images | correlation | metric |" + "".join(f" {claim} |" for claim in claims))
+    print("|---|---|---|" + "---|" * len(claims), flush=True)
+    for name, (sizes, correlations) in GROUPS.items():
+        for correlation in correlations:
+            for metric in ("accuracy", "macro_recall"):
+                cells = []
+                for margin, difference in claims.values():
+                    random, passed = np.random.default_rng(len(sizes)), []
+                    for _ in range(draws):
+                        pairs = drawn_in_groups(random, sizes, correlation, difference)
+                        alone = replace(pairs, groups=np.arange(pairs.rows))
+                        passed.append([passes(each, metric, margin) for each in (pairs, alone)])
+                    held, taken_alone = np.mean(passed, axis=0)
+                    cells.append(f" {held:.1%} ({taken_alone:.1%}) |")
+                print(f"| {name} | {correlation:g} | `{metric}` |" + "".join(cells), flush=True)
 
 
 def passes(pairs: Pairs, metric: str, margin: float) -> bool:
@@ -131,13 +191,18 @@ def main() -> None:
     """Prints the largest share of false passes over the discordances, for each metric and size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=400)
-    draws = parser.parse_args().draws
-    paired.DRAWS = 500
+    parser.add_argument("--groups", action="store_true", help="images that belong together")
+    options = parser.parse_args()
+    draws = options.draws
+    paired.DRAWS = paired.FEWEST_DRAWS = 500
     error = 2 * np.sqrt(RULES.level * (1 - RULES.level) / draws)
     print(
         f"Level {RULES.level:.0%}, {draws:,} draws: up to {RULES.level + error:.1%} is within the "
         "error.\n"
     )
+    if options.groups:
+        print_groups(draws)
+        return
     print("| metric | classes | claim |" + "".join(f" {size:,} |" for size in SIZES))
     print("|---|---|---|" + "---|" * len(SIZES), flush=True)
     for metric in METRICS:

@@ -35,6 +35,8 @@ FILE = "predictions.parquet"
 # The images that a version was trained or validated on: uint64, ascending, each once, as
 # `image_id` gives them.
 LEARNT = "learnt_pixels.npy"
+# Of the images of the predictions, in their order: int64, the same for those that belong together.
+GROUPS = "groups.npy"
 ROWS = 4096  # read at a time
 COLUMNS = ("path", "sha256", "pixels", "label")  # that describe an image
 

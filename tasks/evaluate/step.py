@@ -30,6 +30,7 @@ from tasks.data.metrics import (
     wilson,
 )
 from tasks.data.predictions import (
+    GROUPS,
     LEARNT,
     WITH_FEATURES,
     image_id,
@@ -69,8 +70,8 @@ def evaluate(
     """Predicts the test split and measures how good the predictions are.
 
     Writes `metrics.json`, `classes.json` (as `metrics.outcomes` gives it), `predictions.parquet`,
-    `confusion.csv` (actual and predicted class of each row) and `slices.parquet`
-    (`tasks/data/slices.py`); of a sample of the rows `reference.parquet`, which drift is measured
+    `confusion.csv` (actual and predicted class of each row), `groups.npy` (which of the images belong
+    together) and `slices.parquet` (`tasks/data/slices.py`); of a sample of the rows `reference.parquet`, which drift is measured
     against; and below `report/` the images that the model has learnt
     (`tasks/data/predictions.py`), for later comparisons with it.
 
@@ -95,6 +96,7 @@ def evaluate(
     write_json(workspace.folder / CLASSES, outcomes(tally))
     names, parts = slices.divide(described, rules.slices, tally.correct)
     pq.write_table(names, workspace.folder / slices.FILE)
+    np.save(workspace.folder / GROUPS, described["tie"].to_numpy())
     # A row per image: what DVC's confusion plot counts.
     pairs = named.rows.select(["label", "prediction"]).rename_columns(["actual", "predicted"])
     csv.write_csv(pairs, workspace.folder / "confusion.csv")

@@ -13,7 +13,7 @@ from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Registered, Scored
 from tasks.data.metrics import split_name
-from tasks.data.predictions import LEARNT, NamedPredictions, learnt_images
+from tasks.data.predictions import GROUPS, LEARNT, NamedPredictions, learnt_images
 from tasks.data.slices import contains, metric_of, named, parse
 from tasks.gate import paired
 from tasks.gate.paired import Pairs
@@ -51,12 +51,13 @@ def compare_champion(
     An image that one of the two, or a model that it started from, was trained on is no test.
 
     Returns:
-        `images`, how many were compared; `learnt`, `other_classes` and `absent`, as in `pair`;
+        `images`, how many were compared, and `groups`, how many groups of them belong together;
+        `learnt`, `other_classes` and `absent`, as in `pair`;
         `new_classes`, those of the challenger that the opponent does not know; `recorded`, whether
         it is known what the opponent was trained on; and `metrics`, for each metric in
         `gate.metric` and `gate.no_worse` the values of both models and what `paired.compare` gives.
         Without images to compare, `metrics` is empty. A slice, or a class, with fewer than
-        `gate.min_compared` images is left out, and if nothing is left of a rule, `not_compared`
+        `gate.min_compared` groups is left out, and if nothing is left of a rule, `not_compared`
         names it.
     """
     challenger, opponent = predictions.read(scores.folder), predictions.read(opponent_scores.folder)
@@ -66,8 +67,9 @@ def compare_champion(
     for file in (recorded, scores.folder / REPORT / LEARNT):
         if file and file.exists():
             learnt.append(np.load(file, allow_pickle=False))
-    pairs, used, counts = pair(challenger, opponent, np.concatenate(learnt))
-    names = (rules.metric, *rules.no_worse) if pairs.rows >= rules.min_compared else ()
+    groups = np.load(scores.folder / GROUPS, allow_pickle=False)
+    pairs, used, counts = pair(challenger, opponent, groups, np.concatenate(learnt))
+    names = (rules.metric, *rules.no_worse) if counts["groups"] >= rules.min_compared else ()
     by_name = {name: _compared(rules, name, scores, pairs, used) for name in names}
     return counts | {
         "new_classes": [name for name in challenger.known if name not in opponent.known],
@@ -78,19 +80,24 @@ def compare_champion(
 
 
 def pair(
-    challenger: NamedPredictions, opponent: NamedPredictions, learnt: NDArray[np.uint64]
+    challenger: NamedPredictions,
+    opponent: NamedPredictions,
+    groups: NDArray[np.int64],
+    learnt: NDArray[np.uint64],
 ) -> tuple[Pairs, NDArray[np.bool_], Facts]:
     """Pairs the predictions of two models for the same images.
 
     Args:
         challenger: The predictions of the challenger.
         opponent: The predictions of the opponent.
+        groups: int64 (images,), the same number for images that belong together.
         learnt: The images that are left out because a model was trained or validated on them, as
             `image_id` gives them.
 
     Returns:
         The answers for the images that were not left out, of which only the classes that these
         images have count in averages; bool (images,), which those are; and `images`, how many;
+        `groups`, how many groups of them belong together;
         `learnt`, how many were left out because a model was trained or validated on them;
         `other_classes`, how many because one of the models does not know their class; and
         `absent`, the classes that both know and that the images lack.
@@ -105,13 +112,15 @@ def pair(
     present = [name for name in shared if name in seen_classes]
     names = tuple(dict.fromkeys((*present, *challenger.known, *opponent.known)))
     answers = (predictions.take(used).indexed(names) for predictions in (challenger, opponent))
+    pairs = Pairs(names, len(present), *answers, groups[used])
     counts = {
-        "images": int(used.sum()),
+        "images": pairs.rows,
+        "groups": len(pairs.group_sizes),
         "learnt": int((~fresh).sum()),
         "other_classes": int((fresh & ~of_shared).sum()),
         "absent": [name for name in shared if name not in seen_classes],
     }
-    return Pairs(names, len(present), *answers), used, counts
+    return pairs, used, counts
 
 
 def _compared(
@@ -124,12 +133,13 @@ def _compared(
     slices = parse(name)
     if slices is None:
         _, label = split_name(name)
-        images = pairs.rows if label is None else pairs.of_class(label).rows
-        return {name: _by(pairs, name, rules)} if images >= rules.min_compared else {}
+        of_metric = pairs if label is None else pairs.of_class(label)
+        enough = len(of_metric.group_sizes) >= rules.min_compared
+        return {name: _by(pairs, name, rules)} if enough else {}
     compared = {}
     for part in named(scores.facts["slices"], *slices):
         inside = pairs.take(np.flatnonzero(contains(scores, part)[used]))
-        if inside.rows >= rules.min_compared:
+        if len(inside.group_sizes) >= rules.min_compared:
             compared[metric_of(part)] = _by(inside, "accuracy", rules)
     worse = paired.holm({name: facts["p_worse"] for name, facts in compared.items()}, rules.level)
     for name, facts in compared.items():

@@ -6,6 +6,11 @@ worst for the claim: the opponent has it right, and the challenger has it wrong.
 "the difference is above -margin" holds if the weighed difference contradicts it with no more than
 the probability of the level.
 
+Images that belong together (copies, those of one patient) say less than as many others, because
+both models tend to err on all of them. So groups are weighed in place of images, with one unseen
+group of the mean size, all of which the challenger has wrong. A smaller one has more power, and
+lets more than the level of wrong models pass: `python -m benchmarks.gate --groups` shows both.
+
 For the mean of a bounded quantity this is Gaffke's bound (Gaffke, 2005; Learned-Miller and Thomas,
 2019, "A new confidence interval for the mean of a bounded random variable"). For accuracy it gives
 the exact test of McNemar (1947) for the claim "better", and the exact limit of Clopper and Pearson
@@ -60,12 +65,15 @@ class Pairs:
         classes: The number of classes that the images have.
         challenger: The answers of the model that may be promoted.
         opponent: The answers of the model that it is compared with.
+        groups: int64 (images,), a number for each image that is the same for those that belong
+            together.
     """
 
     names: tuple[str, ...]
     classes: int
     challenger: Predictions
     opponent: Predictions
+    groups: NDArray[np.int64]
 
     @property
     def rows(self) -> int:
@@ -73,13 +81,24 @@ class Pairs:
         return len(self.challenger.labels)
 
     @property
+    def group_sizes(self) -> NDArray[np.int64]:
+        """The number of images of each group, int64 (groups,)."""
+        return np.unique(self.groups, return_counts=True)[1]
+
+    @property
     def swapped(self) -> "Pairs":
         """The pairs with the two models exchanged."""
-        return Pairs(self.names, self.classes, self.opponent, self.challenger)
+        return Pairs(self.names, self.classes, self.opponent, self.challenger, self.groups)
 
     def take(self, rows: NDArray[np.int64]) -> "Pairs":
         """The answers for some images, by their indices."""
-        return Pairs(self.names, self.classes, self.challenger.take(rows), self.opponent.take(rows))
+        return Pairs(
+            self.names,
+            self.classes,
+            self.challenger.take(rows),
+            self.opponent.take(rows),
+            self.groups[rows],
+        )
 
     def of_class(self, label: str) -> "Pairs":
         """The answers for the images of one class; none if no image has it."""
@@ -122,8 +141,8 @@ def compare(pairs: Pairs, metric: str, margin: float, level: float) -> Facts:
     """
     kind, label = split_name(metric)
     if kind == "recall" and label is not None:  # the accuracy of the images of the class
-        return _compare_accuracy(pairs.of_class(label), margin, level)
-    if kind == "accuracy":
+        pairs, metric = pairs.of_class(label), "accuracy"
+    if metric == "accuracy" and len(pairs.group_sizes) == pairs.rows:
         return _compare_accuracy(pairs, margin, level)
 
     lower, upper = draws(pairs, metric), -draws(pairs.swapped, metric)
@@ -266,9 +285,9 @@ def holm(probabilities: Mapping[str, float], level: float) -> set[str]:
 
 
 def draws(pairs: Pairs, metric: str) -> NDArray[np.float64]:
-    """Differences of a metric, with the images and one unseen image weighed at random.
+    """Differences of a metric, with the groups of images and one unseen group weighed at random.
 
-    The unseen image is the worst for the challenger. The draws are the same each time.
+    The unseen group is the worst for the challenger. The draws are the same each time.
 
     Args:
         pairs: The answers.
@@ -277,24 +296,67 @@ def draws(pairs: Pairs, metric: str) -> NDArray[np.float64]:
     Returns:
         float64 (draws,).
     """
-    if metric == "log_loss":
-        challenger, opponent = (
-            losses(answers.likelihood) for answers in (pairs.challenger, pairs.opponent)
+    _, group_of, sizes = np.unique(pairs.groups, return_inverse=True, return_counts=True)
+    unseen = sizes.mean()
+    if metric in ("accuracy", "log_loss"):
+        values, worst_value = _values(pairs, metric)
+        totals = np.append(np.bincount(group_of, values), unseen * worst_value)
+        images_of = np.append(sizes, unseen)
+        return _weighed(
+            np.ones(len(totals), np.int64), lambda weights: weights @ totals / (weights @ images_of)
         )
-        unseen = losses(np.ones(1, np.float32)) - losses(np.zeros(1, np.float32))
-        values = np.append(opponent - challenger, unseen)
-        return _weighed(np.ones(len(values), np.int64), lambda weights: weights @ values)
-    # Images with the same class and the same two answers are weighed together.
+    # Images with the same class and the same two answers are of one kind.
     answers = (pairs.challenger.labels, pairs.challenger.predicted, pairs.opponent.predicted)
-    kinds, images = np.unique(np.stack(answers), axis=1, return_counts=True)
-    worst = _worst_image(kinds, images, pairs, metric)
+    kinds, kind_of, images = np.unique(
+        np.stack(answers), axis=1, return_inverse=True, return_counts=True
+    )
+    worst = _worst_image(kinds, images, unseen, pairs, metric)
     indicators = _indicators(np.append(kinds, worst, axis=1), pairs)
+    if len(sizes) == pairs.rows:  # those of a kind are weighed together
+        weighed = np.append(images, 1)
+    else:
+        weighed = np.ones(len(sizes) + 1, np.int64)
+        in_groups = _images_of_kinds(group_of, kind_of, unseen)
+        indicators = [in_groups @ indicator for indicator in indicators]
     return _weighed(
-        np.append(images, 1),
+        weighed,
         lambda weights: _by_counts(
             [weights @ indicator for indicator in indicators], pairs, metric
         ),
     )
+
+
+def _values(pairs: Pairs, metric: str) -> tuple[NDArray[np.float64], float]:
+    """By how much the challenger is better on each image, float64 (images,), and the worst value.
+
+    Args:
+        pairs: The answers.
+        metric: `accuracy` or `log_loss`, the means of these values.
+    """
+    both = (pairs.challenger, pairs.opponent)
+    if metric == "accuracy":
+        challenger, opponent = ((each.labels == each.predicted).astype(float) for each in both)
+        return challenger - opponent, -1.0
+    challenger, opponent = (losses(each.likelihood) for each in both)
+    [best], [worst] = losses(np.ones(1, np.float32)), losses(np.zeros(1, np.float32))
+    return opponent - challenger, float(best - worst)
+
+
+def _images_of_kinds(
+    group_of: NDArray[np.int64], kind_of: NDArray[np.int64], unseen: float
+) -> "csr_array":
+    """How many images of each kind each group has, sparse (groups + 1, kinds + 1).
+
+    Args:
+        group_of: int64 (images,), the index of the group of each image.
+        kind_of: int64 (images,), the index of its kind.
+        unseen: How many images the unseen group has, all of the last kind.
+    """
+    from scipy.sparse import csr_array
+
+    rows = np.append(group_of, group_of.max() + 1)
+    columns = np.append(kind_of, kind_of.max() + 1)
+    return csr_array((np.append(np.ones(len(group_of)), unseen), (rows, columns)))
 
 
 def _weighed(
@@ -303,7 +365,7 @@ def _weighed(
     """Draws a value many times, with random weights of the images.
 
     Args:
-        images: (kinds,), how many images each weight is of.
+        images: (kinds,), how many images, or groups, each weight is of.
         values_of: Calculates the values for weights (n, kinds), each row of which adds up to 1.
     """
     random = np.random.default_rng(SEED)
@@ -364,7 +426,11 @@ def _by_counts(
 
 
 def _worst_image(
-    kinds: NDArray[np.int64], images: NDArray[np.int64], pairs: Pairs, metric: str
+    kinds: NDArray[np.int64],
+    images: NDArray[np.int64],
+    unseen: float,
+    pairs: Pairs,
+    metric: str,
 ) -> NDArray[np.int64]:
     """The image that lowers the difference most: its class, and both answers, int64 (3, 1).
 
@@ -374,6 +440,7 @@ def _worst_image(
     Args:
         kinds: int64 (3, kinds), as `_indicators` takes them.
         images: int64 (kinds,), how many images there are of each.
+        unseen: How many of the worst one are not seen.
         pairs: Names the classes.
         metric: A macro average, or a metric of one class.
     """
@@ -385,6 +452,9 @@ def _worst_image(
     label, answer = np.array([pair for pair in tried if pair[0] != pair[1]]).T
     extra_counts = _indicators(np.stack([label, answer, label]), pairs)
     seen_counts = [images @ indicator for indicator in _indicators(kinds, pairs)]
-    counts = [extra.toarray() + seen for extra, seen in zip(extra_counts, seen_counts, strict=True)]
+    counts = [
+        unseen * extra.toarray() + seen
+        for extra, seen in zip(extra_counts, seen_counts, strict=True)
+    ]
     worst = int(np.argmin(_by_counts(counts, pairs, metric)))
     return np.array([[label[worst]], [answer[worst]], [label[worst]]])

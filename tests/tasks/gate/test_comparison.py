@@ -41,7 +41,7 @@ def sha256(row: int) -> str:
     return hashlib.sha256(str(row).encode()).hexdigest()
 
 
-def write(folder, wrong, known=CLASSES, labels=LABELS) -> Artifact:
+def write(folder, wrong, known=CLASSES, labels=LABELS, groups=None) -> Artifact:
     """Predictions that are wrong for as many of the first images."""
     rows = len(labels)
     predicted = [
@@ -59,6 +59,7 @@ def write(folder, wrong, known=CLASSES, labels=LABELS) -> Artifact:
     probabilities[np.arange(rows), best] = 0.9
     folder.mkdir(parents=True)
     predictions.write(pa.table(described), [probabilities], known, folder / predictions.FILE)
+    np.save(folder / predictions.GROUPS, np.arange(rows) if groups is None else groups)
     return Artifact("evaluate", "k", "d", folder, {})
 
 
@@ -132,6 +133,17 @@ def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_
     assert found["absent"] == list("cdefghij")
     assert found["not_compared"] == ["recall[c]"]
     assert list(found["metrics"]) == ["macro_recall", "macro_f1"]
+
+
+def test_groups_are_counted_and_compared_in_place_of_images(tmp_path):
+    """Twenty-nine groups are too few; of thirty, nine that are lost whole are worse."""
+    for count, outcome in ((29, None), (30, "worse")):
+        groups = np.arange(200) * count // 200
+        mine = write(tmp_path / f"ours {count}", 60, groups=groups)
+        other = write(tmp_path / f"theirs {count}", 0)
+        found = compare_champion(RULES, mine, other, OPPONENT, None)
+        assert (found["images"], found["groups"]) == (200, count)
+        assert found["metrics"].get("accuracy", {}).get("outcome") == outcome
 
 
 def divided(scores: Artifact, sites) -> Artifact:

@@ -1,10 +1,13 @@
 """The statistics of the gate, against published tests and limits, and by simulation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
 from tasks.data.metrics import Predictions
+from tasks.gate import paired
 from tasks.gate.paired import COMPARABLE, Pairs, compare, draws, holm, p_value
 
 NAMES = ("a", "b")
@@ -16,7 +19,8 @@ def pairs(gained: int, lost: int, both: int, neither: int = 0) -> Pairs:
     labels = np.arange(rows) % 2
     ours = np.repeat([True, False, True, False], [gained, lost, both, neither])
     theirs = np.repeat([False, True, True, False], [gained, lost, both, neither])
-    return Pairs(NAMES, 2, *(answers(labels, correct) for correct in (ours, theirs)))
+    both = (answers(labels, correct) for correct in (ours, theirs))
+    return Pairs(NAMES, 2, *both, np.arange(rows))
 
 
 def answers(labels, correct, likelihood=None) -> Predictions:
@@ -59,7 +63,7 @@ def test_the_draws_of_an_accuracy_agree_with_its_probability():
         ("a", "b"), 1, *(
             answers(np.zeros(200, np.int64), each.labels == each.predicted)
             for each in (both.challenger, both.opponent)
-        )
+        ), np.arange(200)
     )  # fmt: skip
     drawn = draws(one_class, "macro_recall")
     for difference in (-0.02, 0.0, 0.05):
@@ -120,7 +124,8 @@ def test_a_model_that_is_worse_by_the_margin_passes_no_oftener_than_the_level():
 
 def test_the_metric_of_a_class_is_of_its_images():
     labels = np.array([0] * 95 + [1] * 5)
-    both = Pairs(NAMES, 2, answers(labels, labels == 0), answers(labels, np.ones(100, bool)))
+    models = answers(labels, labels == 0), answers(labels, np.ones(100, bool))
+    both = Pairs(NAMES, 2, *models, np.arange(100))
     assert compare(both, "recall[b]", 0.01, 0.05)["difference"] == -1.0
     assert compare(both, "recall[a]", 0.01, 0.05)["difference"] == 0.0
     assert compare(both, "precision[a]", 0.01, 0.05)["difference"] == pytest.approx(-0.05)
@@ -151,7 +156,7 @@ def skewed() -> Pairs:
         Predictions(labels, answer, likely, likely)
         for answer, likely in zip(predicted, likelihood, strict=True)
     )
-    return Pairs(("a", "b", "c", "old"), 3, *models)
+    return Pairs(("a", "b", "c", "old"), 3, *models, np.arange(120))
 
 
 @pytest.mark.parametrize(
@@ -179,3 +184,77 @@ def test_a_comparison_gives_the_figures_that_it_always_gave(
 @pytest.mark.parametrize(("gained", "lost", "outcome"), [(5, 0, "better"), (0, 5, "worse")])
 def test_a_claim_holds_where_its_probability_is_the_level(gained, lost, outcome):
     assert compare(pairs(gained, lost, 355), "accuracy", 0.0, 1 / 32)["outcome"] == outcome
+
+
+@pytest.mark.parametrize("metric", [*COMPARABLE, "recall[c]", "f1[c]"])
+def test_copies_of_images_say_as_much_as_the_images(metric):
+    """Five copies of each image, in any order, give the limits of the images alone."""
+    alone = skewed()
+    rows = np.random.default_rng(0).permutation(np.repeat(np.arange(alone.rows), 5))
+    found = compare(alone.take(rows), metric, 0.02, 0.05)
+    expected = compare(alone, metric, 0.02, 0.05)
+    assert found["outcome"] == expected["outcome"]
+    for limit in ("difference", "low", "high", "p_worse"):
+        assert found[limit] == pytest.approx(expected[limit], abs=0.03), limit
+    careless = compare(replace(alone.take(rows), groups=np.arange(600)), metric, 0.02, 0.05)
+    assert careless["low"] > found["low"] + 0.02
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_recall", "log_loss"])
+def test_groups_are_weighed_with_an_unseen_one_of_the_mean_size(metric):
+    """Against a plain calculation, group by group."""
+    both = replace(pairs(9, 5, 40, 6), groups=np.repeat([7, 3, 5, 1], [30, 20, 8, 2]))
+    found = draws(both, metric)[:50]
+    weights = np.random.default_rng(paired.SEED).standard_gamma(np.ones(5), (paired.DRAWS, 5))
+    right, other = (each.labels == each.predicted for each in (both.challenger, both.opponent))
+    log_ratio = np.log(both.challenger.likelihood / both.opponent.likelihood)
+    least = np.finfo(np.float32).eps  # as which a smaller probability counts
+    worst = np.log(least) - np.log1p(-least)
+    for drawn, weighed in zip(found, weights, strict=False):
+        of_image = weighed[np.searchsorted([1, 3, 5, 7], both.groups)]
+        unseen = 15 * weighed[-1]
+        if metric == "accuracy":
+            total = of_image @ (right.astype(int) - other) - unseen
+            assert drawn == pytest.approx(total / (of_image.sum() + unseen))
+        elif metric == "log_loss":
+            total = of_image @ log_ratio + unseen * worst
+            assert drawn == pytest.approx(total / (of_image.sum() + unseen), rel=1e-4)
+        else:
+            each = []  # the unseen images are of the class where they weigh most
+            for label in (0, 1):
+                of_class = [of_image * (both.challenger.labels == name) for name in (0, 1)]
+                more = [unseen * (label == name) for name in (0, 1)]
+                gains = [
+                    (part @ (right.astype(int) - other) - extra) / (part.sum() + extra)
+                    for part, extra in zip(of_class, more, strict=True)
+                ]
+                each.append(np.mean(gains))
+            assert drawn == pytest.approx(each[0]) or drawn == pytest.approx(each[1])
+
+
+@pytest.mark.parametrize("correlation", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("metric", ["accuracy", "macro_recall"])
+def test_equal_models_are_better_no_oftener_than_the_level_where_images_go_together(
+    metric, correlation, monkeypatch
+):
+    """A hundred groups of ten, on a tenth of whose images two equal models differ."""
+    monkeypatch.setattr(paired, "DRAWS", 500)
+    monkeypatch.setattr(paired, "FEWEST_DRAWS", 500)
+    random, groups = np.random.default_rng(7), np.repeat(np.arange(100), 10)
+    labels, better = np.arange(1000) % 2, 0
+    for _ in range(150):
+        of_group, own = (random.choice(3, size, p=[0.05, 0.05, 0.9]) for size in (100, 1000))
+        shares = random.random(1000) < np.sqrt(correlation)
+        kind = np.where(shares, of_group[groups], own)
+        models = (answers(labels, kind != lost) for lost in (0, 1))
+        better += compare(Pairs(NAMES, 2, *models, groups), metric, 0.0, 0.05)["outcome"] == "better"
+    assert better <= 12  # 150 draws of 0.05 give 12 at most in 95 %
+
+
+def test_few_groups_are_not_sure_however_many_images_they_have():
+    both = pairs(0, 0, 900)
+    assert compare(both, "accuracy", 0.05, 0.05)["outcome"] == "not worse"
+    groups = np.repeat(np.arange(30), 30)
+    found = compare(replace(both, groups=groups), "accuracy", 0.05, 0.05)
+    assert found["outcome"] == "cannot tell"
+    assert found["low"] == pytest.approx(binomtest(0, 30).proportion_ci(0.9).low - 0.095, abs=0.005)

@@ -48,12 +48,15 @@ def test_good_data_is_accepted_and_described(tmp_path):
     rows = pq.read_table(folder / "images.parquet")
     assert rows.column_names == [
         *("split", "path", "label", "file", "row", "width", "height", "mode", "format"),
-        *("camera", "taken", "is_animated", "brightness", "contrast", "bytes", "sha256", "pixels"),
+        *("camera", "taken", "is_animated", "brightness", "contrast"),
+            *("bytes", "sha256", "pixels", "tie"),
     ]
     order = [(row["file"], row["row"]) for row in rows.to_pylist()]
     assert order == sorted(order)
     data = FILES["test/cat/0.png"]
-    first = rows.to_pylist()[0]
+    first, *others = rows.to_pylist()
+    tie = first.pop("tie")
+    assert tie not in [row["tie"] for row in others if row["pixels"] != first["pixels"]]
     light = {name: first.pop(name) for name in ("brightness", "contrast")}
     grey = inspect(data)[1] / 255
     assert light == pytest.approx({"brightness": grey.mean(), "contrast": grey.std()})
