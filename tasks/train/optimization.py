@@ -41,6 +41,10 @@ def loss_function(
 ) -> Loss:
     """The mean cross-entropy of a batch; with weights for the classes, if configured.
 
+    The weight of an image's class is that of its whole loss. PyTorch's own weights weigh the part
+    that label smoothing adds by those of all classes: from 19 images to 1 (two classes, smoothing
+    0.1), the best answer for a sure image of the frequent class would be the rare one.
+
     Args:
         hyperparameters: The weights and the label smoothing.
         labels: int64 (rows,), of the training split.
@@ -51,9 +55,8 @@ def loss_function(
     if hyperparameters.balance != "loss":
         return partial(torch.nn.functional.cross_entropy, label_smoothing=smoothing)
     weights = torch.tensor(class_weights(labels, classes), dtype=torch.float32, device=device)
-    summed = torch.nn.CrossEntropyLoss(weights, reduction="sum", label_smoothing=smoothing)
-    # PyTorch's own mean divides by the weights of the batch, or of a part of it.
-    return lambda logits, labels: summed(logits, labels) / len(labels)
+    each = torch.nn.CrossEntropyLoss(reduction="none", label_smoothing=smoothing)
+    return lambda logits, labels: (weights[labels] * each(logits, labels)).mean()
 
 
 def mean_loss(loss_of: Loss, logits: Tensor, targets: Targets) -> Tensor:

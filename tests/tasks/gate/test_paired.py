@@ -247,7 +247,9 @@ def test_equal_models_are_better_no_oftener_than_the_level_where_images_go_toget
         shares = random.random(1000) < np.sqrt(correlation)
         kind = np.where(shares, of_group[groups], own)
         models = (answers(labels, kind != lost) for lost in (0, 1))
-        better += compare(Pairs(NAMES, 2, *models, groups), metric, 0.0, 0.05)["outcome"] == "better"
+        better += (
+            compare(Pairs(NAMES, 2, *models, groups), metric, 0.0, 0.05)["outcome"] == "better"
+        )
     assert better <= 12  # 150 draws of 0.05 give 12 at most in 95 %
 
 

@@ -11,7 +11,13 @@ from models.network import Network
 from retrain.workload import Plateau, Train
 from tasks.data.shards import open_prepared
 from tasks.train.datasets import SplitDataset
-from tasks.train.optimization import learning_rate, make_optimizer, temperature
+from tasks.train.optimization import (
+    learning_rate,
+    loss_function,
+    make_optimizer,
+    mean_loss,
+    temperature,
+)
 from tests.tasks.train.helpers import run, write_form, write_prepared, write_split
 
 
@@ -62,6 +68,40 @@ def test_the_optimizer_is_pytorchs_and_does_not_decay_biases(chosen, kind):
     assert type(optimizer) is kind
     decays = [(group["params"], group["weight_decay"]) for group in optimizer.param_groups]
     assert decays == [([given.weight], 0.1), ([given.bias], 0.0)]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("balance", ["none", "loss"])
+def test_the_loss_is_that_of_each_image_by_the_weight_of_its_class(balance, smoothing):
+    """Against a plain calculation, also of images that are mixed."""
+    counts = np.array([95, 5, 20])
+    labels = np.repeat(np.arange(3), counts)
+    of = Train(balance=balance, label_smoothing=smoothing)
+    loss_of = loss_function(of, labels, 3, torch.device("cpu"))
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    probabilities = torch.softmax(logits, dim=1).numpy()
+    weights = 120 / (3 * counts) if balance == "loss" else np.ones(3)
+    targets = [(torch.tensor([0, 1, 2, 2, 1, 0]), 0.7), (torch.tensor([2, 2, 1, 0, 0, 1]), 0.3)]
+    expected = 0.0
+    for given, share in targets:
+        for row, label in enumerate(given.tolist()):
+            wanted = np.full(3, smoothing / 3)
+            wanted[label] += 1 - smoothing
+            expected -= share * weights[label] * float(wanted @ np.log(probabilities[row])) / 6
+    assert float(mean_loss(loss_of, logits, targets)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("rare", [1, 3, 10])
+def test_a_sure_image_of_the_frequent_class_is_not_learnt_as_the_rare_one(rare):
+    """The best answer for an image that is always of the frequent class stays that class."""
+    labels = np.repeat([0, 1], [100 - rare, rare])
+    recipe = Train(balance="loss", label_smoothing=0.1)
+    loss_of = loss_function(recipe, labels, 2, torch.device("cpu"))
+    logits = torch.linspace(-6, 6, 241)
+    frequent = torch.zeros(1, dtype=torch.int64)
+    losses = [float(loss_of(torch.tensor([[0.0, float(each)]]), frequent)) for each in logits]
+    best = torch.sigmoid(logits[int(np.argmin(losses))])
+    assert float(best) == pytest.approx(0.05, abs=0.01)
 
 
 CLASSES, ROWS = 4, 4000
