@@ -70,10 +70,10 @@ def evaluate(
     """Predicts the test split and measures how good the predictions are.
 
     Writes `metrics.json`, `classes.json` (as `metrics.outcomes` gives it), `predictions.parquet`,
-    `confusion.csv` (actual and predicted class of each row), `groups.npy` (which of the images belong
-    together) and `slices.parquet` (`tasks/data/slices.py`); of a sample of the rows `reference.parquet`, which drift is measured
-    against; and below `report/` the images that the model has learnt
-    (`tasks/data/predictions.py`), for later comparisons with it.
+    `confusion.csv` (actual and predicted class of each row), `groups.npy` (which of the images
+    belong together) and `slices.parquet` (`tasks/data/slices.py`); of a sample of the rows
+    `reference.parquet`, which drift is measured against; and below `report/` the images that the
+    model has learnt (`tasks/data/predictions.py`), for later comparisons with it.
 
     Returns:
         `metrics`, by name; `slices`, those of `gate.slices`, with the accuracy in each; `train`,
