@@ -1,0 +1,74 @@
+"""How many test images a comparison of two models needs, from one stated assumption.
+
+The assumption is that two equally good models answer a tenth of the images differently, as two
+trainings on the same data usually do. A margin is large enough if such a model is then found to be
+not worse in more than four of five draws of the test images; `tasks.gate.paired` decides that, and
+a test compares the two. Images that belong together count once: a unit is an image that is alone,
+or a group of them.
+
+Source: Connor (1987), Sample size for testing differences in proportions for the paired-sample
+design, equation 1; with the unseen unit of `tasks.gate.paired`, which the challenger loses.
+"""
+
+from collections.abc import Sequence
+from math import ceil, sqrt
+
+from tasks.data.metrics import split_name
+
+DIFFERING = 0.1  # the share of test images that two trainings usually answer differently
+POWER = 0.9  # of a normal approximation, which is 0.8 or more of the decision itself
+UNSEEN = 1.5  # units: as many as the unseen one usually counts for
+
+
+def smallest_margin(metric: str, units: Sequence[int], level: float) -> float | None:
+    """The smallest margin with which an equally good model usually passes as not worse.
+
+    Args:
+        metric: What is compared; of a class, with `units` of that class alone.
+        units: How many units of the test split each class has, at least one.
+        level: The probability of an error.
+
+    Returns:
+        A difference of the metric; None for `log_loss`, which has no scale of its own.
+    """
+    if metric == "log_loss":
+        return None
+    from scipy.stats import norm
+
+    kind, label = split_name(metric)
+    if kind == "accuracy" or label is not None:
+        units = [sum(units)]
+    classes = len(units)
+    variance = DIFFERING * sum(1 / count for count in units) / classes**2
+    reach = float(norm.isf(level) + norm.ppf(POWER))
+    return reach * sqrt(variance) + UNSEEN / (classes * (min(units) + 1))
+
+
+def units_needed(metric: str, units: Sequence[int], level: float, margin: float) -> int | None:
+    """How many units a test split with the same shares of classes needs for a margin.
+
+    Args:
+        metric: As `smallest_margin` takes it, like the next two.
+        units: How many units of the test split each class has.
+        level: The probability of an error.
+        margin: More than 0.
+
+    Returns:
+        As many as the split has, or more; None where `smallest_margin` is None.
+    """
+    total = sum(units)
+
+    def margin_with(factor: float) -> float | None:
+        return smallest_margin(metric, [count * factor for count in units], level)
+
+    if (here := smallest_margin(metric, units, level)) is None:
+        return None
+    if here <= margin:
+        return total
+    low, high = 1.0, 2.0
+    while (margin_with(high) or 0.0) > margin:
+        low, high = high, 2 * high
+    while (high - low) * total > 1:
+        middle = (low + high) / 2
+        low, high = (middle, high) if (margin_with(middle) or 0.0) > margin else (low, middle)
+    return ceil(high * total)
