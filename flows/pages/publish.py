@@ -1,4 +1,4 @@
-"""Makes the pages of runs, and of a workload's history: each one HTML file that needs nothing else.
+"""Makes the pages of runs: each one HTML file that needs nothing else.
 
 The templates draw its pictures as SVG, so they follow the reader's colours (dark, print) and can be
 read aloud, as an image that Matplotlib draws cannot.
@@ -6,14 +6,11 @@ read aloud, as an image that Matplotlib draws cannot.
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.markup import escape
 
 from flows.pages import training
@@ -21,8 +18,6 @@ from retrain.disk import write_text
 from retrain.messages import local_time, message_of, with_local_times
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.registry import decisions, versions
-from retrain.registry.ledger import Entry
 from retrain.runs import console, records
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Store
@@ -32,9 +27,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).with_name("templates")
-FOLDER, LATEST, INDEX = "reports", "latest.html", "index.html"
+FOLDER, LATEST = "reports", "latest.html"
 FIGURE = re.compile(r"\s*(<[^>]*>)?[-+]?\d")  # how a cell with a number begins, maybe in a link
-FEW_DAYS = 5 * 86400.0  # seconds in which a date alone does not tell decisions apart
 
 logger = logging.getLogger("retrain")
 
@@ -93,7 +87,7 @@ def write_run(project: Project, document: Document) -> Path:
 
 
 def write(project: Project, document: Document) -> Document:
-    """Writes the page of a run that ends, also as its flow's latest one, and the history.
+    """Writes the page of a run that ends, also as its flow's latest one.
 
     A page that cannot be made is no reason to fail a run: a warning says why.
 
@@ -104,82 +98,17 @@ def write(project: Project, document: Document) -> Document:
     Returns:
         The document.
     """
-    for title, write_page in (
-        ("report of the run", _write_report),
-        ("history of the workload", _write_history),
-    ):
-        try:
-            write_page(project, document)
-        except Exception as error:
-            console.say(escape(f"The {title} could not be made: {message_of(error)}"))
-            logger.debug("How the page failed:", exc_info=True)
+    latest = latest_of(document["workload"], document["flow"])
+    try:
+        file = write_run(project, document)
+        write_text(project.root / latest, file.read_text(encoding="utf-8"))
+    except Exception as error:
+        console.say(escape(f"The report of the run could not be made: {message_of(error)}"))
+        logger.debug("How the report failed:", exc_info=True)
+    else:
+        if "error" in document:
+            console.say(f"{'report':<10} {latest}")
     return document
-
-
-def _write_report(project: Project, document: Document) -> None:
-    name, file = document["workload"], write_run(project, document)
-    latest = latest_of(name, document["flow"])
-    write_text(project.root / latest, file.read_text(encoding="utf-8"))
-    if "error" in document:
-        console.say(f"{'report':<10} {latest}")
-
-
-def _write_history(project: Project, document: Document) -> None:
-    name = document["workload"]
-    html = render("history", history(project, name))
-    write_text(folder_of(project, name) / INDEX, html)
-
-
-def history(project: Project, name: str) -> dict[str, Any]:
-    """What the page of a workload's history shows: champions, decisions, failed runs.
-
-    Args:
-        project: The clone.
-        name: Of the workload.
-
-    Returns:
-        The `champion`; the decisions, the oldest first, each with the metrics of its version; the
-        one that is `waiting`; all failed trainings that are kept; the newest of both as `rows`; and
-        the runs that have a page.
-    """
-    ledger, champion = decisions.read(project, name), None
-    with suppress(ValueError):  # it was deleted, as `status` says
-        champion = versions.champion(project, name)
-    entries = [_described(project, name, entry) for entry in ledger.entries]
-    failures = records.failed_runs(project, name, "train")
-    rows = sorted([*entries, *failures], key=lambda row: str(row["time"]), reverse=True)
-    measured = [entry for entry in entries if entry["metrics"]]
-    return {
-        "workload": name,
-        "champion": champion,
-        "entries": entries,
-        "measured": measured,
-        "dates": dates([entry["at"] for entry in measured]),
-        "waiting": ledger.waiting,
-        "failures": failures,
-        "rows": rows,
-        "pages": {file.stem for file in folder_of(project, name).glob("*.html")},
-    }
-
-
-def _described(project: Project, name: str, entry: Entry) -> dict[str, Any]:
-    """A decision, with the metrics of its version and the interval of the accuracy."""
-    version = versions.get(project, name, entry.version)
-    described = asdict(entry) | {"at": datetime.fromisoformat(entry.time).timestamp()}
-    described |= {"appoints": entry.appoints, "metrics": version.metrics if version else {}}
-    if version:
-        low, high = interval(version.metrics["accuracy"], version.metrics["rows"])
-        described |= {"low": low, "high": high}
-    return described
-
-
-def dates(times: Sequence[float]) -> list[tuple[float, str]]:
-    """Three places on an axis of times (seconds since 1970), and the local dates there."""
-    if not times:
-        return []
-    form = "%d %b %H:%M" if times[-1] - times[0] < FEW_DAYS else "%d %b %Y"
-    places = np.linspace(times[0], times[-1], 7)[1::2].tolist()
-    return [(place, datetime.fromtimestamp(place).strftime(form)) for place in places]
 
 
 def render(template: str, content: Mapping[str, Any]) -> str:

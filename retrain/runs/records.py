@@ -136,19 +136,6 @@ def last_run(project: Project, workload: str, flow: str | None = None) -> Docume
     return max(map(_read, paths), key=_time, default=None)
 
 
-def failed_runs(project: Project, workload: str, flow: str) -> list[Document]:
-    """The documents that are kept of a workload's failed runs of a flow with steps, oldest first.
-
-    Args:
-        project: The clone.
-        workload: The name of the workload.
-        flow: The name of the flow.
-    """
-    paths = (_runs(project) / flow / workload).glob("*.json")
-    documents = [_read(path) for path in paths if path.name != LATEST]
-    return sorted((document for document in documents if "error" in document), key=_time)
-
-
 def find_run(project: Project, workload: str, run: str | None) -> Document | None:
     """The document of a run of a flow with steps; the last one of the workload without an id.
 

@@ -80,7 +80,7 @@ def test_a_phone_breaks_no_word_of_the_report_and_cuts_none(clone, first, tmp_pa
     folder = clone.root / "reports" / "vit"
     with opened(tmp_path) as tab:
         narrow(tab)
-        for name in (f"{first['run']}.html", "latest.html", "index.html"):
+        for name in (f"{first['run']}.html", "latest.html"):
             tab.open(folder / name)
             assert tab.evaluate(BROKEN_WORDS) == [], name
 

@@ -93,7 +93,7 @@ def test_the_page_of_a_refusal_does_not_show_what_a_later_one_has_found(clone, f
     error = clone.json("train", "vit", "--set", setting, code=1)["error"]
     assert "Refused" in page(clone)
     assert "What was made is kept" in page(clone)
-    assert error.splitlines()[1] in page(clone, "index.html")
+    assert error.splitlines()[1] in page(clone)
     next(latest.parent.glob(f"{run}*.html")).unlink()
     html = Path(clone.json("report", "vit", "--run", run)["report"]).read_text(encoding="utf-8")
     assert "8 x 8 pixels is too small" in html  # its own message
@@ -110,17 +110,16 @@ def test_a_failed_run_without_steps_has_a_page_that_says_what_to_do(clone, first
     assert re.search(r"[.]retrain/logs/[0-9]+-[0-9]+-drift-vit[.]log", html)
 
 
-def test_a_history_that_cannot_be_made_is_said_and_the_report_is_there(clone, first):
-    history = clone.root / "reports" / "vit" / "index.html"
-    history.unlink()
-    history.mkdir()
+def test_a_report_that_cannot_be_written_is_said_and_the_run_goes_on(clone, first):
+    latest = clone.root / "reports" / "vit" / "validate.html"
+    latest.unlink()
+    latest.mkdir()
     try:
         done = clone.retrain("validate", "vit", "--run")
     finally:
-        history.rmdir()
-    assert "The history of the workload could not be made" in done.stdout
-    assert "The report" not in done.stdout
-    assert "Passed" in page(clone, "validate.html")
+        latest.rmdir()
+    assert "The report of the run could not be made" in done.stdout
+    assert clone.retrain("validate", "vit", "--run").returncode == 0
 
 
 def test_a_model_that_is_compared_shows_the_difference_and_the_images(clone, first):
@@ -131,7 +130,6 @@ def test_a_model_that_is_compared_shows_the_difference_and_the_images(clone, fir
     assert f"{compared['low']:+.4f} to {compared['high']:+.4f}" in html
     assert "Right only in" in html
     assert "Since version 1" in html
-    assert f'href="{document["run"]}.html"' in page(clone, "index.html")
 
 
 def test_a_hostile_name_stays_a_text_in_the_page_of_a_training(clone, first):
