@@ -25,7 +25,7 @@ PACKAGES, RECORDS = "packages", "lineage"  # folders of the run's artifacts
 PACKAGE, RECORD, BROKEN = "retrain.package_digest", "retrain.lineage", "retrain.broken"
 LATENCY, VERDICT = "retrain.latency", "retrain.verdict"
 # The attributes that were JSON in tags of their own, before there was a record.
-JSON = {"images", "metrics", "min_confidence"}
+JSON = {"images", "metrics"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,8 @@ class Candidate:
     Attributes:
         name: The name of the workload.
         weights: SHA-256 (hex) of the weights.
-        package_digest: SHA-256 (hex) of what is served: the model, its precision, its threshold and
-            its code. It identifies a version.
-        min_confidence: The least confidence of an answer that it accepts; None if it does not say.
+        package_digest: SHA-256 (hex) of what is served: the model, its precision and its code. It
+            identifies a version.
         train_digest: Digest of the output of `train`: weights, labels, image size.
         train_key: The key of the training in the store; None in the copy of a clone that trains a
             version again.
@@ -55,7 +54,6 @@ class Candidate:
     name: str
     weights: str
     package_digest: str
-    min_confidence: float | None = None
     train_digest: str
     train_key: str | None = None
     start: str | None = None

@@ -92,14 +92,6 @@ class Evaluate(Section):
             "embeddings, which does not train the encoder, what `retrain.hardware` finds faster."
         ),
     )
-    min_precision: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        default=None,
-        description=(
-            "The share of right answers that is wanted among those that the model accepts: each "
-            "answer then says whether it is `accepted`, by a confidence that is chosen on the "
-            "validation split. Answers say nothing of the kind when None."
-        ),
-    )
 
 
 class Gate(Section):

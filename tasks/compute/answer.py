@@ -61,13 +61,12 @@ Image = tuple[bytes, str | None]
 Batch = tuple[int, list[Image]]  # the row of the first image, and the images
 Use = AbstractContextManager[Any]  # in which a package uses its GPU
 Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one with the answers
-# What a package may say of an image: the label, the probability of each class, whether it accepts
-# the label, and the features; or why it refuses the image. And what the image is.
+# What a package may say of an image: the label, the probability of each class, and the features; or
+# why it refuses the image. And what the image is.
 ANSWER = pa.schema(
     {
         "label": pa.string(),
         "probabilities": pa.list_(pa.float32()),
-        "accepted": pa.bool_(),
         "error": pa.string(),
         "features": pa.list_(pa.float32()),
         "sha256": pa.string(),

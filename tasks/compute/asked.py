@@ -68,11 +68,10 @@ def ask(
 
     Yields:
         The answers for some images at a time, in order, as soon as they are there: `label`,
-        `probabilities` (float32, a list in the order of the package's classes), `accepted` (null if
-        the package does not say), `error`, `features` (float32, a list), and `sha256` (hex), of the
-        encoded image. A row has a label and probabilities, or an error. The features, which the
-        last layer of the network takes, are null if they are not wanted, or the package cannot tell
-        them.
+        `probabilities` (float32, a list in the order of the package's classes), `error`, `features`
+        (float32, a list), and `sha256` (hex), of the encoded image. A row has a label and
+        probabilities, or an error. The features, which the last layer of the network takes, are
+        null if they are not wanted, or the package cannot tell them.
 
     Raises:
         ValueError: The package cannot be loaded, or does not answer; or a Parquet file is broken.

@@ -28,7 +28,7 @@ from retrain.step import DataVersion, Workspace
 from retrain.store import Artifact, Store
 from retrain.workload import Data
 from tasks.data import image_table
-from tasks.data.metrics import CLASSES, METRICS, SELECTIVE, acceptance, wilson
+from tasks.data.metrics import CLASSES, METRICS, wilson
 from tasks.data.package import images_of
 from tasks.data.rules import difference, failures
 
@@ -180,7 +180,7 @@ def card_of(
     table = json.loads((scores.folder / CLASSES).read_text(encoding="utf-8"))["classes"]
     tested = sorted((row for row in table if row["rows"]), key=lambda row: float(row["recall"]))
     model = trained.folder / "model"
-    least, slices = scores.facts["min_confidence"], decision["slices"]
+    slices = decision["slices"]
     return rendered(
         "card",
         name=name,
@@ -192,7 +192,6 @@ def card_of(
         counts=sorted(validated["classes"].items(), key=lambda item: int(item[1])),
         scores=scores.facts,
         rows=sum(row["rows"] for row in table),
-        accepts=None if least is None else acceptance(least),
         metrics=_metrics(scores.facts["metrics"], sum(row["rows"] for row in table)),
         worst=[row | {"interval": _interval(row["recall"], row["rows"])} for row in tested[:WORST]],
         slices=[slice_row(part) for part in slices],
@@ -219,12 +218,10 @@ def rendered(template: str, **content: Any) -> str:
 
 
 def _metrics(metrics: Mapping[str, float], rows: int) -> list[tuple[str, float, str]]:
-    """The metrics: name, value, and the interval of those that are shares of images."""
-    images = {"accuracy": rows, "coverage": rows}
-    images["accepted_precision"] = round(metrics.get("coverage", 0) * rows)
+    """The metrics: name, value, and the interval of the one that is a share of images."""
     return [
-        (name, metrics[name], _interval(metrics[name], images.get(name, 0)))
-        for name in (*METRICS, *SELECTIVE)
+        (name, metrics[name], _interval(metrics[name], rows if name == "accuracy" else 0))
+        for name in METRICS
         if name in metrics
     ]
 

@@ -49,7 +49,6 @@ def write_package(
     precision: str,
     images: Mapping[str, int],
     folder: Path,
-    min_confidence: float | None = None,
 ) -> None:
     """Writes a model as MLflow serves it: weights, code, signature, an example, requirements.
 
@@ -58,7 +57,6 @@ def write_package(
         precision: The precision of the evaluation and of the answers: `fp32` or `bf16`.
         images: The number of images of each class, for information.
         folder: Must not exist yet; the folder above it takes temporary files.
-        min_confidence: The least confidence of an answer that it accepts; None if it does not say.
     """
     import mlflow
     import pandas as pd
@@ -72,8 +70,6 @@ def write_package(
     # is wrong.
     inputs = [ColSpec(DataType.string, "image", required=False)]
     outputs = [ColSpec(DataType.string, "label"), ColSpec(Map(DataType.double), "probabilities")]
-    if min_confidence is not None:
-        outputs.append(ColSpec(DataType.boolean, "accepted"))
     with TemporaryDirectory(dir=folder.parent) as place:
         code, serving, classes = (
             Path(place) / Path(name).name
@@ -81,7 +77,7 @@ def write_package(
         )
         modules = package.code_of(model)
         _copy_code(modules, code)
-        write_json(serving, package.serving_of(model, precision, min_confidence))
+        write_json(serving, package.serving_of(model, precision))
         write_json(classes, dict(images))
         mlflow.pyfunc.save_model(
             folder,

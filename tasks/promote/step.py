@@ -227,7 +227,7 @@ def _register(
     model = trained.folder / "model"
     with TemporaryDirectory(dir=workspace.folder) as folder:
         package_folder = Path(folder) / "package"
-        write_package(model, facts["precision"], classes, package_folder, facts["min_confidence"])
+        write_package(model, facts["precision"], classes, package_folder)
         if package.digest_of_folder(package_folder) != facts["package"]:
             raise ValueError(
                 "The weights, or models/, have changed since the model was evaluated; nothing is "
@@ -243,7 +243,6 @@ def _register(
             name=workspace.workload,
             weights=trained.facts["weights"],
             package_digest=facts["package"],
-            min_confidence=facts["min_confidence"],
             train_digest=trained.digest,
             train_key=trained.key,
             start=trained.facts.get("start"),
