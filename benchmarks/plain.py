@@ -9,7 +9,7 @@ show it, on the server that Prefect itself starts for a run.
 It reads the data through DVC, checks a table about the images with Great Expectations, decodes
 them to arrays, trains the same network by the same hyperparameters, scores the test split, and
 registers the model in MLflow as champion. Nothing is cached, resumed, retried or compared with a
-champion, no plots or Data Docs are drawn, and its weights are PyTorch's pickle.
+champion, no page is drawn, and its weights are PyTorch's pickle.
 """
 
 import hashlib

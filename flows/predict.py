@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 from rich.markup import escape
 
@@ -36,7 +35,6 @@ from tasks.predict.predict import (
     SUFFIXES,
     open_source,
     predict as classify,
-    read_origin,
     write_as,
 )
 from tasks.production import keep_answers
@@ -138,24 +136,6 @@ def find_named(project: Project, text: str) -> ModelVersion:
     except UsageError:
         records.check_name(project, name)
         raise
-
-
-def find_model_of(project: Project, file: Path) -> tuple[dict[str, Any], ModelVersion]:
-    """What a file of predictions says of itself (JSON-able), and the version that wrote it.
-
-    Raises:
-        UsageError: The file is none of predictions; or the registry does not have the version.
-        ValueError: The version that has the number now is another package.
-    """
-    origin = read_origin(file)
-    model = versions.find(project, origin["model"], str(origin["version"]))
-    package = origin["package"]
-    if Registered(project, model).digest != package:
-        raise ValueError(
-            f"{file} was written by package {package[:12]}, but {model.title} of this registry is "
-            "another one."
-        )
-    return origin, model
 
 
 def check_input(project: Project, place: str) -> None:

@@ -18,9 +18,9 @@ from retrain.cli.command import (
     Clone,
     Name,
     ToJson,
+    Version,
     app,
     in_words,
-    place,
 )
 from retrain.errors import UsageError
 from retrain.messages import ago, local_time, with_local_times, wrapped
@@ -291,39 +291,25 @@ KEY_SHOWN, RUN_SHOWN = 12, 8  # characters of a key, and of a run, in a table
 
 
 @app.command(group=LOOKING)
-def lineage(
-    subject: str, /, *, images: Path | None = None, card: bool = False, project: Clone
-) -> Answer:
-    """Show what a version, or a file of predictions, came from.
+def lineage(version: Version, /, *, card: bool = False, project: Clone) -> Answer:
+    """Show what a version came from.
 
     Examples: `retrain lineage vit@champion`, `retrain lineage vit@champion --card`
 
     Args:
-        subject: A version, as vit@champion, vit@7 or vit; or a Parquet file that `retrain predict`
-            wrote.
-        images: Write the SHA-256 of each image with its path, split and label into this .parquet or
-            .csv file.
         card: Show the model card instead: the data, the results and the limits of the version.
     """
     from flows import predict
 
-    file, origin = Path(place(subject)), None
-    if file.suffix == ".parquet" or file.is_file():
-        origin, version = predict.find_model_of(project, file)
-    else:
-        version = predict.find_named(project, subject)
-    record = lineages.read(project, version)
-    count = 0
-    if images:
-        count = lineages.write_images(project, record, Path(place(str(images))))
-    ledger = decisions.read(project, version.name)
-    entries = [entry for entry in ledger.entries if entry.version == version.version]
-    text = packages.read_card(project, version)
+    model = predict.find_named(project, version)
+    record = lineages.read(project, model)
+    ledger = decisions.read(project, model.name)
+    entries = [entry for entry in ledger.entries if entry.version == model.version]
+    text = packages.read_card(project, model)
     if card and text is None:
-        raise ValueError(f"{version.title} has no card: the MLflow run of its training is gone.")
+        raise ValueError(f"{model.title} has no card: the MLflow run of its training is gone.")
     document = {
-        "file": origin,
-        "model": version.public(),
+        "model": model.public(),
         "decisions": entries,
         "lineage": record,
         "card": text,
@@ -333,12 +319,9 @@ def lineage(
         return Answer(document, lambda: print(text, end=""))
 
     def show() -> None:
-        fields = _of_version(version, entries) + _of_record(record)
-        for name, value in [("predictions", origin), *fields] if origin else fields:
+        for name, value in _of_version(model, entries) + _of_record(record):
             print(wrapped(f"{name:<13}{in_words(value)}", " " * 13))
         _show_steps(record)
-        if images:
-            print(f"{count:,} images are listed in {images}.")
 
     return Answer(document, show)
 

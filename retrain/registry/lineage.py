@@ -15,7 +15,7 @@ of a step: it may hold times and paths. What it has, by name:
 - `entry`, that of the workload in `params.yaml`; `overrides`, what replaced its parameters in that
   run, by dotted name; `parameters`, all of them, with what was `auto` decided; None if not known
 - `validation`, what the checks of the data found; `images`: the `step` that listed them, the `key`
-  of its output, the `file` in it (Parquet, with `COLUMNS` among its columns), and of each of the
+  of its output, the `file` in it (Parquet), and of each of the
   `splits` how many `rows` it has and `sha256` (hex) over the sorted SHA-256s of its images, each
   (hex) with a line feed
 - `training`, what that said of itself: its numerics, the best epoch; `metrics` of the evaluation
@@ -51,9 +51,7 @@ from retrain.project import PARAMS, Project
 from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate, ModelVersion
-from retrain.store import Store
 
-COLUMNS = ("path", "split", "label", "sha256")  # of a list of images
 BATCH = 1 << 16  # images, of which the digests are hashed at once
 PIN = "data.dvc"
 RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or not
@@ -96,41 +94,6 @@ def digests_of_images(file: Path) -> dict[str, dict[str, Any]]:
             digest.update("".join(f"{line}\n" for line in batch["sha256"].to_pylist()).encode())
         digests[split] = {"rows": len(rows), "sha256": digest.hexdigest()}
     return digests
-
-
-def write_images(project: Project, record: Mapping[str, Any], file: Path) -> int:
-    """Writes the list of a version's images to a file, Parquet or CSV; returns how many they are.
-
-    Raises:
-        UsageError: The file's name has another suffix, or it cannot be written.
-        ValueError: The store has lost the list, or it has changed.
-    """
-    from pyarrow import csv, parquet
-
-    write = {".parquet": parquet.write_table, ".csv": csv.write_csv}.get(file.suffix)
-    if write is None:
-        raise UsageError(f"--images {file}: name a file that ends in .parquet or .csv.")
-    images, store = record["images"], Store.of(project)
-    step, key = images["step"], images["key"]
-    digest = output_of(record, step)["digest"]
-    artifact = store.find(step, key) or store.find_digest(step, digest)
-    if artifact is None:
-        revision = f" --data-rev {record['commit']}" if record["data"]["tracked"] else ""
-        raise ValueError(
-            f"The store has lost the list of the images ({step} {key[:12]}), so only "
-            "their digest per split is known. With the code and the checks of then, this makes it "
-            f"again: retrain {step} {record['entry'] or record['model']}{revision}"
-        )
-    listed = artifact.folder / images["file"]
-    if digests_of_images(listed) != images["splits"]:
-        raise ValueError(f"{listed} has changed since the version was registered.")
-    table = parquet.read_table(listed, columns=list(COLUMNS)).select(list(COLUMNS))
-    try:
-        with file.open("wb") as sink:
-            write(table, sink)
-    except OSError as error:
-        raise UsageError(f"--images {file} cannot be written: {error.strerror}.") from error
-    return len(table)
 
 
 @dataclass(frozen=True)

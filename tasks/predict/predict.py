@@ -116,10 +116,9 @@ def predict(
 
     Returns:
         What was written, JSON-able: `rows`, how many images; `errors`, how many of them have no
-        label; `labels`, how many have each label that any has; `images`, SHA-256 (hex) over the
-        paths and the contents of the images; and `reused`, how many files of answers an earlier
-        run, which was killed, had written. And a sample, as `tasks.data.predictions.SAMPLE_SCHEMA`
-        has it.
+        label; `labels`, how many have each label that any has; and `reused`, how many files of
+        answers an earlier run, which was killed, had written. And a sample, as
+        `tasks.data.predictions.SAMPLE_SCHEMA` has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -131,7 +130,7 @@ def predict(
         "retrain.package": registered.digest,
     }
     images = range(len(source.places))
-    labels, digest, samples = Counter[str](), hashlib.sha256(), []
+    labels, samples = Counter[str](), []
     key = _key(registered, source)
     with store.lock(NAME, key):
         scratch = store.scratch(NAME, key)
@@ -145,15 +144,12 @@ def predict(
                 table = answers.append_column("path", paths).select(SCHEMA.names)
                 writer.write_table(table.cast(writer.schema))
                 labels.update(table["label"].drop_null().to_pylist())
-                digest.update(_digest_of_images(table))
                 samples.append(_sample(source, some, answers))
-            writer.add_key_value_metadata({"retrain.images": digest.hexdigest()})
         shutil.rmtree(scratch)
     written = {
         "rows": len(images),
         "errors": len(images) - labels.total(),
         "labels": dict(sorted(labels.items())),
-        "images": digest.hexdigest(),
         "reused": reused,
     }
     return written, pa.concat_tables([predictions.SAMPLE_SCHEMA.empty_table(), *samples])
@@ -232,12 +228,6 @@ def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Tabl
     )
 
 
-def _digest_of_images(rows: pa.Table | pa.RecordBatch) -> bytes:
-    """The bytes of successive images for the digest of an input: their paths and SHA-256."""
-    images = zip(rows["path"].to_pylist(), rows["sha256"].to_pylist(), strict=True)
-    return "".join(f"{path}\0{sha256}\n" for path, sha256 in images).encode()
-
-
 def write_as(predictions: Path, output: Path) -> None:
     """Writes the rows of a Parquet file in the form that the suffix of another file says.
 
@@ -266,39 +256,3 @@ def write_as(predictions: Path, output: Path) -> None:
                 else:
                     row["probabilities"] = dict(zip(classes, values, strict=True))
                     opened.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
-def read_origin(file: Path) -> dict[str, Any]:
-    """Reads what a file that `predict` has written says of itself.
-
-    Returns:
-        `rows`, how many images it has; of the model that answered its name, `model`, its number,
-        `version`, and the digest of its `package`; `images`, SHA-256 (hex) over the paths and the
-        contents of the images, as it was written, and `unchanged`, whether the rows still have that
-        digest. Both are None in a copy that lacks it: PyArrow does not copy what was added last.
-
-    Raises:
-        UsageError: There is no such file, or `predict` has not written it.
-    """
-    digest = hashlib.sha256()
-    try:
-        with pq.ParquetFile(file) as written:
-            rows, metadata = written.metadata.num_rows, written.metadata.metadata or {}
-            if b"retrain.model" not in metadata:
-                raise UsageError(
-                    f"{file} does not say which model wrote it: retrain predict writes that into "
-                    "the metadata, and copies that other programs make may lack it."
-                )
-            for batch in written.iter_batches(columns=["path", "sha256"]):
-                digest.update(_digest_of_images(batch))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"{file} is no Parquet file that can be read: {error}") from error
-    images = metadata.get(b"retrain.images", b"").decode() or None
-    return {
-        "rows": rows,
-        "model": metadata[b"retrain.model"].decode(),
-        "version": int(metadata[b"retrain.version"]),
-        "package": metadata[b"retrain.package"].decode(),
-        "images": images,
-        "unchanged": images and digest.hexdigest() == images,
-    }

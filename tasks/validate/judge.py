@@ -3,7 +3,6 @@
 Great Expectations cannot read images, so each data frame has a row per image, class or split.
 """
 
-import html
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,9 +83,7 @@ def judge(
     Raises:
         RejectedDataError: Too many images are bad, or the others are too few.
     """
-    for name in ("error", "unknown_label", "other_label"):  # Data Docs show values unescaped
-        images[f"{name}_html"] = images[name].map(html.escape, na_action="ignore")
-    suites = SuiteRunner(workspace.report / "data_docs")
+    suites = SuiteRunner()
     bad = suites.check("images", images, image_rules(checks))
     faults = pd.concat([pd.Series(dtype=str), *(finding.reasons for finding in bad)])
     reasons = faults.groupby(level=0).agg("; ".join)
@@ -94,7 +91,6 @@ def judge(
     classes, splits = _counts(accepted, checks)
     few = suites.check("classes", classes, class_rules(checks))
     empty = suites.check("splits", splits, [_no_image()])
-    suites.context.build_data_docs()  # of everything that was checked
     write_json(workspace.report / RESULTS, suites.results)
     kept = own.take(accepted.index.to_numpy()) if own.num_columns else own
     image_table.write(accepted, kept, workspace.folder / image_table.FILE_NAME)
@@ -185,7 +181,7 @@ def image_rules(checks: Checks) -> list[Rule]:
     return [
         Rule(
             "images that do not decode",
-            gxe.ExpectColumnValuesToBeNull(column="error_html"),
+            gxe.ExpectColumnValuesToBeNull(column="error"),
             lambda image: f"does not decode: {image['error']}",
         ),
         Rule(
@@ -195,7 +191,7 @@ def image_rules(checks: Checks) -> list[Rule]:
         ),
         Rule(
             "images with an unknown label",
-            gxe.ExpectColumnValuesToBeNull(column="unknown_label_html"),
+            gxe.ExpectColumnValuesToBeNull(column="unknown_label"),
             lambda image: f"unknown label {image['unknown_label']!r}",
         ),
         Rule(
@@ -232,7 +228,7 @@ def _shared_rules(checks: Checks) -> list[Rule]:
         ),
         Rule(
             "images that another class has too",
-            gxe.ExpectColumnValuesToBeNull(column="other_label_html"),
+            gxe.ExpectColumnValuesToBeNull(column="other_label"),
             lambda image: f"the same image is labelled {image['other_label']!r}",
         ),
         Rule(
@@ -279,39 +275,19 @@ def _no_image() -> Rule:
 
 
 class SuiteRunner:
-    """One run of Great Expectations over the tables, reported in Data Docs.
+    """One run of Great Expectations over the tables.
 
     Attributes:
-        context: The context of Great Expectations, which builds the Data Docs.
         results: What was found in each table so far, JSON-able, in the format of Great
             Expectations.
     """
 
-    def __init__(self, docs: Path) -> None:
-        """Sets Great Expectations up.
-
-        Args:
-            docs: The folder of the Data Docs: HTML to open at `index.html`, with a network, from
-                which it takes its style.
-        """
+    def __init__(self) -> None:
+        """Sets Great Expectations up."""
         self.results: list[dict[str, Any]] = []
-        self.context = gx.get_context(mode="ephemeral")
-        self.context.variables.progress_bars = {"globally": False}
-        for site in self.context.get_site_names():  # the default site, in a temporary folder
-            self.context.delete_data_docs_site(site)
-        self.context.add_data_docs_site(
-            "report",
-            {
-                "class_name": "SiteBuilder",
-                "show_how_to_buttons": False,
-                "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-                "store_backend": {
-                    "class_name": "TupleFilesystemStoreBackend",
-                    "base_directory": str(docs),
-                },
-            },
-        )
-        self._source = self.context.data_sources.add_pandas("retrain")
+        self._context = gx.get_context(mode="ephemeral")
+        self._context.variables.progress_bars = {"globally": False}
+        self._source = self._context.data_sources.add_pandas("retrain")
 
     def check(self, table: str, rows: pd.DataFrame, rules: Sequence[Rule]) -> list[Finding]:
         """Checks one table.
@@ -331,9 +307,9 @@ class SuiteRunner:
         definition = gx.ValidationDefinition(
             name=table,
             data=asset.add_batch_definition_whole_dataframe(table),
-            suite=self.context.suites.add(suite),
+            suite=self._context.suites.add(suite),
         )
-        outcome = self.context.validation_definitions.add(definition).run(
+        outcome = self._context.validation_definitions.add(definition).run(
             batch_parameters={"dataframe": rows.assign(**{NUMBER: range(len(rows))})},
             result_format={
                 "result_format": "COMPLETE",

@@ -11,13 +11,11 @@ import pytest
 from pyarrow import parquet
 
 from retrain import hardware
-from retrain.disk import write_json
 from retrain.errors import UsageError
-from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
+from retrain.outputs import Plan
 from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.registry import decisions, lineage, packages, versions
-from retrain.store import Store
 from tests import templates
 from tests.retrain.registry.helpers import candidate_of, decision, register
 
@@ -102,50 +100,6 @@ def test_the_digest_of_a_split_is_that_of_its_sorted_lines(tmp_path):
         }
         for split, letters in SPLITS.items()
     }
-
-
-@pytest.fixture
-def listed(project):
-    """A record whose list of images is in the store, by now under the key of other code."""
-    plan = Plan("validate", {}, {"pull": "pulled"}, {}, {})
-    folder = Store(project.store).folder("validate", plan.key)
-    folder.mkdir(parents=True)
-    write_list(folder / "images.parquet")
-    files = list_files(folder)
-    written = {"facts": {}, "files": files, "plan": vars(plan), "provenance": {"run": "run-1"}}
-    digest = digest_of_output({}, files)
-    write_json(folder / MANIFEST, written | {"digest": digest})
-    splits = lineage.digests_of_images(folder / "images.parquet")
-    made = output("validate", digest, "older")
-    return record("run", images=images_of("older", splits), steps=[made])
-
-
-@pytest.mark.parametrize("name", ["list.parquet", "list.csv"])
-def test_the_images_are_written_with_their_digests(project, listed, tmp_path, name):
-    assert lineage.write_images(project, listed, tmp_path / name) == 5
-    read = parquet.read_table if name.endswith("parquet") else pyarrow.csv.read_csv
-    table = read(tmp_path / name)
-    assert table.column_names == ["path", "split", "label", "sha256"]
-    assert table.to_pylist()[0] == {
-        "path": "e.png", "split": "test", "label": "ant", "sha256": sha256("e")
-    }  # fmt: skip
-    assert len(table) == 5
-
-
-def test_a_list_that_is_lost_or_another_one_is_refused(project, listed, tmp_path):
-    target = tmp_path / "list.parquet"
-    with pytest.raises(UsageError, match=r"name a file that ends in .parquet or .csv"):
-        lineage.write_images(project, listed, tmp_path / "list.txt")
-    other = images_of("older", {"train": {"rows": 3, "sha256": sha256("other")}})
-    with pytest.raises(ValueError, match="has changed since the version was registered"):
-        lineage.write_images(project, listed | {"images": other}, target)
-    [(step, key)] = Store(project.store).entries()
-    Store(project.store).discard(step, key)
-    with pytest.raises(
-        ValueError, match=r"has lost the list .* retrain validate vit --data-rev c0"
-    ):
-        lineage.write_images(project, listed, target)
-    assert not target.exists()
 
 
 TRAIN = Plan("train", {"train.lr": 0.1}, {"pull": "d1", "start": "new"}, {}, {"numpy": "1.0"})

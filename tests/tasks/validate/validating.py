@@ -48,7 +48,6 @@ def rejection(tmp_path, files, checks=CHECKS, **data):
     kept = tmp_path / ".retrain/rejected/digits"
     assert last == f"All of them: {kept}/quarantined.parquet and {kept}/validation_results.json"
     assert (kept / "quarantined.parquet").is_file()
-    assert (kept / "data_docs/index.html").is_file()
     return lines
 
 
