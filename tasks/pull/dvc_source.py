@@ -3,11 +3,9 @@
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing.pool import ThreadPool
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -24,8 +22,6 @@ DIFFERS = (
     "data/ differs from data.dvc, and the run uses the version of data.dvc: dvc add data to use "
     "what is there."
 )
-STARTER = "starter"  # the remote with the starter data, which is a part of the repository
-REMOTE_SECONDS = 5.0  # to wait for the remote, before a run
 MAX_COMPARED = 100_000  # files, which takes a second
 
 
@@ -84,43 +80,15 @@ class DvcSource:
         is_resized = sizes.keys() == listed.keys() and sum(sizes.values()) != pinned.get("size")
         return DIFFERS if sizes and (is_other or is_resized) else None
 
-    def warnings(self) -> Iterator[str]:
-        """A sentence for each reason for which nobody else can have this version of the data.
-
-        The remote is asked for a single object, which `dvc push` sends last; what cannot be known
-        within seconds is not mentioned.
-        """
+    def uncommitted(self) -> str | None:
+        """A sentence if nobody else can know of this version of the data; else None."""
         is_pinned_here = self.revision is None and self.project.commit is not None
         if is_pinned_here and self.project.git("status", "--porcelain", "--", "data.dvc"):
-            yield (
+            return (
                 "data.dvc is not committed, so nobody else knows of this version of the data: git "
                 "add data.dvc, git commit."
             )
-        pool = ThreadPool(1)  # its thread may hang, and does not keep the process
-        asked = pool.apply_async(self._unpushed)
-        pool.close()
-        with suppress(Exception):
-            if sentence := asked.get(REMOTE_SECONDS):
-                yield sentence
-
-    def _unpushed(self) -> str | None:
-        """A sentence if the default remote lacks this version, or there is none."""
-        with self._repo() as repo:
-            name = repo.config["core"].get("remote")
-            if name is None:
-                return f"{ADD_REMOTE}, dvc push. This version of the data is on this machine alone."
-            objects = repo.cloud.get_remote_odb(name)
-            try:
-                objects.fs.info(objects.oid_to_path(self.pin()))
-            except FileNotFoundError as error:
-                if isinstance(error.__cause__, OSError):  # over HTTP, a server that is away
-                    return None
-                own = "dvc fetch data.dvc, dvc remote add --default team PLACE, "
-                return (
-                    f"This version of the data is not in the DVC remote {name!r}: "
-                    f"{own if name == STARTER else ''}dvc push data.dvc."
-                )
-            return None
+        return None
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Links to DVC's cache, after what is missing there was fetched from the remote."""

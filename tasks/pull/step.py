@@ -6,7 +6,7 @@ import shutil
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from lzma import LZMAError
 from pathlib import Path
 
@@ -51,10 +51,11 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
     return DataVersion(source.digest(), tracked=False)
 
 
-def notices(workload: Workload, project: Project, version: DataVersion) -> Iterable[str]:
+def notices(workload: Workload, project: Project, version: DataVersion) -> Iterator[str]:
     """Finds why others could not have this version of the data."""
     source = find_source(workload.data, project, version.revision)
-    return source.warnings() if isinstance(source, DvcSource) else ()
+    if isinstance(source, DvcSource) and (sentence := source.uncommitted()):
+        yield sentence
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
