@@ -205,7 +205,7 @@ class Store:
         return self.root / _LAST / workload / f"{step}.json"
 
     def use(self, step: str, key: str) -> None:
-        """Records that an artifact or its scratch is used now; the caller holds the key's lock."""
+        """Records that an artifact or its scratch is used now, for `retrain gc`."""
         for path in (self.folder(step, key) / MANIFEST, self.root / _SCRATCH / step / key):
             with suppress(FileNotFoundError):
                 os.utime(path)

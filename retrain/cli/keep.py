@@ -223,32 +223,30 @@ def _lines(verified: "Verified") -> Iterator[str]:
 @app.command(group=KEEPING)
 def gc(
     *,
-    keep: int = 5,
     days: int = 90,
     dry_run: bool = False,
     yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Remove what no recent run and no champion needs.
+    """Remove what no run has used for long, and no champion came from.
 
     It lists what would go, and asks first.
 
     Examples: `retrain gc --dry-run`, `retrain gc --yes`
 
     Args:
-        keep: How many runs of each flow and workload are kept.
-        days: How many days the logs, reports and other files of earlier runs are kept.
+        days: How many days outputs, logs, reports and other files stay after their last use.
         dry_run: List what would be removed, and remove nothing.
         yes: Do not ask; without a terminal nobody can be asked.
     """
     from retrain import gc
 
     if not (dry_run or yes):
-        found = gc.collect(project, keep, days, dry_run=True)
+        found = gc.collect(project, days, dry_run=True)
         if not confirmed("\n".join([*_listed(found, "To remove"), "Remove them?"]), to_json):
             return Answer({}, lambda: print("Nothing was removed."))
-    garbage = gc.collect(project, keep, days, dry_run=dry_run)
+    garbage = gc.collect(project, days, dry_run=dry_run)
     size = sum(piece.bytes for piece in garbage)
     lines = _listed(garbage, "To remove" if dry_run else "Removed")
     document = {"dry_run": dry_run, "bytes": size, "garbage": garbage}
@@ -260,7 +258,6 @@ def _listed(garbage: "Sequence[Garbage]", verb: str) -> Iterator[str]:
 
     yield from (f"{piece.kind:<9} {piece.name} {decimal(piece.bytes)}" for piece in garbage)
     yield f"{verb}: {total(garbage)}."
-    yield "What a run has used or made in the last 24 hours stays."
 
 
 @app.command(group=KEEPING)

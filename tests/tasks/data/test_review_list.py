@@ -39,6 +39,6 @@ def test_what_a_person_has_filled_in_is_never_written_over_nor_removed(tmp_path)
     for path in before:
         os.utime(path, (0, 0))
     (tmp_path / "params.yaml").write_text("workloads: {}\n")
-    assert gc.collect(Project(tmp_path), keep=1, days=1) == []
+    assert gc.collect(Project(tmp_path), days=1) == []
     assert {path: path.read_bytes() for path in before} == before
     assert before[file] == b"filled in"
