@@ -23,6 +23,7 @@ from retrain.runs import console
 # The errors of a file system that cannot lock.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 LONGEST_COMMAND = 200  # characters
+QUIET_SECONDS = 2.0  # of a wait that is not told of
 UNKNOWN = "another process has it"
 
 
@@ -46,7 +47,7 @@ def locked(path: Path, *, wait: bool = True, purpose: str = "") -> Iterator[None
     # A soft lock, a file that is there, would outlive a process that is killed.
     lock = FileLock(path, fallback_to_soft=False, on_acquired=_sign)
     try:
-        lock.acquire(timeout=console.QUIET_SECONDS if wait else 0)
+        lock.acquire(timeout=QUIET_SECONDS if wait else 0)
     except Timeout:
         if not wait:
             raise

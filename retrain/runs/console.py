@@ -8,8 +8,8 @@ worker shows only these.
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, TextIO
 
 from rich.box import SIMPLE
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import (
@@ -32,12 +32,11 @@ from rich.table import Table
 from rich.text import Text
 
 from retrain import messages
-from retrain.messages import with_local_times, wrapped
+from retrain.messages import with_local_times
 
 logger = logging.getLogger("retrain")
 logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
 
-QUIET_SECONDS = 2.0  # what ends sooner shows no progress
 PLAIN_LINE_SECONDS = 5.0
 DRAWN_SECONDS = 0.1  # between two updates of a count, which may be a million small files
 WIDTH = 110  # without a terminal, so that tables in a CI log are not cut at 80
@@ -157,9 +156,13 @@ def say(line: str | Table) -> None:
         logger.info(Text.from_markup(line).plain.strip())
     if _screen.console:
         # A path is not broken in a narrow terminal, so that it can be copied.
-        if isinstance(line, str) and is_live():
-            line = wrapped(line, width=_screen.console.width)
-        _screen.console.print(line, highlight=False, soft_wrap=isinstance(line, str))
+        _screen.console.print(
+            line,
+            highlight=False,
+            soft_wrap=isinstance(line, str) and not is_live(),
+            overflow="ignore" if isinstance(line, str) else None,
+            crop=False,
+        )
 
 
 def ended(step: str, cached: bool, why: str, seconds: float) -> None:
@@ -187,21 +190,11 @@ def telling_meanwhile(tell: Callable[..., None], *arguments: Any) -> Iterator[No
         thread.join()
 
 
-class _LateBar(Bar):
-    """A live bar that is drawn once it has lasted longer than `QUIET_SECONDS`."""
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """The bar, if it has lasted so long."""
-        if any((task.elapsed or 0) >= QUIET_SECONDS for task in self.tasks):
-            yield from super().get_renderables()
-
-
 @contextmanager
 def progress(name: str) -> Iterator[Show]:
     """Shows that something goes on: a live bar in a terminal, else a line every few seconds.
 
-    What ends within two seconds shows nothing. Inside another block, it is a part of what that one
-    shows.
+    Inside another block, it is a part of what that one shows.
 
     Args:
         name: The name of the step, or of the part of one.
@@ -209,17 +202,13 @@ def progress(name: str) -> Iterator[Show]:
     Yields:
         A function to call with the fraction that is done, None if it is not known, and a text.
     """
-    outer = _shown.get()
-    if outer and is_live():
-        outer_name, show = outer
+    if outer := _shown.get():
+        outer_name, show_outer = outer
         part = "" if name == outer_name else f"{name}  "
-        show(None, part)
-        yield lambda fraction, text: show(fraction, part + text)
-        show(None, "")
+        yield lambda fraction, text: show_outer(fraction, part + text)
         return
-    label = f"{outer[0]}  {name}" if outer and outer[0] != name else name
-    with _live_bar(name) if is_live() else _plain_lines(label) as show:
-        token = _shown.set((label, show))
+    with _live_bar(name) if is_live() else nullcontext(_plain_lines(name)) as show:
+        token = _shown.set((name, show))
         try:
             yield show
         finally:
@@ -233,7 +222,7 @@ def is_live() -> bool:
 
 @contextmanager
 def _live_bar(name: str) -> Iterator[Show]:
-    bar = _LateBar(
+    bar = Bar(
         SpinnerColumn(),
         TextColumn(name, markup=False),
         BarColumn(bar_width=20),
@@ -248,15 +237,14 @@ def _live_bar(name: str) -> Iterator[Show]:
         task = bar.add_task("", total=None)
 
         def show(fraction: float | None, text: str) -> None:
-            bar.tasks[0].total = None if fraction is None else 1.0
+            total = None if fraction is None else 1.0
             # Of one that is complete, Rich would stop the clock, and another part may follow.
-            bar.update(task, completed=min(fraction or 0.0, 0.999), description=text)
+            bar.update(task, total=total, completed=min(fraction or 0.0, 0.999), description=text)
 
         yield show
 
 
-@contextmanager
-def _plain_lines(name: str) -> Iterator[Show]:
+def _plain_lines(name: str) -> Show:
     last = monotonic()
     context = copy_context()  # of the run: Prefect needs it for lines from the training's thread
 
@@ -267,7 +255,7 @@ def _plain_lines(name: str) -> Iterator[Show]:
             # Two threads cannot be in the same context.
             context.copy().run(say, escape(f"  {name}  {text}"))
 
-    yield show
+    return show
 
 
 @contextmanager
@@ -283,8 +271,8 @@ def counted(name: str, total: int | None, unit: str = "images") -> Iterator[Call
         A function to call with the number of those that have been done since the last call; from
         any thread.
     """
-    began, done, drawn, lock = monotonic(), 0, 0.0, Lock()
-    amount, noun = (decimal, "") if unit == "bytes" else ("{:,}".format, f" {unit}")
+    done, drawn, lock = 0, 0.0, Lock()
+    amount = decimal if unit == "bytes" else "{:,}".format
 
     def show(count: int) -> None:
         nonlocal done, drawn
@@ -293,10 +281,8 @@ def counted(name: str, total: int | None, unit: str = "images") -> Iterator[Call
             if done != total and monotonic() - drawn < DRAWN_SECONDS:
                 return
             drawn = monotonic()
-        rate = round(done / max(drawn - began, 1e-3))
         count_text = f"{amount(done)} of {amount(total)}" if total else amount(done)
-        fraction = done / total if total else None
-        update(fraction, f"{count_text}{noun}  {amount(rate)}{noun}/s")
+        update(done / total if total else None, count_text)
 
     with progress(name) as update:
         yield show

@@ -30,6 +30,7 @@ FILE = "progress.json"
 TICK_SECONDS = 0.25
 # MLflow logging is rare: on a small machine it takes time from the training.
 LOG_SECONDS = 5.0
+LINE_SECONDS = 2.0  # between the lines of two epochs
 LONG_SECONDS = 60.0  # after which a line is due in a log even if no epoch has ended
 # Of an epoch's entry; its number is shown otherwise.
 NOT_SHOWN = ("epoch", "seconds", "val_macro_recall", "lr", "images_per_second")
@@ -100,7 +101,7 @@ class EpochLines:
     def show(self, progress: Progress, history: Sequence[Epoch], *, is_over: bool) -> None:
         """Shows the newest epoch, if it is due; between epochs, a line every minute."""
         seconds, is_new = monotonic() - self._last, len(history) > self._epochs
-        if is_new and (seconds >= console.QUIET_SECONDS or (is_over and self._epochs)):
+        if is_new and (seconds >= LINE_SECONDS or (is_over and self._epochs)):
             metrics = "  ".join(
                 f"{name} {console.number(value)}"
                 for name, value in history[-1].items()

@@ -24,7 +24,7 @@ with locked(Path(sys.argv[1])):
 
 
 def test_a_wait_says_which_process_has_the_lock_and_since_when(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(console, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "QUIET_SECONDS", 0.05)
     caplog.set_level(logging.INFO, "retrain")
     file, waited = tmp_path / "a.lock", []
 
