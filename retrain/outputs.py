@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,25 +18,13 @@ from retrain.workload import Workload
 MANIFEST = "manifest.json"  # of an output in the store; see `retrain/store.py`
 
 
-@cache
-def first_defaults() -> dict[str, Any]:
-    """The default that each parameter had when it was new, by dotted name.
-
-    Lines are added to the file, with the parameter, and never changed. The settings of the families
-    and what has no default are not in it.
-    """
-    file = Path(__file__).with_name("first_defaults.json")
-    defaults: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return defaults
-
-
 @dataclass(frozen=True)
 class Plan:
     """Everything that the output of a step depends on, known before it runs.
 
     Attributes:
         step: The step's name.
-        config: The parameters that it reads, by dotted name.
+        config: The parameters that it reads, those with their default too, by dotted name.
         inputs: The digests of its inputs, by the step they come from.
         code: The digests of the modules that it runs, by dotted name.
         libraries: The versions of the libraries that change the output.
@@ -51,27 +38,13 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """SHA-256 (hex) over the attributes; no time, path, host or environment.
-
-        Of the parameters, those count that differ from the first default that they had, which
-        stands in `first_defaults.json`. So a new parameter, whose default changes nothing, changes
-        no key. A default that is changed later is no longer the first one, and changes the keys of
-        all who have it. A parameter that the file lacks always counts.
-        """
-        return digest_of(asdict(self) | {"config": self._changed()})
+        """SHA-256 (hex) over the attributes; no time, path, host or environment."""
+        return digest_of(asdict(self))
 
     @property
     def definition(self) -> str:
         """SHA-256 (hex) over the same values as the key, but without the inputs."""
-        return digest_of(asdict(self) | {"config": self._changed(), "inputs": {}})
-
-    def _changed(self) -> dict[str, Any]:
-        defaults = first_defaults()
-        return {
-            name: value
-            for name, value in self.config.items()
-            if name not in defaults or value != defaults[name]
-        }
+        return digest_of(asdict(self) | {"inputs": {}})
 
 
 def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
@@ -98,20 +71,19 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
 
 
 def read_plan(path: Path) -> Plan | None:
-    """The plan that a file holds; None if there is none, or it is of an older kind."""
+    """The plan that a file holds; None if there is none, or the file is damaged."""
     try:
         return Plan(**json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):
+    except (FileNotFoundError, ValueError):
         return None
 
 
 def difference(previous: Plan, current: Plan) -> str:
     """Describes what changed between two plans of a step: `train.lr 0.001 -> 0.0005`."""
-    old, new = ({**first_defaults(), **plan.config} for plan in (previous, current))
     changes = [
-        f"{name} {_show(old.get(name))} -> {_show(new.get(name))}"
+        f"{name} {_show(previous.config.get(name))} -> {_show(current.config.get(name))}"
         for name in sorted({*previous.config, *current.config})
-        if old.get(name) != new.get(name)
+        if previous.config.get(name) != current.config.get(name)
     ]
     changes += [
         f"{name} has a new output" if name != "data" else "the data changed"

@@ -21,7 +21,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from models import families
 from retrain.errors import UsageError, did_you_mean, names_of, shorten, shown, validate
 from retrain.hardware import Node, precision, threads
-from retrain.project import PARAMS, Project
+from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.workload import Section, Workload
 
@@ -35,8 +35,6 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 DEFAULT = ""
 
 SECTIONS = ("store", "workloads")  # of the file
-# Files of earlier versions, whose content a clone may still have.
-MOVED = (Path("team", PARAMS), Path("team", "prefect.yaml"))
 
 
 @dataclass(frozen=True)
@@ -245,11 +243,6 @@ def _read(params: Path) -> dict[str, Any]:
     if unknown := sorted(map(str, tree.keys() - {*SECTIONS})):
         hint = did_you_mean(unknown[0], SECTIONS)
         raise UsageError(f"{params.name}: {unknown[0]}: no such key.{hint}")
-    if moved := [str(file) for file in MOVED if (params.parent / file).exists()]:
-        raise UsageError(
-            f"{' and '.join(moved)}: no longer read; move the entries to the end of params.yaml or "
-            "prefect.yaml, and remove the file (docs/upgrade.md)."
-        )
     return {str(name): tree for name, tree in workloads.items()}
 
 

@@ -46,7 +46,6 @@ from retrain import hardware
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.outputs import MANIFEST
-from retrain.params import MOVED
 from retrain.project import PARAMS, Project
 from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import Decision
@@ -240,7 +239,7 @@ def _prepare(project: Project, copy: Copy, record: Mapping[str, Any]) -> None:
     places = [(model, "pretrained"), *((model["files"], name) for name in model.get("files", {}))]
     if record["data"]["tracked"]:
         # DVC's own file may be of another version at that commit.
-        if pin := record["data"].get("pin"):
+        if pin := record["data"]["pin"]:
             outs = {"outs": [{"md5": pin, "hash": "md5", "path": "data"}]}
             (copy.root / PIN).write_text(json.dumps(outs), encoding="utf-8")
         _share_cache(project, copy)
@@ -249,8 +248,6 @@ def _prepare(project: Project, copy: Copy, record: Mapping[str, Any]) -> None:
     for values, name in places:
         if value := values.get(name):
             values[name] = _place(project, copy, value)
-    for file in MOVED:  # its entries would be there twice
-        (copy.root / file).unlink(missing_ok=True)
     text = json.dumps({"workloads": {record["model"]: parameters}}, ensure_ascii=False, indent=1)
     copy.params.write_text(text, encoding="utf-8")
     if start := record["training"].get("start"):

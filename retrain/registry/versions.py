@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,6 @@ PACKAGES, RECORDS = "packages", "lineage"  # folders of the run's artifacts
 # The tags of a version.
 PACKAGE, RECORD, BROKEN = "retrain.package_digest", "retrain.lineage", "retrain.broken"
 LATENCY, VERDICT = "retrain.latency", "retrain.verdict"
-# The attributes that were JSON in tags of their own, before there was a record.
-JSON = {"images", "metrics"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,15 +321,8 @@ def of(project: Project, ledger: Ledger, number: int) -> ModelVersion:
             f"Version {number} of the registered model {ledger.name} was not registered by "
             f"Retrain. Remove its aliases in MLflow."
         )
-    attributes = {field.name for field in fields(Candidate)}
-    values: dict[str, Any] = {
-        name: json.loads(value) if name in JSON else value
-        for name, value in ((tag.partition(".")[2], row.tags[tag]) for tag in row.tags)
-        if name in attributes
-    }
     record = row.tags[RECORD]
-    if "weights" not in values:  # else it was registered before there was a record
-        values = _record(project, number, row.run_id, row.source, record)["version"]
+    values = _record(project, number, row.run_id, row.source, record)["version"]
     latency, aliases = row.tags.get(LATENCY), ledger.selectors.items()
     return ModelVersion(
         **values | {"name": ledger.name, "run_id": row.run_id},

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from importlib.metadata import version
 
-from retrain import outputs
-from retrain.outputs import Plan, difference, first_defaults, plan
+from retrain.outputs import Plan, difference, plan
 from retrain.step import Chosen, DataVersion, Step
 from retrain.workload import Data, Model, Workload
 
@@ -56,22 +55,23 @@ def planned(**config):
     return Plan("toy", config, {}, {}, {})
 
 
-def test_a_new_parameter_with_its_default_changes_no_key(monkeypatch):
-    before = planned(**{"train.lr": 0.5})
-    monkeypatch.setattr(outputs, "first_defaults", lambda: {"train.lr": 0.001, "train.new": 3})
-    assert planned(**{"train.lr": 0.5, "train.new": 3}).key == before.key
-    assert planned(**{"train.lr": 0.5, "train.new": 3}).definition == before.definition
-    other = planned(**{"train.lr": 0.5, "train.new": 4})
-    assert other.key != before.key
-    assert difference(before, other) == "train.new 3 -> 4"
+def test_a_parameter_that_is_new_changes_the_key_and_the_definition():
+    before, new = planned(**{"train.lr": 0.5}), planned(**{"train.lr": 0.5, "train.new": 3})
+    assert new.key != before.key
+    assert new.definition != before.definition
+    assert difference(before, new) == "train.new unset -> 3"
 
 
-def test_a_default_that_has_changed_and_a_parameter_that_the_file_lacks_change_the_key():
-    first, changed = planned(**{"train.epochs": 20}), planned(**{"train.epochs": 30})
-    assert first_defaults()["train.epochs"] == 20
+def test_a_default_that_has_changed_changes_the_key_of_all_who_have_it():
+    reading = replace(STEP, reads=("train",))
+    train = WORKLOAD.train.model_copy(update={"epochs": WORKLOAD.train.epochs + 10})
+    first, changed = (
+        plan(reading, workload, [DATA])
+        for workload in (WORKLOAD, WORKLOAD.model_copy(update={"train": train}))
+    )
+    assert first.config["train.epochs"] == 20  # which nobody has written down
     assert changed.key != first.key
     assert difference(first, changed) == "train.epochs 20 -> 30"
-    assert planned(**{"model.unheard_of": None}).key != planned().key
 
 
 def test_a_default_that_is_written_down_is_the_same_training():

@@ -151,15 +151,6 @@ def test_a_file_that_is_no_params_file_is_refused(tmp_path, text):
         load_workload(minimal(tmp_path), "tyo")
 
 
-@pytest.mark.parametrize("name", ["params.yaml", "prefect.yaml"])
-def test_files_of_an_earlier_version_are_not_passed_over_in_silence(tmp_path, name):
-    path = minimal(tmp_path)
-    (tmp_path / "team").mkdir()
-    (tmp_path / "team" / name).touch()
-    with pytest.raises(UsageError, match=rf"team/{name}: no longer read; move the entries to"):
-        workload_names(path)
-
-
 def test_an_unknown_key_at_the_top_is_refused(tmp_path):
     path = minimal(tmp_path)
     path.write_text(path.read_text() + "stoer: {}\n")

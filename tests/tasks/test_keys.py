@@ -12,11 +12,11 @@ from ruamel.yaml import YAML
 
 from flows.train import train
 from retrain.hardware import has_bf16
-from retrain.outputs import Plan, difference, first_defaults, plan
+from retrain.outputs import Plan, difference, plan
 from retrain.params import load_workload
 from retrain.step import DataVersion
 from retrain.store import Artifact
-from retrain.workload import Data, Model, Workload
+from retrain.workload import Model, Workload
 
 ROOT = Path(__file__).parents[2]
 STEPS = {step.name: step for step in train.steps}
@@ -230,16 +230,3 @@ def test_dvc_knows_the_code_of_each_stage():
         }
         assert {module.partition(".")[0] for module in modules} <= {*deps}, name
         assert name not in ("train", "evaluate") or {"examples", "team"} <= {*deps}
-
-
-def test_the_first_default_of_each_parameter_that_a_step_reads_is_written_down():
-    """A new one is added to `first_defaults.json`; what has no default, and the models', is not."""
-    plain = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
-    reads = [read for step in train.steps for read in step.reads]
-    names = {
-        name
-        for name in plain.flat()
-        if any(name == read or name.startswith(f"{read}.") for read in reads)
-    }
-    listed = first_defaults().keys()
-    assert {name for name in names - listed if not name.startswith("model.")} == {"data.path"}

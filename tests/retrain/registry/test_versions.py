@@ -10,9 +10,9 @@ import pytest
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, packages, tracking, versions
+from retrain.registry import decisions, packages, tracking, versions
 from tests import templates
-from tests.retrain.registry.helpers import candidate_of, decision, register
+from tests.retrain.registry.helpers import decision, register
 
 
 @pytest.fixture(scope="module")
@@ -69,17 +69,6 @@ def test_the_database_is_read_as_mlflow_reads_it(made, tmp_path, mode):
     assert tracking.read_model(copy, "vit") == asked
     assert (sorted(asked.versions), len(asked.entries)) == ([1, 2], 3)
     assert tracking.read_model(copy, "nobody") == tracking._ask(copy, "nobody")
-
-
-def test_a_version_of_before_there_was_a_record_is_read_from_its_tags(project, name, tmp_path):
-    made = register(project, name, "a", tmp_path)
-    client, tags = tracking.client(project), candidate_of(made)
-    for key, value in vars(tags).items():
-        if key not in ("name", "run_id") and value is not None:
-            text = value if isinstance(value, str) else ledger.compact(value)
-            client.set_model_version_tag(name, "1", f"retrain.{key}", text)
-    client.set_model_version_tag(name, "1", "retrain.lineage", "of another form")
-    assert candidate_of(versions.get(project, name, 1)) == tags
 
 
 def test_a_clone_that_was_moved_finds_its_models_and_none_of_another(made, tmp_path, capsys):
