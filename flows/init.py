@@ -37,13 +37,13 @@ from retrain.params import (
 from retrain.project import PARAMS, Project
 from retrain.workload import Data
 from tasks.data.survey import Survey as Survey, survey
-from tasks.pull.dvc_source import STARTER
 from tasks.pull.file_sources import LocalSource
 from tasks.train.proposal import Proposal as Proposal, find_backbone, propose, threads_here
 
 DEPLOYMENTS = "prefect.yaml"
 PINNED = "data.dvc"
 DVC_CONFIG = ".dvc/config"
+STARTER = "starter"  # the remote with the starter data, which is a part of the repository
 IGNORED = ".gitignore"
 NO_NETWORK = "none"  # as `--pretrained`
 

@@ -20,7 +20,7 @@ POWER = 0.9  # of a normal approximation, which is 0.8 or more of the decision i
 UNSEEN = 1.5  # units: as many as the unseen one usually counts for
 
 
-def smallest_margin(metric: str, units: Sequence[int], level: float) -> float | None:
+def smallest_margin(metric: str, units: Sequence[float], level: float) -> float | None:
     """The smallest margin with which an equally good model usually passes as not worse.
 
     Args:

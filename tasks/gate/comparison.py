@@ -111,8 +111,8 @@ def pair(
     seen_classes = set(labels.filter(used).unique().to_pylist())
     present = [name for name in shared if name in seen_classes]
     names = tuple(dict.fromkeys((*present, *challenger.known, *opponent.known)))
-    answers = (predictions.take(used).indexed(names) for predictions in (challenger, opponent))
-    pairs = Pairs(names, len(present), *answers, groups[used])
+    ours, theirs = (each.take(used).indexed(names) for each in (challenger, opponent))
+    pairs = Pairs(names, len(present), ours, theirs, groups[used])
     counts = {
         "images": pairs.rows,
         "groups": len(pairs.group_sizes),
