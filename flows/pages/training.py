@@ -56,7 +56,6 @@ def content(project: Project, document: Document, made: Mapping[str, Artifact]) 
     if document.get("decision") and document["model"]:
         slices = sorted(document["decision"]["slices"], key=lambda row: float(row["accuracy"]))
         found["slices"] = [(row, outcome.slice_row(row)) for row in slices]
-        found["rules"] = outcome.rules(document)
     if "compare_champion" in made:
         plan = _json_in(made["compare_champion"].folder / MANIFEST)["plan"]
         found["margin"] = plan["config"]["gate.margin"]

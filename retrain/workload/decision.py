@@ -109,17 +109,6 @@ class Gate(Section):
         default={},
         description="The largest allowed values of metrics, by name: `{log_loss: 0.5}`.",
     )
-    max_latency_ms: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description=(
-            "The most milliseconds that a single image may take in 95 % of the calls, in the check "
-            "before a promotion; any when None."
-        ),
-    )
-    max_package_mb: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="The largest package, in megabytes (10^6 bytes); any when None.",
-    )
     slices: Names = Field(
         default=(),
         description=(

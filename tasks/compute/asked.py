@@ -34,7 +34,7 @@ from tasks.data.reading import ImageFiles, Place
 logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("answer.py")
-ANSWERS, TIMES = "answers", "answers/time.json"
+ANSWERS = "answers"
 ENVIRONMENT = {
     "RETRAIN_LOG_PREDICTIONS": "",  # what is asked here is no request to a server
     # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
@@ -64,7 +64,7 @@ def ask(
         done: Called with the number of images that have been answered since it was called last.
         features: Whether the features of each image are wanted; empty if of none.
         is_check: Whether the package is checked before it is served: it can import only what its
-            requirements bring, and is timed; `folder / TIMES` gets the result.
+            requirements bring.
 
     Yields:
         The answers for some images at a time, in order, as soon as they are there: `label`,

@@ -187,9 +187,6 @@ def bounds(
                 words = f", not judged with {images} image{'' if images == 1 else 's'}"
                 rule = rule_of(name, relation, value, bound, words) | {"passed": None}
             bound_rules.append(rule)
-    if rules.max_package_mb is not None:
-        size = scores.facts["package_bytes"] / 1e6
-        bound_rules.append(rule_of("size of the package", "<=", size, rules.max_package_mb, " MB"))
     return bound_rules
 
 

@@ -21,7 +21,6 @@ import models
 from retrain.params import origin_of
 from retrain.registry import packages
 from retrain.registry.lineage import digests_of_images
-from retrain.registry.versions import Latency
 from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion, Workspace
@@ -56,11 +55,6 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rules by which a model was judged: the gate's, and that about its latency."""
-    return [*document["decision"]["rules"], *document["model"].get("rules", ())]
-
-
 def precision(training: Mapping[str, Any]) -> str:
     """The precision of a training, by its facts; a user's own function was told it."""
     told = training["numerics"].get("told_precision")
@@ -76,7 +70,7 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
     """The decision, and the classes that the champion lacks."""
     decision, model, champion = document["decision"], document["model"], document["champion"]
     name = f"{model['name']} version {model['version']}"
-    passed = decision["passed"] and not failures(model.get("rules", ()))
+    passed = decision["passed"]
     instead = f"new champion, in place of version {champion['version']}" if champion else ""
     why = _why(document)
     if decision["verdict"] == "champion already":
@@ -114,9 +108,9 @@ def _why(document: Mapping[str, Any]) -> str:
     found = decision["comparisons"].get("champion", {}).get("metrics", {})
     for metric in [*found][:1]:  # the first one decides
         clause += f"; {metric} {difference(metric, found[metric])}"
-    failed = failures(rules(document))
-    if decision["passed"] and not failed:
+    if decision["passed"]:
         return clause
+    failed = failures(decision["rules"])
     stays = (
         f"Version {champion['version']} stays the champion"
         if champion
@@ -141,12 +135,10 @@ def show(document: Mapping[str, Any]) -> None:
         console.say_table(
             ("slice", "images", "accuracy", "95 % interval"), [*map(slice_row, slices)]
         )
-    for rule in rules(document):
+    for rule in document["decision"]["rules"]:
         console.say(f"{MARKS[rule['passed']]}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
     for sentence in document["decision"]["says"]:
         console.say(escape(sentence))
-    if measured := document["model"].get("latency"):
-        console.say(escape(str(Latency(**measured))))
     console.say(f"\n[bold]{escape(verdict(document).sentence)}[/]")
 
 

@@ -34,7 +34,7 @@ def clone(tmp_path, monkeypatch):
         (["train", "toy", "--refres"], 2, "Did you mean --refresh?"),
         (["train", "toy", "more"], 2, "Unused Tokens: ['more']."),
         (["rollback", "toy"], 2, "--reason requires an argument."),
-        (["gc", "--keep", "few"], 2, 'unable to convert "few" into int.'),
+        (["gc", "--days", "few"], 2, 'unable to convert "few" into int.'),
         (["train", "tyo"], 2, "Did you mean 'toy'?"),
         (["train", "toy", "--set", "train.epoch=3"], 2, "Did you mean 'train.epochs'?"),
         (["train", "toy"], 2, "There is no data.dvc"),

@@ -129,13 +129,6 @@ def test_the_machines_of_a_cluster_give_the_same_answers_to_the_bit(
     assert there == here
 
 
-def test_a_single_image_is_timed_when_that_is_asked(package, images, tmp_path):
-    files, places, _ = images
-    [*ask(package, files, places, tmp_path, is_check=True)]
-    times = json.loads((tmp_path / asked.TIMES).read_text())
-    assert (times["threads"], len(times["seconds"])) == (1, answer.MEASURED)
-
-
 def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_path, monkeypatch):
     monkeypatch.setattr(answer, "MAX_ROWS", 3)
     monkeypatch.setattr(answer, "MAX_BYTES", 10)

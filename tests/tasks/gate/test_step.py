@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -281,16 +280,6 @@ def test_a_slice_is_shown_whether_it_is_judged_or_not_and_an_unknown_class_is_na
     assert [each["judged"] for each in decision["slices"]] == [True, True, False]
     with pytest.raises(ValueError, match="the test split has no class 'ant'"):
         decide(Gate(min={"recall[ant]": 0.5}), scores(), NONE)
-
-
-@pytest.mark.parametrize(("size", "passed"), [(50_000_000, True), (83_240_000, False)])
-def test_a_package_may_be_too_large(size, passed):
-    challenger = scores()
-    challenger = replace(challenger, facts=challenger.facts | {"package_bytes": size})
-    decision = decide(Gate(max_package_mb=50), challenger, NONE)
-    assert (decision["passed"], decision["verdict"] == "below bounds") == (passed, not passed)
-    [rule] = decision["rules"]
-    assert (rule["rule"], rule["value"]) == ("size of the package <= 50 MB", size / 1e6)
 
 
 def workload(**rules) -> Workload:
