@@ -32,11 +32,15 @@ setup: .venv/installed  ## Install the locked environment into .venv (once).
 	@$(BIN)/pip install --quiet --editable .
 	@touch $@
 
+upgrade: export PREFECT_HOME ?= $(CURDIR)/.retrain/prefect
 upgrade:  ## Merge a newer version of this project (REF=upstream/main), and show what would run again.
 	git fetch upstream
 	git merge --no-edit $(REF)
 	@$(MAKE) --no-print-directory setup
-	@$(BIN)/python -m retrain.servers.upgrade
+	@$(BIN)/retrain down
+	@if [ -f mlflow.db ]; then cp mlflow.db mlflow.db.before-upgrade && \
+	  $(BIN)/mlflow db upgrade sqlite:///mlflow.db; fi
+	@if [ -f $(PREFECT_HOME)/prefect.db ]; then $(BIN)/prefect server database upgrade -y; fi
 	@$(BIN)/retrain train --dry-run
 
 lock:  ## Lock the newest versions that pyproject.toml allows (UPGRADE=NAME for one package).

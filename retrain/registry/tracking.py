@@ -51,7 +51,7 @@ def client(project: Project) -> Any:
     uri, file = project.tracking_uri, mended(project)
     if file is None:
         return MlflowClient(uri, uri)
-    with databases.created(file, databases.migrate_mlflow):
+    with databases.created(file, databases.create_mlflow):
         return MlflowClient(uri, uri)
 
 

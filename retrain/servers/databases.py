@@ -1,4 +1,4 @@
-"""Creates, migrates and mends the SQLite databases of other tools completely or not at all.
+"""Creates and mends the SQLite databases of other tools completely or not at all.
 
 MLflow and Prefect create theirs by running all their migrations, which takes seconds. A process
 that is killed meanwhile, or a disk that is full, leaves a database with a part of the tables, on
@@ -43,7 +43,11 @@ PLACES = (
     ("model_versions", "storage_location"),
     ("logged_models", "artifact_location"),
 )
-UPGRADE = "make down && .venv/bin/python -m retrain.servers.upgrade"
+# What migrates a database of an earlier release, as `make upgrade` does.
+MIGRATE = {
+    "mlflow": '.venv/bin/mlflow db upgrade "sqlite:///{path}"',
+    "prefect": 'PREFECT_HOME="{path.parent}" .venv/bin/prefect server database upgrade -y',
+}
 
 
 def of_mlflow(project: Project) -> Path | None:
@@ -78,7 +82,7 @@ def check(path: Path, tool: str) -> None:
     if revision not in (None, newest):
         raise UsageError(
             f"{path} was made by an earlier {tool} than {version(tool)}, which is installed here. "
-            f"This keeps a copy and migrates it: {UPGRADE}"
+            f"Keep a copy, and migrate it: make down && {MIGRATE[tool].format(path=path)}"
         )
 
 
@@ -106,49 +110,18 @@ def _migrations(tool: str) -> tuple[set[str], str]:
     return known, newest
 
 
-def migrate_mlflow(path: Path) -> None:
-    """Creates MLflow's database, or brings it to the newest revision."""
+def create_mlflow(path: Path) -> None:
+    """Creates MLflow's database."""
     from mlflow.db import upgrade
 
     upgrade.callback(f"sqlite:///{path}")
 
 
-def migrate_prefect(path: Path) -> None:
-    """Creates Prefect's database, or brings it to the newest revision."""
+def create_prefect(path: Path) -> None:
+    """Creates Prefect's database."""
     url = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{path}"}
     command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
     subprocess.run(command, env=os.environ | url, check=True, stdout=subprocess.DEVNULL)
-
-
-def migrate(path: Path, tool: str, to_newest: Callable[[Path], None]) -> Path | None:
-    """Migrates a database, if an earlier release of its tool has made it.
-
-    Args:
-        path: The database, which may be missing, and which nothing uses.
-        tool: The name of the package.
-        to_newest: Migrates the file of a path.
-
-    Returns:
-        The copy of the database as it was; None if nothing had to be migrated.
-    """
-    revision, (known, newest) = _revision(path), _migrations(tool)
-    if revision not in known - {newest}:
-        return None
-    kept = path.with_name(f"{path.name}.{revision}")
-    copy(path, kept)
-
-    def create(aside: Path) -> None:
-        shutil.copyfile(kept, aside)
-        to_newest(aside)
-
-    _create(path, create)
-    return kept
-
-
-def copy(path: Path, target: Path) -> None:
-    """Copies a database, with what is still in its log."""
-    with closing(sqlite3.connect(path)) as database, closing(sqlite3.connect(target)) as other:
-        database.backup(other)
 
 
 @contextmanager
@@ -213,7 +186,8 @@ def mend_moved(root: Path) -> Path | None:
     ):
         if not (stale := _stale(root)):
             return None
-        copy(file, kept)
+        with closing(sqlite3.connect(kept)) as other:
+            database.backup(other)
         for table, column in PLACES:
             for old, new in stale.items():
                 database.execute(

@@ -91,7 +91,7 @@ def create_prefect_database() -> None:
     setting = get_current_settings().server.database.connection_url
     url = make_url(setting.get_secret_value()) if setting else None
     if url and url.get_backend_name() == "sqlite" and url.database and not url.query:
-        with databases.created(Path(url.database), databases.migrate_prefect):
+        with databases.created(Path(url.database), databases.create_prefect):
             pass
 
 
