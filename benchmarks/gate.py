@@ -33,8 +33,9 @@ from scipy.optimize import brentq
 
 from retrain.workload import Gate
 from tasks.data.metrics import ClassCounts, Predictions, split_name
-from tasks.gate import paired
-from tasks.gate.paired import COMPARABLE, Pairs, compare
+from tasks.gate import bootstrap
+from tasks.gate.bootstrap import Pairs
+from tasks.gate.paired import COMPARABLE, compare
 
 RULES = Gate()
 POINT = 0.01
@@ -194,7 +195,7 @@ def main() -> None:
     parser.add_argument("--groups", action="store_true", help="images that belong together")
     options = parser.parse_args()
     draws = options.draws
-    paired.DRAWS = paired.FEWEST_DRAWS = 500
+    bootstrap.DRAWS = bootstrap.FEWEST_DRAWS = 500
     error = 2 * np.sqrt(RULES.level * (1 - RULES.level) / draws)
     print(
         f"Level {RULES.level:.0%}, {draws:,} draws: up to {RULES.level + error:.1%} is within the "

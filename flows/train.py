@@ -11,7 +11,7 @@ from retrain.errors import ChampionChangedError
 from retrain.flow import OF_MODELS, flow
 from retrain.outputs import plan
 from retrain.registry import versions
-from retrain.runs import console, records
+from retrain.runs import console
 from retrain.runs.run import current_run
 from retrain.step import DataVersion
 from retrain.store import Artifact
@@ -26,8 +26,13 @@ from tasks.evaluate.champion import (
     score_opponents,
 )
 from tasks.evaluate.step import evaluate
-from tasks.gate.comparison import compare_champion, compare_reference, compare_with
-from tasks.gate.step import gate, too_few_images
+from tasks.gate.comparison import (
+    compare_champion,
+    compare_reference,
+    compare_with,
+    too_few_images,
+)
+from tasks.gate.step import gate
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import Intent, promote
 from tasks.pull.step import data_version, pull
@@ -104,11 +109,7 @@ def _too_few_images(checked: Artifact) -> str | None:
     run = current_run()
     if versions.champion(run.project, run.workload.name) is None:
         return None
-    last = records.last_run(run.project, run.workload.name, "train") or {}
-    comparisons = (last.get("decision") or {}).get("comparisons", {})
-    return too_few_images(
-        run.workload.gate, checked.facts["rows"]["test"], comparisons.get("champion")
-    )
+    return too_few_images(run.workload.gate, checked)
 
 
 def decide(

@@ -139,6 +139,8 @@ class StepsFlow(Flow[..., Document]):
         if last is None or "error" in last or not _agrees(look, last):
             return None
         document = self.tells.document(look)
+        for artifact in look.artifacts.values():  # it is used, as by a run that takes it from there
+            look.store.use(artifact.step, artifact.key)
         since = f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}"
         return document | {
             "run": last["run"],

@@ -92,11 +92,11 @@ def _data_version(project: Project, last_run: Mapping[str, Any] | None) -> str |
 
 
 def _resolution(project: Project, ledger: Ledger) -> dict[str, Any] | None:
-    """Which improvement the gate can see, by the last comparison; None before the first."""
+    """Which margin the test images allow, by the last comparison; None before the first."""
     gate = load_section(project.params, ledger.name, Gate)
     for entry in reversed(ledger.entries):
-        considered = decisions.considered(project, ledger, entry)
-        if found := comparison_of(considered, gate.metric):
-            says = rules.resolution(gate, found["images"], found)
-            return {name: found[name] for name in ("metric", "visible", "images")} | {"says": says}
+        comparison = decisions.considered(project, ledger, entry).get("comparisons", {})
+        if found := comparison.get("champion"):
+            counts = {name: found[name] for name in ("units", "images", "groups")}
+            return counts | {"says": rules.resolution(gate, **counts)}
     return None

@@ -122,7 +122,8 @@ def description(
     """
     lines = [decided, ""]
     for rule in considered.get("rules", ()):
-        lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {MARKS[rule['passed']]}")
+        found = rule.get("says") or f"is {rule['value']:.4f}"
+        lines.append(f"- {rule['rule']}: {found}, {MARKS[rule['passed']]}")
     # The card's own section about that would say it a second time.
     before, _, rest = (card or "").partition("## Decision of the gate")
     lines += ["", *considered.get("says", ()), "", before + rest[rest.find("\n## ") + 1 :]]

@@ -274,7 +274,6 @@ class Run:
         """The output of a step from the store, or of one that would change nothing."""
         if step.cached:
             artifact = self.store.find(step.name, planned.key)
-            self.store.use(step.name, planned.key)  # by a run that changes nothing, too
         else:
             workspace = Workspace(Path(), Path(), planned.key, self.workload.name, self.project)
             facts = step.look(*step.sections(self.workload), *inputs, workspace)

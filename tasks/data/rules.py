@@ -5,8 +5,10 @@ from operator import ge, le
 from typing import Any
 
 from retrain.workload import Gate
+from tasks.data import sample_size
 
-# The rule in words, the value, the bound and whether it `passed`: None if too few images say so.
+# The rule in words, the value, the bound and whether it `passed`: None if too few images say so. Of
+# a comparison it `says` what was found.
 Rule = dict[str, Any]
 POINTS = " points"
 RELATIONS = {">=": ge, "<=": le}
@@ -31,9 +33,11 @@ def rule_of(name: str, relation: str, value: float, bound: float, words: str = "
 
 
 def failures(rules: Sequence[Mapping[str, Any]]) -> str:
-    """The rules that failed, with their values; empty if none has."""
+    """What was found of the rules that failed; empty if none has."""
     failed = [rule for rule in rules if rule["passed"] is False]
-    return "; ".join(f"{rule['rule']} fails with {rule['value']:.4g}" for rule in failed)
+    return "; ".join(
+        rule.get("says") or f"{rule['rule']} fails with {rule['value']:.4g}" for rule in failed
+    )
 
 
 def difference(metric: str, found: Mapping[str, Any]) -> str:
@@ -54,33 +58,60 @@ def amount(metric: str, value: float, sign: str = "") -> str:
     return f"{value:{sign}.4f}"
 
 
-def resolution(rules: Gate, images: int, found: Mapping[str, Any]) -> str:
-    """Which improvement the test images show, and how many the margin would need.
+def explained(metric: str, opponent: str, found: Mapping[str, Any], allowed: float | None) -> str:
+    """What was found of a metric against another model, and what is allowed.
 
     Args:
-        rules: The metric and the margin.
-        images: How many were compared.
-        found: What `tasks.gate.paired.compare` gives for that metric.
+        metric: The metric.
+        opponent: The other model, for people.
+        found: What `tasks.gate.paired.compare` gives.
+        allowed: By how much a model may be worse; 0 if it has to be better, and None if it only
+            must not be found to be worse.
     """
-    metric, visible = rules.metric, found["visible"]
+    gained, low, high = (found[name] for name in ("difference", "low", "high"))
+    words = f"{metric} against {opponent}: {found['outcome']}: "
+    words += f"{amount(metric, abs(gained))} {'worse' if gained < 0 else 'better'}"
+    if found["outcome"] == "worse":
+        words += f", at least {amount(metric, -high)}"
+    elif low < 0:
+        words += f", perhaps {amount(metric, -low)} worse"
+    if allowed is None:
+        return words
+    limit = f"allowed are {amount(metric, allowed)}" if allowed else "it has to be better"
+    return f"{words}; {limit}"
+
+
+def resolution(rules: Gate, units: Mapping[str, int], images: int, groups: int) -> str | None:
+    """Which margin the test images allow, and how many the gate's own one needs.
+
+    Args:
+        rules: The metric, the margin and the level.
+        units: How many units of the compared images each class has.
+        images: How many images were compared.
+        groups: How many groups of images that belong together they are; as many if all are alone.
+
+    Returns:
+        A sentence; None for a metric without a scale of its own.
+    """
+    metric, margin = rules.metric, rules.margin
+    of_it = sample_size.of_metric(metric, units)
+    if not all(of_it) or not of_it:
+        return None
+    smallest = sample_size.smallest_margin(metric, of_it, rules.level)
+    if smallest is None:
+        return None
     words = (
-        f"With {images:,} test images, an improvement below {amount(metric, visible)}"
-        f" cannot be seen"
+        f"With {amount_of_images(images, groups)}, a model that is as good usually passes with a "
+        f"margin of {amount(metric, smallest)}"
     )
-    if 0 < rules.margin < visible:
-        needed = images_needed(images, visible, rules.margin)
-        words += f"; the margin of {amount(metric, rules.margin)} needs about {needed:,}"
+    if 0 < margin < smallest:
+        needed = sample_size.units_needed(metric, of_it, rules.level, margin)
+        words += f"; that of {amount(metric, margin)} needs about {needed:,}"
     return f"{words}."
 
 
-def images_needed(images: int, visible: float, margin: float) -> int:
-    """With how many test images a difference of the margin would be seen.
-
-    What can be seen shrinks with the root of the number of images: Connor (1987), equation 1.
-
-    Args:
-        images: The number of images that were compared.
-        visible: The smallest difference that they show, as `tasks.gate.paired.compare` gives it.
-        margin: The margin, more than 0.
-    """
-    return round(images * (visible / margin) ** 2)
+def amount_of_images(images: int, groups: int) -> str:
+    """How many test images there are, for people, and how many groups if some belong together."""
+    if images == groups:
+        return f"{images:,} test images"
+    return f"{images:,} test images in {groups:,} groups"

@@ -10,8 +10,10 @@ Source: Connor (1987), Sample size for testing differences in proportions for th
 design, equation 1; with the unseen unit of `tasks.gate.paired`, which the challenger loses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, sqrt
+
+import pyarrow as pa
 
 from tasks.data.metrics import split_name
 
@@ -20,12 +22,31 @@ POWER = 0.9  # of a normal approximation, which is 0.8 or more of the decision i
 UNSEEN = 1.5  # units: as many as the unseen one usually counts for
 
 
+def units_of(labels: pa.ChunkedArray, groups: pa.ChunkedArray) -> dict[str, int]:
+    """How many units each class has, by its name.
+
+    Args:
+        labels: The class of each image.
+        groups: A number for each image, the same for those that belong together.
+    """
+    table = pa.table({"label": labels, "group": groups})
+    counted = table.group_by("label").aggregate([("group", "count_distinct")])
+    rows = counted.sort_by("label").to_pylist()
+    return {row["label"]: row["group_count_distinct"] for row in rows}
+
+
+def of_metric(metric: str, units: Mapping[str, int]) -> list[int]:
+    """The units that a metric is of: those of each class, or of the one that it names."""
+    _, label = split_name(metric)
+    return [*units.values()] if label is None else [units.get(label, 0)]
+
+
 def smallest_margin(metric: str, units: Sequence[float], level: float) -> float | None:
     """The smallest margin with which an equally good model usually passes as not worse.
 
     Args:
-        metric: What is compared; of a class, with `units` of that class alone.
-        units: How many units of the test split each class has, at least one.
+        metric: What is compared.
+        units: How many units of the test split it is of, by class; at least one each.
         level: The probability of an error.
 
     Returns:

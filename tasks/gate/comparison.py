@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from retrain.step import REPORT, Facts, Step, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Gate
-from tasks.data import predictions
+from tasks.data import image_table, predictions
 from tasks.data.champion import Opponent, Opponents, Registered, Scored
 from tasks.data.metrics import split_name
 from tasks.data.predictions import GROUPS, LEARNT, NamedPredictions, learnt_images
+from tasks.data.rules import resolution
+from tasks.data.sample_size import of_metric, smallest_margin, units_of
 from tasks.data.slices import contains, metric_of, named, parse
 from tasks.gate import paired
-from tasks.gate.paired import Pairs
+from tasks.gate.bootstrap import Pairs
 
 
 def compare_with(scores: Artifact, champion: Scored | None, reference: Scored | None) -> Opponents:
@@ -97,7 +99,7 @@ def pair(
     Returns:
         The answers for the images that were not left out, of which only the classes that these
         images have count in averages; bool (images,), which those are; and `images`, how many;
-        `groups`, how many groups of them belong together;
+        `groups`, how many groups of them belong together, and `units`, how many of each class;
         `learnt`, how many were left out because a model was trained or validated on them;
         `other_classes`, how many because one of the models does not know their class; and
         `absent`, the classes that both know and that the images lack.
@@ -116,6 +118,7 @@ def pair(
     counts = {
         "images": pairs.rows,
         "groups": len(pairs.group_sizes),
+        "units": units_of(labels.filter(used), pa.chunked_array([pairs.groups])),
         "learnt": int((~fresh).sum()),
         "other_classes": int((fresh & ~of_shared).sum()),
         "absent": [name for name in shared if name not in seen_classes],
@@ -178,3 +181,21 @@ compare_reference = replace(
     name="compare_reference",
     inputs=("evaluate", "evaluate_reference", "registry"),
 )
+
+
+def too_few_images(rules: Gate, validated: Artifact) -> str | None:
+    """A sentence if the test split is too small for the margin of the gate; else None.
+
+    Args:
+        rules: The metric, the margin and the level.
+        validated: The output of `validate`.
+    """
+    test = image_table.read_split(validated.folder, "test", ["label", "tie"])
+    units, images = units_of(test["label"], test["tie"]), len(test)
+    metric = rules.metric
+    if not rules.margin or split_name(metric)[1] not in (None, *units):
+        return None
+    smallest = smallest_margin(metric, of_metric(metric, units), rules.level)
+    if smallest is None or smallest <= rules.margin:
+        return None
+    return resolution(rules, units, images, len(test["tie"].unique()))

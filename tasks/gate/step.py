@@ -16,9 +16,18 @@ from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.metrics import CLASSES, LOWER_IS_BETTER, METRICS, split_name
-from tasks.data.rules import Rule, amount, difference, failures, images_needed, resolution, rule_of
+from tasks.data.rules import (
+    Rule,
+    amount,
+    amount_of_images,
+    difference,
+    explained,
+    failures,
+    resolution,
+    rule_of,
+)
 from tasks.data.slices import metric_of, named, parse
-from tasks.gate.paired import COMPARABLE, fewest_images
+from tasks.gate.paired import COMPARABLE
 
 # The same network gives slightly different probabilities in batches of another size. A metric that
 # counts rows never changes by so little.
@@ -149,7 +158,7 @@ def _outcome(rules: Gate, scores: Artifact, opponent: Opponent) -> str:
     """The outcome of a comparison; of the same training, which is the same model, the plain one."""
     if opponent.comparison is None:  # the same package
         return "not worse"
-    if opponent.comparison["images"] < rules.min_compared:
+    if opponent.comparison["groups"] < rules.min_compared:
         return "not comparable"
     facts = opponent.comparison["metrics"].get(rules.metric)
     if facts is None:  # of a class with too few images
@@ -227,21 +236,24 @@ def comparisons(
         allowed: The outcomes of the comparison that pass.
     """
     assert opponent.comparison is not None
-    comparison_rules = []
+    comparison_rules: list[Rule] = []
     for name, facts in opponent.comparison["metrics"].items():
-        lower = name in LOWER_IS_BETTER
-        margin, passed = 0.0, facts["outcome"] != "worse"
-        relation = "not surely worse than"
+        against = f"{role} {opponent.version}"
+        relation, margin, allowed_loss = "not worse than", 0.0, None
+        passed = facts["outcome"] != "worse"
         if name == rules.metric:
-            margin = rules.margin if "not worse" in allowed else 0.0
+            margin = allowed_loss = rules.margin if "not worse" in allowed else 0.0
             passed = _outcome(rules, scores, opponent) in allowed
-            relation = f"surely {'<' if lower else '>'}"
-        words = f"{name} {relation} {role} {opponent.version} ({facts['opponent']:.4f})"
-        if margin:
-            words += f" {'+' if lower else '-'} {margin:g}"
-        bound = facts["opponent"] + (margin if lower else -margin)
+            relation = f"at most {amount(name, margin)} worse than" if margin else "better than"
+        sign = 1 if name in LOWER_IS_BETTER else -1
         comparison_rules.append(
-            {"rule": words, "value": facts["challenger"], "bound": bound, "passed": passed}
+            {
+                "rule": f"{name} {relation} {against} ({facts['opponent']:.4f})",
+                "value": facts["challenger"],
+                "bound": facts["opponent"] + sign * margin,
+                "passed": passed,
+                "says": explained(name, against, facts, allowed_loss),
+            }
         )
     return comparison_rules
 
@@ -266,10 +278,11 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
             yield f"{count:,} test image{' was' if count == 1 else 's were'} left out: {why}."
     if not comparison["recorded"]:
         yield f"It is not known which images {name}, was trained on; none were left out for that."
-    if images < rules.min_compared:
+    groups = comparison["groups"]
+    if groups < rules.min_compared:
         yield (
-            f"Not comparable with {name}: {images} test images are left, and gate.min_compared is "
-            f"{rules.min_compared}."
+            f"Not comparable with {name}: {amount_of_images(images, groups)} are left, and "
+            f"gate.min_compared is {rules.min_compared}."
         )
         return
     if absent := comparison["absent"]:
@@ -278,7 +291,7 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
     for metric in comparison["not_compared"]:
         yield (
             f"It cannot be told whether {metric} is worse than that of {name}: fewer than "
-            f"{rules.min_compared} images (gate.min_compared)."
+            f"{rules.min_compared} images, or groups of them (gate.min_compared)."
         )
     if found := comparison["metrics"].get(rules.metric):
         yield (
@@ -286,30 +299,8 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
             f"{images:,} images, of which {found['gained']} only this model has right and "
             f"{found['lost']} only the other: {found['outcome']} at a level of {rules.level:g}."
         )
-        yield resolution(rules, images, found)
-
-
-def too_few_images(rules: Gate, images: int, comparison: Mapping[str, Any] | None) -> str | None:
-    """A sentence if a test split is too small to see a difference of the margin; else None.
-
-    Args:
-        rules: The metric and the margin.
-        images: The number of test images.
-        comparison: The last comparison with the champion; None if there was none.
-    """
-    metric, needed, how = rules.metric, 0, "about"
-    if not rules.margin:
-        return None
-    if comparison and (found := comparison["metrics"].get(metric)):
-        needed = images_needed(comparison["images"], found["visible"], rules.margin)
-    elif metric == "accuracy":
-        needed, how = fewest_images(rules.margin, rules.level), "at least"
-    if images >= needed:
-        return None
-    return (
-        f"{images:,} test images are too few to see a difference of {metric} as small as "
-        f"gate.margin, {amount(metric, rules.margin)}: that needs {how} {needed:,}."
-    )
+        if sentence := resolution(rules, comparison["units"], images, groups):
+            yield sentence
 
 
 def _never_predicted(table: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -136,7 +136,8 @@ def show(document: Mapping[str, Any]) -> None:
             ("slice", "images", "accuracy", "95 % interval"), [*map(slice_row, slices)]
         )
     for rule in document["decision"]["rules"]:
-        console.say(f"{MARKS[rule['passed']]}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
+        found = rule.get("says") or f"is {rule['value']:.4f}"
+        console.say(f"{MARKS[rule['passed']]}  " + escape(f"{rule['rule']}  ({found})"))
     for sentence in document["decision"]["says"]:
         console.say(escape(sentence))
     console.say(f"\n[bold]{escape(verdict(document).sentence)}[/]")

@@ -7,13 +7,14 @@ cores, so that the same images get the same proposal.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from models import pretrained
 from retrain.hardware import gpu_capabilities, machine
 from retrain.workload import Gate, Split
+from tasks.data.sample_size import smallest_margin, units_needed
 from tasks.data.survey import BELOW_CLASS, Survey
 
 # A small published network without a classifier of its own for the embeddings: 22 million weights.
@@ -29,8 +30,6 @@ SMALL = {"embedding_size": 32, "hidden_sizes": [32, 64, 128, 256], "depths": [1,
 LARGE = {"embedding_size": 64, "hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2]}
 
 UNBALANCED = 3  # times as many images in the largest class as in the smallest
-DIFFERING = 0.1  # the share of test images that two trainings usually answer differently
-STANDARD_ERRORS = 2.49  # of the difference that the gate sees with a probability of 80 %
 MIN_COMPARED = Gate().min_compared
 MARGINS = (0.01, 0.1)  # the smallest and the largest that is proposed
 
@@ -234,20 +233,40 @@ def _from_scratch(seen: Survey, threads: int | None) -> tuple[Section, list[str]
 
 
 def _gate(seen: Survey) -> tuple[Section, list[str]]:
-    """The section `gate`, and why."""
+    """The section `gate`, and why.
+
+    Images below one folder count once, as in a comparison.
+    """
     tested = splits_of_run(seen)["test"]
-    visible = STANDARD_ERRORS * sqrt(DIFFERING / tested)
-    margin = min(MARGINS[1], max(MARGINS[0], ceil(200 * visible) / 200))
     metric = "macro_recall" if is_unbalanced(seen) else "accuracy"
+    share = tested / seen.images * (seen.groups / seen.images if seen.groups else 1)
+    units = [max(1, round(count * share)) for count in seen.classes.values()]
+    smallest = smallest_margin(metric, units, Gate().level)
+    assert smallest is not None
+    margin = min(MARGINS[1], max(MARGINS[0], ceil(200 * smallest) / 200))
     reasons = [
         "The first model becomes champion whatever it scores; later set bounds that it must keep "
-        "(gate.min).",
-        f"About {tested:,} test images show a difference of {visible:.1%} or more, so a later "
-        f"model is promoted if it is better, or not worse by {margin:.1%}."
-        if tested >= MIN_COMPARED
-        else f"About {tested:,} test images are too few to compare a later model with the first: "
-        f"{MIN_COMPARED} are needed, so add images.",
+        "(gate.min)."
     ]
+    kept = f"About {sum(units):,} test images"
+    if seen.groups:
+        kept = f"About {tested:,} test images in {sum(units):,} groups"
+    if sum(units) < MIN_COMPARED:
+        reasons.append(
+            f"{kept} are too few to compare a later model with the first: {MIN_COMPARED} are "
+            "needed, so add images."
+        )
+    elif smallest <= margin:
+        reasons.append(
+            f"{kept} usually show that a model that is as good is not worse by {margin:.1%}, so a "
+            "later model is promoted if it is better, or not worse by that."
+        )
+    else:
+        needed = units_needed(metric, units, Gate().level, margin)
+        reasons.append(
+            f"{kept} are too few to show that a later model is not worse by {margin:.1%}, which "
+            f"needs about {needed:,}: until then one is promoted only if it is surely better."
+        )
     if metric != "accuracy":
         reasons.append(
             f"The largest class has {max(seen.classes.values()):,} images and the smallest "

@@ -159,3 +159,12 @@ def test_gc_keeps_what_the_champion_is_compared_by_and_came_from(copy, tmp_path)
     for place in ("store", "drift"):  # the reference lies in MLflow
         shutil.rmtree(copy.root / ".retrain" / place)
     copy.retrain("drift", "vit", "--input", str(photos))
+
+
+def test_gc_leaves_what_a_run_that_changes_nothing_has_used(copy, first):
+    store = copy.root / ".retrain" / "store"
+    for manifest in store.glob("*/*/manifest.json"):
+        os.utime(manifest, (0, 0))
+        os.utime(manifest.parent, (0, 0))
+    assert copy.train()["unchanged"]
+    assert copy.json("gc", "--days", "1", "--yes")["garbage"] == []

@@ -14,13 +14,12 @@ from retrain import gc
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.runs.run import Mode
 from retrain.store import Store
 from tests import templates
 from tests.retrain.registry.helpers import candidate_of, decision, register
 from tests.retrain.registry.test_lineage import output, record
-from tests.retrain.test_store import DATA, STEP, make_toy, with_lr
-from tests.running import RunContext, run_in
+from tests.retrain.test_store import make_toy, with_lr
+from tests.running import RunContext
 
 # A run that is killed while it trains: it holds what it has used.
 KILLED = """
@@ -100,14 +99,6 @@ def test_what_another_clone_has_used_of_a_shared_store_stays(project, tmp_path, 
     assert make_toy(store, RunContext("run", other), with_lr(0.1)) == made
     assert collected(project, "artifact") == [f"toy {lost.key}"]
     assert made.folder.exists()
-
-
-def test_a_look_that_finds_everything_is_a_use(project, store):
-    made = made_with(project, store, 0.1)
-    look = run_in(store, RunContext("run", project), with_lr(0.1))
-    look.mode = Mode.LOOK
-    assert look(STEP, DATA).key == made.key
-    assert gc.collect(project) == []
 
 
 def test_a_dry_run_lists_the_same_and_removes_nothing(project, store):
