@@ -1,60 +1,106 @@
 """The flow `tune`: pull > validate > preprocess, then trainings that search for better parameters.
 
 retrain tune vit --trials 20
-prefect deployment run tune/vit --watch
 
 A trial is the step `train` with other parameters, so it is cached and continued as any training is.
-Only the validation split decides; nothing is registered, compared with the champion or promoted.
+Optuna draws the values of one trial after the other, and keeps those that have ended in a journal:
+a search that was killed draws the values of the trial that it has not ended once more. Only the
+validation split decides; nothing is registered, compared with the champion or promoted.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from math import inf, prod
+from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from flows.reports.tuning import (
-    NEW,
-    TuningReport,
-    best_of,
-    folder_of,
-    key_of,
-    search_of,
-    settings,
-    space_faults,
-)
-from flows.train import IMPORTS, prepare, train
-from retrain.errors import EndsHereError
+from rich.markup import escape
+
+from flows.reports.training import DataReport
+from flows.train import IMPORTS, prepare
+from retrain.errors import DamagedArtifactError, EndsHereError, UsageError
 from retrain.flow import flow
 from retrain.locks import locked
 from retrain.messages import message_of
-from retrain.params import vary
-from retrain.registry import tracking
-from retrain.runs import console
+from retrain.outputs import plan
+from retrain.params import as_yaml, origin_of, parse_yaml, vary
+from retrain.project import Project
+from retrain.runs import console, preflight
+from retrain.runs.records import Document
 from retrain.runs.run import Mode, Run, current_run
-from retrain.search import FAILED, JOURNAL, LOCK, PRUNED, Ending, Search, values_of
-from retrain.servers import ray_cluster
-from retrain.step import DataVersion, Input, TrialContext
-from retrain.store import Artifact
-from retrain.workload import flatten
-from tasks.compute.ray_data import has_cluster
+from retrain.step import DataVersion, Step, digest_of
+from retrain.workload import Searched, Workload
+from tasks.data.champion import Start
+from tasks.data.shards import prepared_by
 from tasks.embed.step import embed
 from tasks.preprocess.step import preprocess
 from tasks.pull.step import data_version, pull
-from tasks.train.start import run_trial
+from tasks.train.job import larger_is_better, score
 from tasks.train.step import train as train_network
 from tasks.validate.step import validate
 
 if TYPE_CHECKING:
-    from optuna import Trial
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
 
-RUN = "mlflow_run"  # of the search, an attribute of its study
+Space = dict[str, "BaseDistribution"]  # by parameter; a choice is its text in YAML
+
+NEW = Start(None)  # what trials start from
+EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"
+DIGITS = 5  # of a value from a range: a person can read and paste it
+COMPLETE, FAILED = "complete", "failed"
+NOT_SEARCHED = {
+    "model.family": "each family has settings of its own. Search one family.",
+    "train.init": "a search starts from new weights.",
+    "train.best": "trials are compared by it, so it is the same for all.",
+}
+
+
+class TuningReport(DataReport):
+    """The report of the flow `tune`."""
+
+    def document(self, run: Run) -> Document:
+        """A run as JSON-able values; the parts of steps that did not run are None."""
+        base = self.base_document(run)
+        base |= {"search": None, "trials": None, "best": None, "command": None}
+        if prepared_by(run.workload) not in run.artifacts:
+            return base
+        trials, metric = _ranked(run), run.workload.train.best.metric
+        base["look"]["study"] = run.project.relative(_journal(run))
+        wanted = _wanted(run.workload, space_of(run.workload))
+        document = base | {"trials": trials, "search": {"metric": metric, "wanted": wanted}}
+        if not trials or trials[0]["state"] != COMPLETE:
+            return document
+        best = trials[0]
+        value = console.number(best["best"][metric])
+        sentence = f"trial {best['trial']} is the best of {len(trials)}: {metric} {value}"
+        document |= {"best": best, "command": _command(run, best["values"])}
+        return document | {"outcome": f"{run.workload.name}: {sentence}."}
+
+    def show(self, document: Document) -> None:
+        """Shows the trials, the best first, and how to use its values."""
+        metric, names = document["search"]["metric"], [*document["best"]["values"]]
+        rows = [
+            [
+                str(trial["trial"]),
+                trial["state"],
+                console.number((trial["best"] or {}).get(metric)),
+                *map(as_yaml, trial["values"].values()),
+            ]
+            for trial in document["trials"]
+        ]
+        console.say_table(["trial", "state", metric, *names], rows)
+        console.say(f"\n[bold]{escape(document['outcome'])}[/]")
+        console.say(escape(document["command"]))
+        console.say_places(document)
 
 
 @flow(
     steps=(pull, validate, preprocess, embed, train_network),
     tells=TuningReport(),
     version=data_version,
-    check=space_faults,
-    beside=train,
     imports=IMPORTS,
 )
 def tune(version: DataVersion) -> None:
@@ -64,108 +110,257 @@ def tune(version: DataVersion) -> None:
         ValueError: The user has to correct something; or all trials failed.
     """
     run = current_run()
+    preflight.refuse(run.workload, space_faults(run.workload, run.project))
     data = pull(version)
-    checked = validate(data)
-    images = prepare(data, checked)
-    if run.mode is not Mode.LOOK:
-        search = _search(run, images, data)
+    images = prepare(data, validate(data))
+    space = space_of(run.workload)
+    wanted = _wanted(run.workload, space)
+    if run.mode is Mode.LOOK:
+        trials = _ranked(run)
+        if len(trials) < wanted or trials[0]["state"] == FAILED:
+            over = f"{len(trials)} of {wanted} trials are over"
+            raise EndsHereError(train_network.name, over)
     else:
-        search = search_of(run)
-        over = 0 if search.has_failed else len(search.rows())
-        if over < search.wanted:
-            why = f"{over} of {search.wanted} trials are over"
-            raise EndsHereError(train_network.name, why)
-    best = best_of(run.workload, search)
+        journal = _journal(run)
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        with locked(journal.with_name("lock"), purpose="Waits for another search of this study"):
+            if run.refresh:
+                journal.unlink(missing_ok=True)
+            journal.touch()
+            study = _study(run)
+            while len(study.trials) < wanted:
+                _run_trial(run, study, space, (images, data, NEW))
+    best = _ranked(run)[0]
+    if best["state"] != COMPLETE:
+        reasons = sorted({row["reason"] for row in _ranked(run)})
+        raise ValueError(f"All {wanted} trials failed. Change tune.space. {' '.join(reasons)}")
     train_network(images, data, NEW, workload=vary(run.workload, best["values"]))
 
 
-def _search(run: Run, images: Artifact, data: Artifact) -> Search:
-    """Runs the trials that remain.
+def _run_trial(run: Run, study: "Study", space: Space, inputs: tuple[Any, ...]) -> None:
+    """Draws the values of the next trial, trains with them, and keeps how it has ended."""
+    from optuna.trial import TrialState, create_trial
+
+    number, choice, began = len(study.trials), run.workload.train.best, monotonic()
+    drawn = _draw(run.workload, study, space)
+    values = {name: _value_of(each) for name, each in drawn.items()}
+    best, reason = None, None
+    try:
+        varied = vary(run.workload, values)
+        preflight.refuse(varied, train_network.check(varied, run.project))
+        facts = train_network(*inputs, workload=varied).facts
+        best = {"epoch": facts["best_epoch"]}
+        best |= {name: facts[name] for name in facts if name.startswith(("val_", choice.metric))}
+    except DamagedArtifactError:  # the images are made again, and the search goes on
+        raise
+    except (ValueError, RuntimeError) as error:  # such as memory that does not suffice
+        reason = message_of(error)
+    state = FAILED if best is None else COMPLETE
+    seconds = round(monotonic() - began, 3)
+    study.add_trial(
+        create_trial(
+            state=TrialState.FAIL if best is None else TrialState.COMPLETE,
+            value=None if best is None else best[choice.metric],
+            params=drawn,
+            distributions=space,
+            user_attrs={"state": state, "best": best, "reason": reason, "seconds": seconds},
+        )
+    )
+    found = (
+        f"{choice.metric} {console.number(best[choice.metric])}" if best else f"failed: {reason}"
+    )
+    console.say(escape(f"trial {number}: {found}; {' '.join(_settings(values))}"))
+
+
+def _draw(workload: Workload, study: "Study", space: Space) -> dict[str, Any]:
+    """The values of the next trial, as Optuna has them: first the workload's own.
+
+    So the best trial is never worse than what is there. All combinations are tried of a space that
+    has no more of them than there are trials; of others, Optuna's tree-structured Parzen estimator
+    (Bergstra et al., 2011) draws. The seed of a trial is its own, so that it draws the same
+    whenever the search was ended.
+    """
+    import optuna
+
+    number, current = len(study.trials), workload.flat()
+    seed = int(digest_of([workload.tune.seed, number])[:8], 16)
+    is_small = _size(space) <= workload.tune.trials
+    kind = optuna.samplers.BruteForceSampler if is_small else optuna.samplers.TPESampler
+    past = optuna.create_study(direction=study.direction, sampler=kind(seed=seed))
+    past.add_trials(study.trials)
+    own = {name: current.get(name) for name in space}
+    for name, distribution in space.items():
+        if "choices" in vars(distribution):
+            own[name] = as_yaml(own[name])
+    try:
+        if number == 0 and None not in own.values():
+            optuna.trial.create_trial(value=0.0, params=own, distributions=space)
+            return own
+    except ValueError:  # they are outside of the space
+        pass
+    return past.ask(space).params
+
+
+def _study(run: Run) -> "Study":
+    """The trials of the search that have ended; none in a search that has not begun."""
+    import optuna
+    from optuna.storages import InMemoryStorage, JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    journal = _journal(run)
+    return optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(str(journal)))
+        if journal.exists()
+        else InMemoryStorage(),
+        study_name="search",
+        direction="maximize" if larger_is_better(run.workload.train.best) else "minimize",
+        load_if_exists=True,
+    )
+
+
+def _journal(run: Run) -> Path:
+    """The file of a search, which is known by its space and seed, and by the rest of a training."""
+    inputs = [run.artifacts[name] for name in (prepared_by(run.workload), pull.name)]
+    training, tuning = plan(train_network, run.workload, [*inputs, NEW]), run.workload.tune
+    varied = tuple(f"{name}." for name in tuning.space)
+    config = {
+        name: value for name, value in training.config.items() if not f"{name}.".startswith(varied)
+    }
+    space = {name: searched.model_dump(mode="json") for name, searched in tuning.space.items()}
+    identity = asdict(replace(training, config=config)) | {"space": space, "seed": tuning.seed}
+    folder = run.project.state / "searches" / run.workload.name / digest_of(identity)[:16]
+    return folder / "journal.log"
+
+
+def _ranked(run: Run) -> list[dict[str, Any]]:
+    """The trials that have ended, the best first, as the document has them."""
+    rows = []
+    for trial in _study(run).trials:
+        values = {name: _value_of(drawn) for name, drawn in trial.params.items()}
+        rows.append({"trial": trial.number, "values": values} | trial.user_attrs)
+
+    def rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        best = row["best"]
+        return best is not None, score(best, run.workload.train.best) if best else (), -row["trial"]
+
+    return sorted(rows, key=rank, reverse=True)
+
+
+def space_of(workload: Workload) -> Space:
+    """What a workload's `tune.space` lets a trial have, by name.
 
     Raises:
-        ValueError: All of them failed.
+        ValueError: A range makes no sense, as Optuna says.
     """
-    project, workload = run.project, run.workload
-    folder, status = folder_of(run), "FAILED"
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / LOCK, purpose="Waits for another search of this study"):
-        if run.refresh or search_of(run).has_failed:
-            (folder / JOURNAL).unlink(missing_ok=True)
-        (folder / JOURNAL).touch()
-        search = search_of(run)
-        search.begin(workload.flat())
-        params = flatten({"tune": workload.tune.model_dump(include={"space", "seed"})})
-        parent = tracking.start_run(
-            *(project, workload.name, key_of(run), params, images.digest),
-            continued=search.study.user_attrs.get(RUN),
-        )
-        search.study.set_user_attr(RUN, parent)
+    current, space = workload.flat(), {}
+    for name, searched in sorted(workload.tune.space.items()):
         try:
-            # Other machines have to see the store, as a trial's training is in it.
-            in_turn = workload.tune.parallel == 1 or (ray_cluster.is_remote() and not has_cluster())
-            run_all = _run_in_turn if in_turn else _run_side_by_side
-            run_all(run, search, (images, data, NEW), parent)
-            best = best_of(workload, search)["best"]
-            tracking.log_metrics(project, parent, {search.metric: float(best[search.metric])})
-            status = "FINISHED"
-        finally:
-            tracking.end_run(project, parent, status)
-    return search
+            space[name] = _distribution(searched, current.get(name))
+        except ValueError as error:
+            raise ValueError(f"tune.space.{name}: {error}") from None
+    return space
 
 
-def _run_in_turn(run: Run, search: Search, inputs: Sequence[Input], parent: str) -> None:
-    """Runs the trials one after the other; the same ones however often the search is ended."""
-    while len(search.rows()) < search.wanted:
-        trial, values = search.next()
-        context = TrialContext(f"trial {trial.number}", parent, search.bounds())
-        result = run_trial(run, inputs, values, context)
-        _end(search, trial, result)
+def _distribution(searched: Searched, current: Any) -> "BaseDistribution":
+    """A range is one of whole numbers if its ends are, unless the workload's own value is none."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if searched.choices:
+        return CategoricalDistribution([as_yaml(choice) for choice in searched.choices])
+    given = searched.model_dump(exclude={"choices"}, exclude_none=True)
+    numbers = [given[name] for name in ("low", "high", "step") if name in given]
+    is_whole = all(type(number) is int for number in numbers) and not isinstance(current, float)
+    return IntDistribution(**given) if is_whole else FloatDistribution(**given)
 
 
-def _run_side_by_side(run: Run, search: Search, inputs: Sequence[Input], parent: str) -> None:
-    """Runs several trials at a time, each as a task of Ray that starts its own training.
-
-    A training without workers takes the task's CPU, and a GPU where there are any; the workers of
-    another take theirs, and the task takes no CPU.
-    """
-    import ray
-
-    ray_cluster.connect()
-    workload, count = run.workload, search.wanted
-    is_alone = workload.scale.workers == 0
-    gpus = 1 if is_alone and ray.cluster_resources().get("GPU") else 0
-    options = {"num_cpus": int(is_alone), "num_gpus": gpus, "max_retries": 0}
-    task = ray.remote(**options)(run_trial)
-    beside, running = replace(run, mode=Mode.PLAIN), dict[Any, Any]()
-    while running or len(search.rows()) < count:
-        if len(running) < min(workload.tune.parallel, count - len(search.rows())):
-            trial, values = search.next(is_beside=bool(running))
-            context = TrialContext(f"trial {trial.number}", parent, search.bounds())
-            running[task.remote(beside, inputs, values, context)] = trial
-            continue
-        [finished], _ = ray.wait(list(running))
-        _end(search, running.pop(finished), _result(finished))
+def _value_of(drawn: Any) -> Any:
+    """The value for what Optuna has drawn: a choice is read, and a real number is rounded."""
+    if isinstance(drawn, str):
+        return parse_yaml(drawn)
+    return float(f"{drawn:.{DIGITS}g}") if isinstance(drawn, float) else drawn
 
 
-def _result(trial: Any) -> Ending:
-    """How the task of a trial has ended; one that Ray has killed has failed, and no other."""
-    import ray
-    from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
+def _wanted(workload: Workload, space: Space) -> int:
+    """How many trials there are to be in all."""
+    return int(min(workload.tune.trials, _size(space)))
 
+
+def _size(space: Space) -> float:
+    """How many combinations there are; infinity if they cannot be counted."""
+    sizes = []
+    for distribution in space.values():
+        drawn = vars(distribution)
+        if "choices" in drawn:
+            sizes.append(len(drawn["choices"]))
+        elif isinstance(drawn["low"], int):
+            sizes.append(len(range(drawn["low"], drawn["high"] + 1, drawn["step"])))
+        else:
+            return inf
+    return prod(sizes)
+
+
+def space_faults(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds what is wrong with the space: each end of each range is tried, without training."""
+    if workload.train.init != "new":
+        yield "train.init: a search starts from new weights. Leave it out."
+    if not workload.tune.space:
+        yield f"tune.space: nothing to search. Give it values: --set 'tune.space={EXAMPLE}'"
+    for name in workload.tune.space:
+        yield from _faults_of_name(name, workload)
     try:
-        ended: Ending = ray.get(trial)
-    except (NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
-        return Ending(FAILED, None, [], message_of(error), False, 0.0)
-    return ended
+        space = space_of(workload)
+    except ValueError as error:
+        yield str(error)
+        return
+    for name, distribution in space.items():
+        drawn = vars(distribution)
+        for end in drawn.get("choices") or (drawn["low"], drawn["high"]):
+            values = {name: _value_of(end)}
+            try:
+                preflight.check([train_network], vary(workload, values), project)
+            except UsageError as error:
+                fault = str(error).removeprefix(f"workload {workload.name}: ")
+                yield f"tune.space: with {_settings(values)[0]}: {fault}"
 
 
-def _end(search: Search, trial: "Trial", ending: Ending) -> None:
-    """Keeps how a trial has ended, and shows it in a line."""
-    search.tell(trial, ending)
-    line = f"failed: {ending.reason}"
-    if ending.best:
-        value = console.number(ending.best[search.metric])
-        line = f"{search.metric} {value} (epoch {ending.best['epoch']} of {len(ending.reached)})"
-    line = f"{line}; {' '.join(settings(values_of(trial)))}"
-    line = f"{ending.state}: {line}" if ending.state == PRUNED else line
-    console.ended(f"trial {trial.number}", ending.cached, line, ending.seconds)
+def _faults_of_name(name: str, workload: Workload) -> Iterator[str]:
+    """Finds why a parameter is not one that can be searched."""
+    if not _is_read_by(train_network, name):
+        yield f"tune.space.{name}: no training depends on it, and a trial is a training."
+    elif embed.needed(workload) and _is_read_by(embed, name):
+        yield f"tune.space.{name}: the embeddings depend on it, and are made once."
+    for part, reason in NOT_SEARCHED.items():
+        if f"{name}.".startswith(f"{part}."):
+            yield f"tune.space.{name}: {reason}"
+
+
+def _is_read_by(step: Step, name: str) -> bool:
+    """Whether a parameter can make a difference to a step."""
+    return any(f"{name}.".startswith(f"{part}.") for part in step.reads)
+
+
+def _settings(values: Mapping[str, Any]) -> list[str]:
+    """The values of parameters in the form that `--set` takes."""
+    return [f"{name}={as_yaml(value)}" for name, value in values.items()]
+
+
+def _command(run: Run, values: Mapping[str, Any]) -> str:
+    """The command that trains with the best values, and with the overrides of the search."""
+    origin, current = origin_of(run.workload), run.workload.flat()
+    overrides = {
+        name: value for name, value in origin.overrides.items() if not name.startswith("tune")
+    }
+    changed = {
+        name: value
+        for name, value in values.items()
+        if name not in current or current[name] != value
+    }
+    words = ["retrain", "train", origin.entry]
+    if origin.name != origin.entry:
+        words += ["--as", origin.name]
+    if run.version.revision:
+        words += ["--data-rev", run.version.revision]
+    for setting in _settings(overrides | changed):
+        words += ["--set", setting]
+    return shlex.join(words)

@@ -23,21 +23,6 @@ class ChampionChangedError(ValueError):
     """Another run has changed the champion since the model was compared with it."""
 
 
-class PrunedError(ValueError):
-    """A training that is a trial of a search was ended early: others were better by then.
-
-    Attributes:
-        history: An entry for each of its evaluations, up to the one that ended it.
-    """
-
-    def __init__(self, history: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(history)
-        self.history = history
-
-    def __str__(self) -> str:
-        return f"pruned after {len(self.history)} evaluations"
-
-
 class EndsHereError(Exception):
     """The rest of the flow is not followed: a look has found a step that has to run.
 

@@ -5,7 +5,7 @@ reads, the outputs of earlier steps and a workspace, writes its files into the w
 and returns a few facts. It knows nothing of Prefect, DVC or the cache.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,22 +60,6 @@ class DataVersion:
 
 
 @dataclass(frozen=True)
-class TrialContext:
-    """What a search tells a step that trains, when the training is one of its trials.
-
-    Attributes:
-        name: The name of the trial for people: `trial 3`.
-        parent: The search's run in MLflow, below which the training's own is shown.
-        bounds: The training is pruned if its best metric so far is worse than this, by the number
-            of the evaluation (from 1). Larger is better: it is the opposite of a loss.
-    """
-
-    name: str
-    parent: str
-    bounds: Mapping[int, float]
-
-
-@dataclass(frozen=True)
 class Workspace:
     """The folders and names that a step gets beside its inputs.
 
@@ -85,7 +69,6 @@ class Workspace:
         key: The step's key.
         workload: The workload's name.
         project: The clone that the step runs in.
-        trial: The trial of a search that the step is run for; it decides only whether there is one.
         configuration: The whole workload, for records only: a step computes from its arguments.
         earlier: Returns the folder of the step's output for earlier inputs, if nothing else was
             different and it is here; else None. The new output is the same with it and without.
@@ -96,7 +79,6 @@ class Workspace:
     key: str
     workload: str
     project: Project
-    trial: TrialContext | None = None
     configuration: Workload | None = None
     earlier: Callable[[], Path | None] = lambda: None
 

@@ -127,7 +127,6 @@ def tune(
     *,
     options: RunOptions = DEFAULTS,
     trials: int | None = None,
-    parallel: int | None = None,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
@@ -137,12 +136,10 @@ def tune(
 
     Args:
         trials: Sets tune.trials.
-        parallel: Sets tune.parallel.
     """
     from flows.tune import tune as flow
 
-    settings = {"tune.trials": trials, "tune.parallel": parallel}
-    values = {name: value for name, value in settings.items() if value is not None}
+    values = {} if trials is None else {"tune.trials": trials}
     return run_steps(flow, workload, options, project, to_json, values)
 
 

@@ -29,7 +29,6 @@ from retrain.servers import databases, reachable
 logger = logging.getLogger(__name__)
 
 KEY = "retrain.key"
-PARENT = "mlflow.parentRunId"  # the tag of a trial with the run of its search
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as the description of a run
 OF_TRAININGS = (
     "The trainings of the workload {0}, a run for each. In the project: `retrain status {0}`, "
@@ -74,7 +73,6 @@ def start_run(
     images: str,
     *,
     continued: str | None = None,
-    parent: str | None = None,
 ) -> str:
     """Starts a training's run, or continues the one of an earlier try, in any state.
 
@@ -85,7 +83,6 @@ def start_run(
         params: The parameters that the training depends on, by dotted name.
         images: The digest of the images that it is trained on.
         continued: The id of the run to continue; None for the first try.
-        parent: The run of the search that the training is a trial of; its own is shown below that.
 
     Returns:
         The id of the run.
@@ -109,7 +106,6 @@ def start_run(
             mlflow.update_run(run_id, "RUNNING")
         else:
             tags = {KEY: key, "mlflow.source.git.commit": project.commit or "unknown"}
-            tags |= {PARENT: parent} if parent else {}
             created = mlflow.create_run(place, tags=tags, run_name=f"{workload}-{key[:8]}")
             run_id = str(created.info.run_id)
         logged = mlflow.get_run(run_id).data.params
@@ -168,8 +164,7 @@ def end_run(project: Project, run_id: str, status: str) -> None:
     Args:
         project: The clone that uses this MLflow.
         run_id: The run.
-        status: `FINISHED`; `FAILED` for a run that the next try continues; `KILLED` for a trial of
-            a search that was ended early.
+        status: `FINISHED`, or `FAILED` for a run that the next try continues.
     """
     client(project).set_terminated(run_id, status)
 

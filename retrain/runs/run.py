@@ -17,12 +17,12 @@ from rich.markup import escape
 
 from retrain import hardware
 from retrain.disk import write_json
-from retrain.errors import DamagedArtifactError, EndsHereError, PrunedError, UsageError
+from retrain.errors import DamagedArtifactError, EndsHereError, UsageError
 from retrain.outputs import Artifact, Outcome, Plan, difference, plan, read_plan, write_manifest
 from retrain.project import Project
 from retrain.runs import console
-from retrain.runs.task import CACHED, PRUNED, ended, ends_process, task_of
-from retrain.step import DataVersion, Input, Step, TrialContext, Workspace, digest_of, followed
+from retrain.runs.task import CACHED, ended, ends_process, task_of
+from retrain.step import DataVersion, Input, Step, Workspace, digest_of, followed
 from retrain.store import Store, refuse_damaged
 from retrain.workload import Workload
 
@@ -37,7 +37,7 @@ class Mode(Enum):
 
     LOOK = "look"  # takes the output from the store, and ends at the first step that has to run
     TASKS = "tasks"  # makes or finds the output in a Prefect task
-    PLAIN = "plain"  # the same without Prefect: a stage of DVC, a trial beside others
+    PLAIN = "plain"  # the same without Prefect: a stage of DVC
 
 
 @contextmanager
@@ -173,28 +173,21 @@ class Run:
         return artifact
 
     def make(
-        self,
-        step: Step,
-        planned: Plan,
-        workload: Workload,
-        inputs: Sequence[Input],
-        trial: TrialContext | None = None,
+        self, step: Step, planned: Plan, workload: Workload, inputs: Sequence[Input]
     ) -> tuple[Artifact, bool]:
-        """Runs a step, or takes its output from the store; it is not counted as a step of the run.
+        """Runs a step, or takes its output from the store.
 
         Args:
             step: The step.
             planned: Its plan.
             workload: Has the parameters of the step.
             inputs: Its inputs.
-            trial: The trial of a search that the step is run for; None if it is none.
 
         Returns:
             The output, and whether the store had it.
 
         Raises:
             DamagedArtifactError: An input has changed since it was made. It is gone now.
-            PrunedError: The trial was ended early. Its scratch is kept.
             StepTimeoutError: The step did not end within its limit.
             ConnectionError: The run has lost its slot of a deployment's concurrency limit.
             ValueError: From the step. The store is unchanged.
@@ -209,26 +202,20 @@ class Run:
                     self.store.forget(*name)  # as a run left it that was killed after it published
                     return self._ended((found, True), CACHED)
                 self._check(step, planned, inputs)
-                try:
-                    with self._workspace(step, planned, workload, anew, trial) as workspace:
-                        facts = step.function(*step.sections(workload), *inputs, workspace)
-                        took = {"seconds": round(monotonic() - self._tried, 3)}
-                        manifest = write_manifest(workspace.folder, planned, facts, origin | took)
-                except PrunedError as pruned:
-                    return self._ended(pruned, PRUNED)
+                with self._workspace(step, planned, workload, anew) as workspace:
+                    facts = step.function(*step.sections(workload), *inputs, workspace)
+                    took = {"seconds": round(monotonic() - self._tried, 3)}
+                    manifest = write_manifest(workspace.folder, planned, facts, origin | took)
             folder = self.store.folder(*name) if step.cached else Path()
             return self._ended((Artifact.of(*name, folder, manifest), False))
 
         # A step's task begins below the lock, because the time of the task is limited.
         with self.store.making(*name, anew=anew) if step.cached else nullcontext():
-            task = task_of(step.name, attempt, hours, trial)
+            task = task_of(step.name, attempt, hours)
             try:
-                result = task().result() if self.mode is Mode.TASKS else attempt()
+                artifact, cached = task().result() if self.mode is Mode.TASKS else attempt()
             except TaskRunTimeoutError:
                 raise ended(step.name, hours, monotonic() - self._tried) from None
-        if isinstance(result, PrunedError):
-            raise result
-        artifact, cached = result
         if not cached:
             self._undamaged.add(name)
         return artifact, cached
@@ -307,12 +294,7 @@ class Run:
 
     @contextmanager
     def _workspace(
-        self,
-        step: Step,
-        planned: Plan,
-        workload: Workload,
-        anew: bool,
-        trial: TrialContext | None,
+        self, step: Step, planned: Plan, workload: Workload, anew: bool
     ) -> Iterator[Workspace]:
         """The folders of a step while it runs; after the block its output is published."""
         store, key = self.store, planned.key
@@ -327,7 +309,7 @@ class Run:
         half.mkdir(parents=True)
         try:
             yield Workspace(
-                *(half, scratch, key, workload.name, self.project, trial, workload),
+                *(half, scratch, key, workload.name, self.project, workload),
                 earlier=lambda: None if anew else self._earlier(planned),
             )
         except BaseException:

@@ -23,7 +23,6 @@ from retrain.errors import DamagedArtifactError, StepTimeoutError, is_verdict
 from retrain.messages import lacks_space, message_of
 from retrain.runs import console
 from retrain.servers.patches import let_forks_end
-from retrain.step import TrialContext
 
 let_forks_end()
 # Each step has a line of its own, by `console.ended`.
@@ -32,7 +31,6 @@ logging.getLogger("prefect.task_runs").addFilter(
 )
 
 CACHED = "Cached"  # what Prefect calls the state of a task that did not have to run
-PRUNED = "Pruned"  # what Prefect calls the state of a trial that was ended early
 # After errors that may pass: of what is elsewhere, for two minutes, in which a server is started
 # again; of this machine, such as of its disk, for seconds.
 RETRIES, RETRIES_HERE = 6, 2
@@ -43,21 +41,18 @@ GRACE_SECONDS = 60.0  # for a step to clean up after it was interrupted
 _TRANSIENT_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchemy", "urllib3")
 
 
-def task_of(
-    step: str, attempt: Callable[[], State[Any]], hours: float, trial: TrialContext | None
-) -> Task[[], State[Any]]:
+def task_of(step: str, attempt: Callable[[], State[Any]], hours: float) -> Task[[], State[Any]]:
     """Makes the Prefect task of a step.
 
     Args:
         step: The name of the step, and of the task.
         attempt: Returns the final state of the task, with the result.
         hours: The time limit of each attempt.
-        trial: The trial of a search that the step is run for; None if it is none.
     """
     return Task(
         attempt,
         name=step,
-        task_run_name=f"{step}, {trial.name}" if trial else step,
+        task_run_name=step,
         timeout_seconds=3600 * hours,
         retries=RETRIES,
         retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),

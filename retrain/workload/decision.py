@@ -252,12 +252,6 @@ class Tune(Section):
         le=100_000,
         description="How many trainings the search has, in all.",
     )
-    parallel: int = Field(
-        default=1,
-        ge=1,
-        le=1000,
-        description="How many trainings run side by side, on a cluster or on several GPUs.",
-    )
     seed: int = Field(
         default=0,
         ge=0,

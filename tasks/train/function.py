@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 
 from models import user_code
 from models.network import Network, normalise
-from retrain.errors import PrunedError
 from retrain.workload import PASSED_ON
 from tasks.data.shards import Prepared, open_prepared
 from tasks.train.datasets import SplitDataset
@@ -49,7 +48,6 @@ def train(job: TrainingJob) -> dict[str, Any]:
         The `threads` of this worker, and the precision that the function was told.
 
     Raises:
-        PrunedError: The training is a trial of a search, which ends it.
         ValueError: The function failed, and another try would not help.
     """
     named = job.hyperparameters.function
@@ -73,7 +71,7 @@ def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> N
     """
     try:
         function(config)
-    except (PrunedError, MemoryError):
+    except MemoryError:
         raise
     except Exception as error:
         if NOT_ALL_REPORTED in str(error):

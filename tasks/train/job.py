@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -23,7 +22,7 @@ from pyarrow.fs import FileSystem, copy_files
 
 import models
 from retrain.disk import replacing
-from retrain.errors import PrunedError, RemoteError, UsageError
+from retrain.errors import RemoteError, UsageError
 from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.servers import ray_cluster
@@ -44,7 +43,6 @@ START = "start"
 TOKEN = "token-"  # of the file in the scratch by which a machine knows that it sees it
 
 Epoch = Mapping[str, Any]  # an entry of `history.json`
-NEVER = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,6 @@ class TrainingJob:
         scratch: The folder of checkpoints and progress; remains after a kill.
         output: The folder of the trained network.
         streams: Whether the training images are not prepared: Ray Data decodes them meanwhile.
-        bounds: When a trial of a search is pruned; see `retrain.step.TrialContext`.
         remote: The URL of the store through which the machines of a cluster exchange files; None if
             they see the same folders.
         token: A file in the scratch, by which a machine knows that it sees the same folders.
@@ -81,7 +78,6 @@ class TrainingJob:
     scratch: Path
     output: Path
     streams: bool
-    bounds: Mapping[int, float]
     remote: str | None = None
     token: str = ""
 
@@ -107,15 +103,6 @@ class TrainingJob:
         if not self.remote:
             return str(self.scratch)
         return f"{self.remote.rstrip('/')}/training/{self.scratch.name}"
-
-    def check_pruned(self, history: Sequence[Epoch]) -> None:
-        """Ends a training that is pruned.
-
-        Raises:
-            PrunedError: The training is pruned; the error has its history.
-        """
-        if end := pruned_at(history, self.hyperparameters.best, self.bounds):
-            raise PrunedError(list(history[:end]))
 
     def build(self, data: "Prepared") -> "Network":
         """Makes the network as it is before the training; the seed of torch decides its weights.
@@ -190,7 +177,7 @@ def stops_early(history: Sequence[Epoch], choice: Best, rule: EarlyStopping | No
     """
     if rule is None:
         return False
-    best, waited = NEVER, 0
+    best, waited = float("-inf"), 0
     for epoch in history:
         value = _signed(epoch, choice)
         if value > best + rule.min_delta:
@@ -198,29 +185,6 @@ def stops_early(history: Sequence[Epoch], choice: Best, rule: EarlyStopping | No
         else:
             waited += 1
     return waited >= rule.patience
-
-
-def best_so_far(history: Sequence[Epoch], choice: Best) -> list[float]:
-    """The best value of the metric up to each epoch; the opposite of a loss, so larger is better.
-
-    It is minus infinity before the metric was reported.
-    """
-    values = (_signed(epoch, choice) if choice.metric in epoch else NEVER for epoch in history)
-    return list(accumulate(values, max))
-
-
-def pruned_at(history: Sequence[Epoch], choice: Best, bounds: Mapping[int, float]) -> int | None:
-    """The epoch, from 1, at which a trial of a search is ended; None if it is not.
-
-    Args:
-        history: The epochs of the training so far.
-        choice: The metric, and whether it should be large.
-        bounds: By the number of an epoch, the least that the trial has to have reached then, in the
-            terms of `best_so_far`.
-    """
-    reached = best_so_far(history, choice)
-    behind = (n for n, bound in bounds.items() if n <= len(reached) and reached[n - 1] < bound)
-    return min(behind, default=None)
 
 
 def prepare(job: TrainingJob) -> TrainingJob:

@@ -58,7 +58,6 @@ def launch(job: TrainingJob) -> dict[str, Any]:
 
     Raises:
         KeyboardInterrupt: At Ctrl-C.
-        PrunedError: The training is a trial of a search, which ends it.
         ValueError: The training raised it.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`, or waited
             too long for another one.
@@ -99,11 +98,9 @@ def finish(job: TrainingJob, numerics: Mapping[str, Any]) -> dict[str, Any]:
         and `numerics`.
 
     Raises:
-        PrunedError: The training is a trial of a search, which ends it.
         ValueError: A function of the user's did not do what it has to.
     """
     reports = Reports(job)
-    job.check_pruned(reports.history)
     if reports.best is None:
         reported = sorted(set().union(*reports.history) - {"epoch", "seconds"})
         raise ValueError(

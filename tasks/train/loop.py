@@ -21,7 +21,7 @@ from tasks.data.shards import open_prepared
 from tasks.train import network as changes
 from tasks.train.augment import Augmentation, keep_images
 from tasks.train.datasets import BatchSampler, Loader, SplitDataset, class_weights
-from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob, pruned_at, stops_early
+from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob, stops_early
 from tasks.train.optimization import (
     clip_gradients,
     learning_rate,
@@ -50,7 +50,6 @@ def train(job: TrainingJob) -> dict[str, Any]:
         How it was calculated: `precision`, `attention`, whether `compiled`, and CPU `threads`.
 
     Raises:
-        PrunedError: The training is a trial of a search, which ends it.
         ValueError: The network does not fit the images, or the training diverged; or there is not
             enough memory.
     """
@@ -241,11 +240,8 @@ class Training:
     def is_over(self) -> bool:
         """Whether the last epoch has ended, or the training ends before that."""
         rule, best = self.hyperparameters.early_stopping, self.hyperparameters.best
-        return (
-            len(self.history) == self.hyperparameters.epochs
-            or stops_early(self.history, best, rule)
-            or pruned_at(self.history, best, self.job.bounds) is not None
-        )
+        ended = len(self.history) == self.hyperparameters.epochs
+        return ended or stops_early(self.history, best, rule)
 
     @property
     def _backbone_is_frozen(self) -> bool:

@@ -86,7 +86,6 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
 
         Raises:
             ValueError: A metric is not a finite number; or the first checkpoint has no weights.
-            PrunedError: The training is a trial of a search, which ends it.
         """
         entry: dict[str, Any] = {
             name: float(value) for name, value in metrics[0].items() if _is_number(value)
@@ -106,7 +105,6 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
             _remove_others(self.best_checkpoint)
         if is_new:
             self.show_progress()
-            self._job.check_pruned(self.history)
 
     def _take(self, entry: dict[str, Any], checkpoint: Checkpoint | None) -> None:
         """Adds an entry to the history, and keeps its checkpoint if it is the best."""
@@ -162,12 +160,8 @@ def keep_in_process(job: TrainingJob) -> None:
 
     Whatever module asks `ray.train` for `report` and `get_checkpoint`, Ray Train passes it on to
     one object, which is made for each training.
-
-    Raises:
-        PrunedError: The training, a trial of a search, was ended before.
     """
     above, reports = job.scratch / NEWEST, Reports(job)
-    job.check_pruned(reports.history)
     above.mkdir(exist_ok=True)
 
     def report(

@@ -24,7 +24,6 @@ import models
 from models import user_code
 from retrain.code import libraries_of
 from retrain.disk import write_json
-from retrain.errors import PrunedError
 from retrain.registry import tracking
 from retrain.runs import console
 from retrain.step import Chosen, Facts, Workspace, step
@@ -99,7 +98,6 @@ def train(
         The facts that `_facts` collects.
 
     Raises:
-        PrunedError: A search has ended this trial.
         ValueError: The parameters do not go together or with the images, or training diverged.
         ConnectionError: MLflow cannot be reached.
         ray.train.TrainingFailedError: Ray Train has given the training up.
@@ -116,16 +114,12 @@ def train(
         try_network(job)
     with _tracked(workspace, _parameters(job, workspace.configuration), images.digest) as run_id:
         log = partial(tracking.log_epochs, workspace.project, run_id)
-        try:
-            with console.progress("train") as update, followed(job.scratch, update, log):
-                from tasks.train.launch import launch
+        with console.progress("train") as update, followed(job.scratch, update, log):
+            from tasks.train.launch import launch
 
-                if scale.workers:
-                    update(None, f"starts {scale.workers} workers")
-                result = launch(job)
-        except PrunedError as pruned:
-            log(pruned.history)
-            raise
+            if scale.workers:
+                update(None, f"starts {scale.workers} workers")
+            result = launch(job)
         _write_report(workspace, run_id, result)
     return _facts(job, rows, start, result)
 
@@ -151,7 +145,6 @@ def _job(
         scratch=workspace.scratch,
         output=workspace.folder / MODEL,
         streams=images.facts["storage"] == "source",
-        bounds=workspace.trial.bounds if workspace.trial else {},
     )
 
 
@@ -222,15 +215,13 @@ def _tracked(workspace: Workspace, params: dict[str, Any], images: str) -> Itera
         params,
         images,
         continued=before,
-        parent=workspace.trial.parent if workspace.trial else None,
     )
     write_json(memory, {"run_id": run_id})
     try:
         yield run_id
-    except BaseException as ended:
+    except BaseException:
         try:
-            status = "KILLED" if isinstance(ended, PrunedError) else "FAILED"
-            tracking.end_run(project, run_id, status)
+            tracking.end_run(project, run_id, "FAILED")
         except Exception as error:  # must not hide why the training failed
             logger.warning("MLflow could not record that the training failed: %s", error)
         raise

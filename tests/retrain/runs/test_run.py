@@ -7,16 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prefect import flow, runtime
 
-from retrain.errors import PrunedError, RejectedDataError
-from retrain.outputs import plan
+from retrain.errors import RejectedDataError
 from retrain.project import Project
 from retrain.runs.run import ASKED, REFRESHED, Run
 from retrain.runs.task import is_transient
-from retrain.step import TrialContext
 from retrain.workload import Train
-from tests.retrain.runs.toy import DATA, FIRST, SECOND, WORKLOAD, outcomes, reasons
+from tests.retrain.runs.toy import DATA, FIRST, SECOND, WORKLOAD, reasons
 
 
 @pytest.mark.parametrize(
@@ -177,45 +174,11 @@ def test_the_cause_of_an_error_decides_whether_it_may_pass(error, cause, may_pas
     assert is_transient(error) == may_pass
 
 
-def trains(definition, data, workspace):
-    (workspace.scratch / "checkpoint").touch()
-    assert workspace.trial
-    if workspace.trial.bounds:
-        raise PrunedError([{"epoch": 1}])
-    (workspace.folder / "out.txt").write_text(str(definition.epochs))
-    return {}
-
-
-def test_a_trial_runs_beside_the_steps_and_a_pruned_one_is_no_failure(
-    prefect_session, tmp_path, task_states
-):
-    step = replace(FIRST, function=trains)
-
-    @flow
-    def search():
-        run = Run("search", WORKLOAD, DATA, Project(tmp_path), str(runtime.flow_run.id))
-        run.refresh = True
-
-        def trial(name, workload, bounds):
-            context = TrialContext(name, "parent", bounds)
-            return run.make(step, plan(step, workload, [DATA]), workload, [DATA], context)
-
-        with run.store.runs.holding(run.id):
-            other = WORKLOAD.model_copy(update={"train": Train(epochs=7)})
-            made, cached = trial("trial 1", other, {})
-            assert ((made.folder / "out.txt").read_text(), cached) == ("7", False)
-            with pytest.raises(PrunedError) as error:
-                trial("trial 2", WORKLOAD, {1: 0.5})
-            assert error.value.history == [{"epoch": 1}]
-            assert run.outcomes == {}
-            assert run(step, DATA, workload=other) == made
-        return run
-
-    run = search()
-    assert [(name, cached) for name, cached, _ in outcomes(run)] == [("first", True)]
-    assert len(list(run.store.entries())) == 1
-    assert len(list(run.store.root.glob("scratch/*/*/checkpoint"))) == 1
-    assert not run.store.last_plan("toy", "first").exists()  # a trial explains no later run
-    assert task_states(run, 3) == {
-        "first, trial 1": "Completed", "first, trial 2": "Pruned", "first": "Cached",
-    }  # fmt: skip
+def test_a_step_with_other_parameters_explains_no_later_run(tmp_path):
+    run = Run("toy", WORKLOAD, DATA, Project(tmp_path), "run-1", Mode.PLAIN)
+    other = WORKLOAD.model_copy(update={"train": Train(epochs=7)})
+    assert run(FIRST, DATA, workload=other) != run(FIRST, DATA)
+    assert run.store.last_plan("toy", "first").exists()
+    lone = Run("toy", WORKLOAD, DATA, Project(tmp_path / "lone"), "run-1", Mode.PLAIN)
+    lone(FIRST, DATA, workload=other)
+    assert not lone.store.last_plan("toy", "first").exists()

@@ -189,7 +189,6 @@ class Place:
             scratch=folder / "scratch",
             output=folder / "model",
             streams=chosen.storage == "source",
-            bounds={},
         )
 
 

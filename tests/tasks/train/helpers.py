@@ -17,7 +17,7 @@ from safetensors.torch import load
 
 import models
 from retrain.project import Project
-from retrain.step import Facts, TrialContext, Workspace
+from retrain.step import Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
 from tasks.data.champion import Start
@@ -117,7 +117,6 @@ def run(
     scale: Scale | None = None,
     output: str = "output",
     pulled: Path | None = None,
-    trial: TrialContext | None = None,
     start: Start = NEW,
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
@@ -130,7 +129,7 @@ def run(
     project = Project(root)
     if not (root / "mlflow.db").exists():
         templates.place_mlflow_database(root)
-    workspace = Workspace(folder, scratch, KEY, "sides", project, trial=trial)
+    workspace = Workspace(folder, scratch, KEY, "sides", project)
     storage = "source" if (images / "train" / SOURCE).exists() else "pixels"
     rows = {"train": len(open_prepared(images).split("train"))}
     facts = {"storage": storage, "rows": rows}
