@@ -1,7 +1,6 @@
 """The flow `tune`: pull > validate > preprocess, then trainings that search for better parameters.
 
 retrain tune vit --trials 20
-prefect deployment run tune/vit --watch
 
 A trial is the step `train` with other parameters, so it is cached and continued as any training is.
 Only the validation split decides; nothing is registered, compared with the champion or promoted.
