@@ -163,8 +163,8 @@ def _servers(project: Project) -> str:
     if api := services.server_api(project):
         reachable.check("PREFECT_API_URL", api, "/health")
     running = services.running(project)
-    for name in services.services_of(project) if running else ():
-        if name not in running or not services.is_ready(project, name):
+    for name in running:
+        if not services.is_ready(project, name):
             log = project.relative(project.logs / f"{name}.log")
             raise ValueError(f"{name} does not answer: see {log}")
     return ", ".join(running) or "none run; retrain up starts them"

@@ -46,7 +46,9 @@ def small(seconds: float = 0, workload: str = ""):
 
 def make_project(folder, environment):
     """A project with the settings and the deployment of this one, but another flow."""
-    shutil.copy(ROOT / "prefect.toml", folder)
+    (folder / "deploy").mkdir()
+    for name in ("prefect.toml", services.CONFIGURATION):
+        shutil.copy(ROOT / name, folder / name)
     deployments = (ROOT / "prefect.yaml").read_text()
     assert "flows/train.py:train" in deployments
     deployments, _, _ = deployments.partition("  - <<: *shared\n    name: vit # with")
@@ -97,7 +99,8 @@ def api(project):
 
 
 def pids(project):
-    return {name: services._states(project)[name]["pid"] for name in services.running(project)}
+    found = services._supervisor(project).getAllProcessInfo()
+    return {each["name"]: each["pid"] for each in found if each["pid"]}
 
 
 def processes_of(project):
