@@ -4,6 +4,7 @@
 # When it starts, it ends the runs that an earlier one has left, unless the server has other workers:
 # their names are those of their machines.
 set -euo pipefail
+: "${PREFECT_API_URL:?a worker needs the address of a Prefect server}"
 prefect --no-prompt work-pool create local --type process --overwrite
 prefect --no-prompt deploy --all
 exec python -m retrain.servers.program worker prefect worker start \

@@ -48,7 +48,8 @@ IGNORED = ".gitignore"
 NO_NETWORK = "none"  # as `--pretrained`
 
 DEPLOYMENT = """\
-  - name: {name}
+  - <<: *shared
+    name: {name}
     description: Trains {name} on the current data and promotes it if the gate passes it.
     entrypoint: flows/train.py:train
     parameters:
@@ -57,11 +58,6 @@ DEPLOYMENT = """\
     schedules:
       - cron: "0 4 * * 1"  # Mondays, 04:00
         timezone: Etc/UTC
-    concurrency_limit:
-      limit: 1
-      collision_strategy: ENQUEUE
-    work_pool:
-      name: local
 """
 
 
@@ -255,7 +251,7 @@ def _append(file: Path, section: str, entry: str) -> str:
     if added != 1:
         raise UsageError(
             f"{file.name}: nothing can be added at its end; let `{section}:` be its last section, "
-            "with entries indented by two spaces."
+            "with entries indented by two spaces, and leave `definitions:` as shipped."
         )
     return text
 

@@ -1,7 +1,6 @@
 """The flow `rollback`: the champion before the current one becomes champion again.
 
 retrain rollback vit --reason "wrong labels in week 12" [--to VERSION]
-prefect deployment run rollback/vit --param reason="wrong labels in week 12" --watch
 
 The commands call `decide` without Prefect: going back is not to depend on a server.
 """

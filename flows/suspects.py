@@ -1,7 +1,6 @@
 """The flow `suspects`: pull > validate > embed_with_champion > find_suspects.
 
 retrain suspects vit
-prefect deployment run suspects/vit --watch
 
 It finds what may be wrong in the data, and changes nothing: the report has the images, and
 `retrain labels` takes corrections.

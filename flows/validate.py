@@ -1,7 +1,6 @@
 """The flow `validate`: pull > validate, to check the data before a training or on a schedule.
 
 retrain validate vit
-prefect deployment run validate/vit --watch
 """
 
 from flows.reports.training import ChecksReport

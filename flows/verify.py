@@ -5,14 +5,12 @@ retrain verify [--repair]
 It is no Prefect flow: a person runs it, and nobody deploys it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from retrain import store as stored
-from retrain.gc import size_of
 from retrain.project import Project
 from retrain.registry import decisions, lineage, packages, tracking, versions
 from retrain.registry.versions import ModelVersion
@@ -38,23 +36,18 @@ class Verified:
     """What was read, and what is wrong with it.
 
     Attributes:
-        artifacts: How many are in the store, without those that were removed.
         damaged: The artifacts that were changed.
         repaired: Whether those were removed.
         packages: The packages of registered versions that were changed.
         ledgers: The ledgers that cannot be read, and the champions that have no alias.
         lineages: The records of versions that were changed.
-        leftovers: What killed runs have left in the store: the `step` and its `key`, the `path` of
-            the folder and its size in `bytes`.
     """
 
-    artifacts: int
     damaged: Sequence[Damage]
     repaired: bool
     packages: Sequence[Fault]
     ledgers: Sequence[Fault]
     lineages: Sequence[Fault]
-    leftovers: Sequence[Mapping[str, Any]]
 
     @property
     def is_whole(self) -> bool:
@@ -72,10 +65,6 @@ def verify(project: Project, repair: bool) -> Verified:
     """
     store = Store(project.store)
     damaged = stored.verify(store)
-    leftovers = [
-        {"step": step, "key": key, "path": str(path), "bytes": size_of(path)}
-        for step, key, path in store.leftovers()
-    ]
     for artifact in damaged if repair else ():
         stored.discard_if_damaged(store, artifact.step, artifact.key)
     faults: dict[str, list[Fault]] = {"packages": [], "ledgers": [], "lineages": []}
@@ -96,8 +85,7 @@ def verify(project: Project, repair: bool) -> Verified:
                 continue
             if what := _of_package(project, version):
                 faults["packages"].append(Fault(name, f"version {number}: {what}"))
-    count = len(list(store.entries()))
-    return Verified(count, damaged, repair, **faults, leftovers=leftovers)
+    return Verified(damaged, repair, **faults)
 
 
 def _of_package(project: Project, version: ModelVersion) -> str | None:

@@ -7,7 +7,6 @@ rightly is shown by `tests/retrain/servers/test_databases.py`.
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -90,10 +89,4 @@ def _make_mlflow_database(folder: Path) -> None:
 
 
 def _make_prefect_database(folder: Path) -> None:
-    create = "from retrain.servers import program; program.create_prefect_database()"
-    url = f"sqlite+aiosqlite:///{folder}/prefect.db"
-    subprocess.run(
-        [sys.executable, "-c", create],
-        check=True,
-        env=os.environ | {"PREFECT_SERVER_DATABASE_CONNECTION_URL": url},
-    )
+    databases.create_prefect(folder / "prefect.db")

@@ -70,7 +70,7 @@ def test_a_newer_version_is_merged_without_conflicts_and_plans_the_teams_workloa
     assert load_workload(clone / "params.yaml", "vit").tune.trials == 30
     deployments = (clone / "prefect.yaml").read_text()
     assert DEPLOYMENT in deployments
-    assert "  - name: custom\n" in deployments
+    assert "    name: custom\n" in deployments
     run = [sys.executable, "-m", "retrain.cli", "train", "custom", "--dry-run", "--json"]
     plan = json.loads(subprocess.run(run, cwd=clone, check=True, capture_output=True).stdout)
     assert plan["outcome"] == "pull would be the first step to run: first run."

@@ -163,8 +163,8 @@ def _servers(project: Project) -> str:
     if api := services.server_api(project):
         reachable.check("PREFECT_API_URL", api, "/health")
     running = services.running(project)
-    for name in services.services_of(project) if running else ():
-        if name not in running or not services.is_ready(project, name):
+    for name in running:
+        if not services.is_ready(project, name):
             log = project.relative(project.logs / f"{name}.log")
             raise ValueError(f"{name} does not answer: see {log}")
     return ", ".join(running) or "none run; retrain up starts them"
@@ -200,19 +200,12 @@ def _lines(verified: "Verified") -> Iterator[str]:
     """The lines for a person about the store, the packages, the ledgers and the lineages."""
     for artifact in verified.damaged:
         yield f"{artifact.step} {artifact.key[:12]} is damaged: {artifact.reason}"
-    for leftover in verified.leftovers:
-        yield (
-            f"{leftover['step']} {leftover['key'][:12]} left {decimal(leftover['bytes'])} "
-            f"in {leftover['path']}"
-        )
     if not verified.damaged:
         yield "No artifact in the store is damaged."
     elif verified.repaired:
         yield "They were removed: the next run that needs them makes them again."
     else:
         yield "Remove them, so that the next run makes them again, with: retrain verify --repair"
-    if verified.leftovers:
-        yield "Files of killed runs are removed by the next such run, or with: retrain gc"
     for kind in ("package", "ledger", "lineage"):
         found: Sequence[Fault] = getattr(verified, f"{kind}s")
         yield from (f"The {kind} of {fault.model}: {fault.what.rstrip('.')}." for fault in found)

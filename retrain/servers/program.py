@@ -13,23 +13,22 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from threading import Thread
 from time import sleep
 
 import psutil
 
-from retrain.errors import UsageError
 from retrain.project import find_project
 from retrain.registry import tracking
 from retrain.runs import flow_runs
 from retrain.servers import databases
-from retrain.servers.reachable import answers
 
 # In the environment of a service of `make up`, and of all that it starts: `<.retrain>:<name>`. A
 # flow run has a session of its own and outlives its worker; by this variable it is found.
 MARK = "RETRAIN_SERVICE"
 RUN = "PREFECT__FLOW_RUN_ID"  # in the environment of the process of a flow run
+
+DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"  # of the user's own, which Prefect makes
 
 POOL = "local"
 STOP_SECONDS = 5.0
@@ -46,7 +45,9 @@ def main() -> None:
     elif name == "worker":
         end_runs_of_dead_worker(command[command.index("--name") + 1])
     else:
-        create_prefect_database()
+        if DATABASE not in os.environ:
+            with databases.created(databases.of_prefect(find_project()), databases.create_prefect):
+                pass
         # The Prefect server has one thread for its event loop and one for each connection to its
         # SQLite database. To free a cursor is to wait for its connection, and that may be waiting
         # for the lock on the database. If the event loop finds such a cursor as garbage, the owner
@@ -68,12 +69,8 @@ def end_processes(mark: str) -> None:
     ]
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
-    for process in alive:
-        with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(alive, timeout=STOP_SECONDS)
+    psutil.wait_procs(processes, timeout=STOP_SECONDS)
 
 
 def _processes_with(variable: str) -> Iterator[tuple[psutil.Process, str]]:
@@ -81,18 +78,6 @@ def _processes_with(variable: str) -> Iterator[tuple[psutil.Process, str]]:
     for process in psutil.process_iter(["environ"]):
         if value := (process.info["environ"] or {}).get(variable):
             yield process, value
-
-
-def create_prefect_database() -> None:
-    """Creates the SQLite database that Prefect's settings name; another kind is left to Prefect."""
-    from prefect.settings import get_current_settings
-    from sqlalchemy.engine import make_url
-
-    setting = get_current_settings().server.database.connection_url
-    url = make_url(setting.get_secret_value()) if setting else None
-    if url and url.get_backend_name() == "sqlite" and url.database and not url.query:
-        with databases.created(Path(url.database), databases.create_prefect):
-            pass
 
 
 def _collect_garbage() -> None:
@@ -113,15 +98,11 @@ def end_runs_of_dead_worker(name: str) -> None:
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter
-    from prefect.settings import PREFECT_API_URL
 
-    api = PREFECT_API_URL.value()
-    if not api:
-        raise UsageError("PREFECT_API_URL: a worker needs the address of a Prefect server.")
-    while not answers(f"{api}/health"):
-        sleep(0.5)
     pool = WorkPoolFilter.model_validate({"name": {"any_": [POOL]}})
     with get_client(sync_client=True) as client:
+        while client.api_healthcheck():  # which returns the error
+            sleep(0.5)
         runs = client.read_flow_runs(flow_run_filter=flow_runs.live(), work_pool_filter=pool)
         workers = client.read_workers_for_work_pool(POOL) if runs else []
     if not any(worker.status == "ONLINE" and worker.name != name for worker in workers):

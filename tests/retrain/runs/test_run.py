@@ -10,7 +10,7 @@ import pytest
 
 from retrain.errors import RejectedDataError
 from retrain.project import Project
-from retrain.runs.run import ASKED, REFRESHED, Run
+from retrain.runs.run import ASKED, REFRESHED, Mode, Run
 from retrain.runs.task import is_transient
 from retrain.workload import Train
 from tests.retrain.runs.toy import DATA, FIRST, SECOND, WORKLOAD, reasons

@@ -46,10 +46,12 @@ def small(seconds: float = 0, workload: str = ""):
 
 def make_project(folder, environment):
     """A project with the settings and the deployment of this one, but another flow."""
-    shutil.copy(ROOT / "prefect.toml", folder)
+    (folder / "deploy").mkdir()
+    for name in ("prefect.toml", services.CONFIGURATION):
+        shutil.copy(ROOT / name, folder / name)
     deployments = (ROOT / "prefect.yaml").read_text()
     assert "flows/train.py:train" in deployments
-    deployments, _, _ = deployments.partition("  - name: vit\n    description: Checks")
+    deployments, _, _ = deployments.partition("  - <<: *shared\n    name: vit # with")
     deployments = deployments.replace("flows/train.py:train", "small.py:small")
     deployments = deployments.replace("workload: vit", "workload: vit\n      seconds: 0")
     (folder / "prefect.yaml").write_text(deployments)
@@ -97,7 +99,8 @@ def api(project):
 
 
 def pids(project):
-    return {name: services._states(project)[name]["pid"] for name in services.running(project)}
+    found = services._supervisor(project).getAllProcessInfo()
+    return {each["name"]: each["pid"] for each in found if each["pid"]}
 
 
 def processes_of(project):
@@ -169,8 +172,8 @@ def test_up_leaves_alone_what_runs_and_refuses_what_does_not_fit(project):
     assert list(services.up(project)[0]) == list(before)
     file = project.root / "prefect.yaml"
     good = file.read_text()
-    bad = good.split("deployments:\n")[1].replace("limit: 1", "limit: many")
-    file.write_text(good + bad.replace("name: vit", "name: other"))
+    bad = good.split("deployments:\n")[1].replace("name: vit", "name: other", 1)
+    file.write_text(f"{good}{bad}    concurrency_limit: {{limit: many}}\n")
     with pytest.raises(ValueError, match=r"(?s)prefect.yaml were refused.*concurrency_limit"):
         services.up(project)
     file.write_text(good)
