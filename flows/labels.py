@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.pages import publish
 from retrain.errors import UsageError
 from retrain.params import load_workload
 from retrain.project import Project
@@ -63,7 +62,7 @@ class Import:
         return {name: {"leave": left[name], "come": came[name]} for name in sorted({*left, *came})}
 
     def apply(self) -> None:
-        """Changes the labels; if it is killed, the same import does the rest."""
+        """Changes the labels, all of them or none."""
         corrections.apply(self.root, self.changes, self.by)
 
 
@@ -82,7 +81,7 @@ def plan(project: Project, workload: str, file: Path) -> Import:
     data = load_workload(project.params, workload).data
     labelled = corrections.read(file)
     root = _root(project, data)
-    changes = corrections.plan(root, data, labelled, publish.folder_of(project, workload))
+    changes = corrections.plan(root, data, labelled)
     commands = [f"retrain train {workload}"]
     if root.is_relative_to(project.root / "data"):
         message = f"Labels of {workload}: {len(changes)} changed"

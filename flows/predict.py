@@ -243,8 +243,6 @@ def show(document: Document) -> None:
 def _outcome(document: Document) -> str:
     model, errors = document["model"], document["errors"]
     outcome = f"{model['name']} version {model['version']} was given {document['rows']:,} images"
-    if (accepted := document["accepted"]) is not None:
-        outcome += f"; {accepted:,} of {document['rows']:,} accepted"
     if document["reused"]:
         outcome += f"; {document['reused']:,} units were there from a run that was ended"
     if errors:

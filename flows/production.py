@@ -25,7 +25,6 @@ from retrain.runs import console
 from retrain.runs.flow_runs import emit
 from retrain.runs.records import Document, check_name
 from retrain.workload import Production
-from tasks.data.metrics import SELECTIVE
 from tasks.production import (
     MIN_IMAGES,
     Added,
@@ -94,7 +93,6 @@ def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[st
         model.metrics,
         json.loads(content)["classes"] if content else [],
         load_section(project.params, model.name, Production),
-        model.min_confidence,
     )
     if found["worse"] is not None:
         return found | {"instead": None}
@@ -120,7 +118,7 @@ def show(document: Document) -> None:
     """Shows the weeks, the classes that lost most, and the result."""
     found = document["production"]
     number = console.number
-    measured = ["accuracy", "low", "high", *(name for name in SELECTIVE if name in found)]
+    measured = ("accuracy", "low", "high")
     rows = [
         [row["week"], f"{row['images']:,}", f"{row['labelled']:,}",
          *(number(row[name]) for name in measured)]

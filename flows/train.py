@@ -25,7 +25,7 @@ from tasks.evaluate.champion import (
     score_ahead,
     score_opponents,
 )
-from tasks.evaluate.step import evaluate, shortfall
+from tasks.evaluate.step import evaluate
 from tasks.gate.comparison import compare_champion, compare_reference, compare_with
 from tasks.gate.step import gate, too_few_images
 from tasks.preprocess.step import preprocess
@@ -122,9 +122,6 @@ def decide(
         ValueError: The user has to correct something, as for `train`.
     """
     run = current_run()
-    wanted, rows = run.workload.evaluate.min_precision, checked.facts["rows"]["val"]
-    if sentence := shortfall(wanted, scores.facts["min_confidence"], rows):
-        run.warn(sentence)
     intent = Intent(run.promote is not False, again=bool(run.promote))
     while True:
         champion, reference = score_opponents(data, checked, scores)

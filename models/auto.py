@@ -45,12 +45,9 @@ class Classifier(Pretrained):
     A family with such a config has it as `config`; None for a pretrained network.
     """
 
-    def without_memory(self, shape: Shape, root: Path) -> "Network":
-        """The network with tensors that have shapes but no values."""
-        from models.network import Network
-
-        half = HALF * shape[2]
-        return Network(_try(self, shape, 2, root), {}, half, half).to("meta")
+    def without_memory(self, shape: Shape, root: Path) -> None:
+        """Makes the network with tensors that have shapes but no values."""
+        _try(self, shape, 2, root)
 
     def build(self, shape: tuple[int, ...], classes: int) -> "Network":
         """Makes a new network, with random weights or pretrained ones.

@@ -44,7 +44,7 @@ class Settings(Pretrained):
         return 2.0 * WIDTH * self.hidden
 
     def without_memory(self, shape: Shape, root: Path) -> None:
-        """Tries the backbone; a head takes no adapters."""
+        """Tries the backbone."""
         from models import backbone
 
         backbone.check(self.pretrained, self.pretrained_version, shape, root)

@@ -46,16 +46,12 @@ class Family(BaseModel):
         """
         return None
 
-    def without_memory(self, shape: Shape, root: Path) -> "Network | None":
-        """The network with tensors that have shapes but no values; it takes seconds to make.
-
-        Returns:
-            None for a network that takes no adapters.
+    def without_memory(self, shape: Shape, root: Path) -> None:
+        """Makes the network with tensors that have shapes but no values, which takes seconds.
 
         Raises:
             ValueError: The network cannot be made, or does not take the images.
         """
-        return None
 
     def build(self, shape: tuple[int, ...], classes: int) -> "Network":
         """Makes a new network; `torch.manual_seed` decides its weights.

@@ -4,8 +4,7 @@ MLflow runs this file wherever the model is loaded (models from code); a copy of
 package is saved with the weights. Nothing else imports it.
 
 It uses the precision of the evaluation, which the artifact `serving` records with the SHA-256 of
-the model's files. They are checked when it is loaded. Where the evaluation has chosen the least
-confidence of an answer that is accepted, that is recorded there, too.
+the model's files. They are checked when it is loaded.
 
 With RETRAIN_LOG_PREDICTIONS, a folder, it logs what it answers, for `retrain drift`. A request does
 not wait for the disk, and is answered whatever becomes of the log: rows for which there is no room
@@ -81,7 +80,6 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         serving = json.loads(Path(context.artifacts["serving"]).read_text(encoding="utf-8"))
         _check(Path(context.artifacts["model"]), serving["files"])
         self._precision: str = serving["precision"]
-        self._min_confidence: float | None = serving.get("min_confidence")
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._classifier = models.load(Path(context.artifacts["model"]))
         self._classifier.module.to(self._device)
@@ -100,8 +98,7 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
 
         Returns:
             A row for each image: `label`, the most probable class, and `probabilities`, of each
-            class by its name, so that a caller needs no separate list of the classes. If the
-            package has a threshold, `accepted`: whether the probability of the label reaches it.
+            class by its name, so that a caller needs no separate list of the classes.
 
         Raises:
             RequestError: There is no image, or one does not decode; the message names its row.
@@ -136,8 +133,6 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
                 "features": None if features is None else [*features.cpu().numpy()],
             }
         )
-        if self._min_confidence is not None:
-            answers["accepted"] = [max(row) >= self._min_confidence for row in rows]
         if self._log:
             self._log.put(encoded, answers.to_dict("records"))
         return answers

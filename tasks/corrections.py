@@ -2,31 +2,25 @@
 
 People fill in what `tasks/data/review_list.py` writes: each image is known by its file, its row
 there, and its SHA-256. All is checked before anything changes. Images of the data stay as they are:
-`tasks/data/corrections.py` says where their labels go. Images that are not in the data yet are
-copied into the folder of their class, under the name of the copy beside the review list: their
-SHA-256.
+`tasks/data/corrections.py` says where their labels go.
 """
 
-import json
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import accumulate
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from retrain import disk
 from retrain.errors import UsageError, did_you_mean
 from retrain.workload import Data
 from tasks.data import corrections
 from tasks.data.index import Index, build
 from tasks.data.listing import label_of
-from tasks.data.review_list import CORRECTED, IMAGES, TO_LABEL
+from tasks.data.review_list import CORRECTED
 
-NEEDED = ("why", "path", "file", "row", "sha256")
+NEEDED = ("path", "file", "row", "sha256", CORRECTED)
 
 
 @dataclass(frozen=True)
@@ -35,11 +29,10 @@ class Correction:
 
     Attributes:
         path: The name of the image in reports.
-        file: The file that holds it: of the data, or of the images that were to be labelled.
+        file: The file of the data that holds it.
         row: Its row in the file.
         sha256: SHA-256 (hex) of the encoded image.
         label: The name of its class.
-        is_new: Whether the image was to be labelled.
     """
 
     path: str
@@ -47,7 +40,6 @@ class Correction:
     row: int
     sha256: str
     label: str
-    is_new: bool
 
 
 @dataclass(frozen=True)
@@ -56,25 +48,22 @@ class Change:
 
     Attributes:
         path: The name of the image in reports.
-        before: Its class so far; None for a new image, and for one that had none.
+        before: Its class so far; None if it had none.
         after: Its class from now on.
         sha256: SHA-256 (hex) of the encoded image.
-        copied: Of a new image, where its copy beside the review list is, and where it has to be.
     """
 
     path: str
     before: str | None
     after: str
     sha256: str
-    copied: tuple[Path, Path] | None = None
 
 
 def read(file: Path) -> list[Correction]:
     """Reads the images that have a label of a person, each once.
 
     Args:
-        file: An export of Label Studio in its format JSON, JSON-MIN or CSV, or the CSV file of a
-            review list, whose column `corrected` a person has filled.
+        file: The CSV file of a review list, whose column `corrected` a person has filled.
 
     Raises:
         UsageError: There is no such file, it lacks something, or an image has two labels.
@@ -82,19 +71,13 @@ def read(file: Path) -> list[Correction]:
     if not file.is_file():
         raise UsageError(f"{file}: there is no such file.")
     try:
-        is_json = file.suffix.lower() == ".json"
-        rows = (
-            _tasks(file)
-            if is_json
-            else ((row, row[CORRECTED]) for _, row in corrections.read_csv(file)[1])
-        )
-        found = [_correction(row, label) for row, value in rows if (label := label_of(value))]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        rows = [row for _, row in corrections.read_csv(file)[1]]
+        found = [_correction(row, label) for row in rows if (label := label_of(row[CORRECTED]))]
+    except (KeyError, TypeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise UsageError(
-            f"{file} cannot be read: {reason}. It should be an export of Label Studio in its "
-            "format JSON, JSON-MIN or CSV, or a CSV file with the columns "
-            f"{', '.join((*NEEDED, CORRECTED))}."
+            f"{file} cannot be read: {reason}. It should be a CSV file with the columns "
+            f"{', '.join(NEEDED)}."
         ) from None
     labels: dict[str, str] = {}
     for each in found:
@@ -105,33 +88,20 @@ def read(file: Path) -> list[Correction]:
     return [*dict.fromkeys(found)]
 
 
-def _tasks(file: Path) -> Iterator[tuple[Mapping[str, Any], Any]]:
-    """The data of the tasks of an export of Label Studio, and the labels that were submitted."""
-    for task in json.loads(file.read_bytes()):
-        if "sha256" in task:  # JSON-MIN has the label among the data
-            yield task, task.get(CORRECTED)
-            continue
-        submitted = (each for each in task["annotations"] if not each.get("was_cancelled"))
-        for result in (result for each in submitted for result in each["result"]):
-            if result["from_name"] == CORRECTED:
-                yield from ((task["data"], choice) for choice in result["value"]["choices"])
-
-
 def _correction(row: Mapping[str, Any], label: str) -> Correction:
-    why, path, file, number, digest = (row[name] for name in NEEDED)
+    path, file, number, digest = row["path"], row["file"], row["row"], row["sha256"]
     if not corrections.SHA256.fullmatch(digest):
         raise ValueError(f"{digest!r} is no SHA-256")
-    return Correction(path, file, int(number), digest, label, why == TO_LABEL)
+    return Correction(path, file, int(number), digest, label)
 
 
-def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) -> list[Change]:
+def plan(root: Path, data: Data, labelled: Sequence[Correction]) -> list[Change]:
     """What changes: all labels but those that the images have already.
 
     Args:
         root: The folder of the data.
         data: The section of the workload.
         labelled: The labels of images.
-        lists: The folder with the review lists, and the copies of their images.
 
     Raises:
         UsageError: An image has changed or is gone, or a label is no class of the data.
@@ -146,32 +116,22 @@ def plan(root: Path, data: Data, labelled: Sequence[Correction], lists: Path) ->
                 f"data.{did_you_mean(each.label, classes)}"
             )
     known = _find(index, rows, labelled)
-    recorded, folders = corrections.read(root), _class_folders(rows)
+    recorded = corrections.read(root)
     changes = []
     for each in labelled:
-        if each in known:
-            before = recorded.get(each.sha256, known[each])
-            if before != each.label:
-                changes.append(Change(each.path, before, each.label, each.sha256))
-            continue
-        copy = next(lists.glob(f"*{IMAGES}/{each.sha256}*"), None)
-        if not (each.is_new and copy):
+        if each not in known:
             raise UsageError(
                 f"{each.path} has changed or is gone since it was listed: list it again."
             )
-        if index.format != "folders":
-            raise UsageError(
-                f"The data is of the format {index.format}, to which no images are added here: "
-                "add them with their labels to its files."
-            )
-        copied = (copy, root / folders[each.label] / copy.name)
-        changes.append(Change(each.path, None, each.label, each.sha256, copied))
+        before = recorded.get(each.sha256, known[each])
+        if before != each.label:
+            changes.append(Change(each.path, before, each.label, each.sha256))
     return changes
 
 
 def _rows_of(index: Index, root: Path, data: Data) -> list[dict[str, Any]]:
     """The images of the data, each with its `class` as people see it."""
-    images = index.images.select(["file", "row", "path", "label", "split"])
+    images = index.images.select(["file", "row", "path", "label"])
     names = images["label"]
     if data.label_names is not None:
         from tasks.validate.told import name_classes
@@ -184,13 +144,12 @@ def _rows_of(index: Index, root: Path, data: Data) -> list[dict[str, Any]]:
 def _find(
     index: Index, rows: Iterable[Mapping[str, Any]], labelled: Sequence[Correction]
 ) -> dict[Correction, str | None]:
-    """The class that the data gives to each image that is in it: where it was listed, or added."""
+    """The class that the data gives to each image that is still where it was listed."""
     listed = {(row["file"], row["row"]): row["class"] for row in rows}
-    added = {PurePath(file).stem: label for (file, _), label in listed.items()}
-    found = {each: added[each.sha256] for each in labelled if each.sha256 in added}
     places = sorted(listed.keys() & {(each.file, each.row) for each in labelled})
     encoded = index.files.read(places)
     digests = {place: sha256(data).hexdigest() for place, data in zip(places, encoded, strict=True)}
+    found = {}
     for each in labelled:
         place = (each.file, each.row)
         if digests.get(place) == each.sha256:
@@ -198,36 +157,13 @@ def _find(
     return found
 
 
-def _class_folders(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The folder of each class; that of the training split, where the data has splits."""
-    folders: dict[str, str] = {}
-    for row in sorted(rows, key=lambda row: row["split"] != "train"):
-        above = [*accumulate(row["file"].split("/")[:-1], "{}/{}".format)]
-        of_class = (path for path in above if label_of(PurePath(path).name) == row["label"])
-        folders.setdefault(row["class"], next(of_class, ""))
-    return folders
-
-
 def apply(root: Path, changes: Sequence[Change], by: str) -> None:
-    """Copies the new images, and then writes the corrections, all of them or none.
-
-    If it is killed, the same import does the rest.
+    """Writes the corrections, all of them or none.
 
     Args:
         root: The folder of the data.
         changes: As `plan` gives them.
         by: Who has labelled the images.
     """
-    for change in changes:
-        if change.copied:
-            source, target = change.copied
-            with disk.replacing(target) as aside:
-                shutil.copyfile(source, aside)
-    recorded = corrections.read(root)  # a new image may be in it, if it was removed from the data
-    labels = {
-        change.sha256: change.after
-        for change in changes
-        if not change.copied or change.sha256 in recorded
-    }
-    if labels:
-        corrections.append(root, labels, by)
+    if changes:
+        corrections.append(root, {change.sha256: change.after for change in changes}, by)

@@ -26,7 +26,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.workload import Production
 from tasks.data.corrections import read_csv
 from tasks.data.listing import label_of
-from tasks.data.metrics import calibration, is_accepted, wilson
+from tasks.data.metrics import calibration, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,7 +193,6 @@ def measure(
     test: Mapping[str, float],
     classes: Sequence[Mapping[str, Any]],
     limits: Production,
-    min_confidence: float | None = None,
 ) -> dict[str, Any]:
     """How a version does in production, by the images whose labels are known.
 
@@ -205,16 +204,13 @@ def measure(
         test: The `accuracy` of the version's test and its `rows`.
         classes: The `label`, the `recall` and the `rows` of each class in the test.
         limits: What counts as worse.
-        min_confidence: The least confidence of an answer that is accepted; None without one.
 
     Returns:
         JSON-able. `weeks`: for each ISO week (in UTC) with answers, the earliest first, `week`
         (2026-W07), `images` and, of those with labels, `labelled`, `correct`, and `accuracy`,
-        `low` and `high` (None without any). If the version accepts answers, also `coverage`, the
-        share of the images whose answers it accepts, and `accepted_precision`, how many of these
-        are right, by those with labels (None without any). Of the last `limits.weeks` of them:
-        `images`, `labelled`, `accuracy`, `low` and `high`, and what it accepts; `test`, the
-        accuracy there; `difference`, with `difference_low` and `difference_high`;
+        `low` and `high` (None without any). Of the last `limits.weeks` of them: `images`,
+        `labelled`, `accuracy`, `low` and `high`; `test`, the accuracy there; `difference`, with
+        `difference_low` and `difference_high`;
         `calibration_error`; `classes`, those that have `labelled` images, the ones that lost most
         first, with `recall`, `low`, `high` and `test_recall`; and `unknown`, the labels that the
         version does not know. `worse`: whether the accuracy is lower than in the test by more than
@@ -224,11 +220,11 @@ def measure(
     frame = frame.assign(
         week=frame["time"].dt.strftime("%G-W%V"), true=frame["sha256"].map(labels.to_dict())
     )
-    weeks = [{"week": name} | _counts(part, min_confidence) for name, part in frame.groupby("week")]
+    weeks = [{"week": name} | _counts(part) for name, part in frame.groupby("week")]
     recent = frame[frame["week"].isin([row["week"] for row in weeks[-limits.weeks :]])]
     known = recent.dropna(subset=["true"])
     in_test = {row["label"]: row["recall"] for row in classes}
-    found = {"weeks": weeks, **_counts(recent, min_confidence), "test": test["accuracy"]}
+    found = {"weeks": weeks, **_counts(recent), "test": test["accuracy"]}
     found |= dict.fromkeys(("difference", "difference_low", "difference_high", "worse"))
     found["calibration_error"] = None
     if len(known):
@@ -246,16 +242,9 @@ def measure(
     return found
 
 
-def _counts(frame: "pd.DataFrame", min_confidence: float | None) -> dict[str, Any]:
-    """The images, those with labels, how many of these are right, and what is accepted."""
-    known = frame.dropna(subset=["true"])
-    counts = {"images": len(frame), **_right(known, "accuracy")}
-    if min_confidence is not None:
-        accepted = is_accepted(frame["confidence"].to_numpy(), min_confidence)
-        precision = _right(frame[accepted].dropna(subset=["true"]), "precision")["precision"]
-        counts["coverage"] = float(accepted.mean()) if len(frame) else None
-        counts["accepted_precision"] = precision
-    return counts
+def _counts(frame: "pd.DataFrame") -> dict[str, Any]:
+    """The images, those with labels, and how many of these are right."""
+    return {"images": len(frame), **_right(frame.dropna(subset=["true"]), "accuracy")}
 
 
 def _right(known: "pd.DataFrame", name: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.markup import escape
 
-from flows.pages import training
+from flows.pages import suspects, training
 from retrain.disk import write_text
 from retrain.messages import local_time, message_of, with_local_times
 from retrain.params import workload_names
@@ -26,7 +26,6 @@ from retrain.registry.ledger import Entry
 from retrain.runs import console, records
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Store
-from tasks.data import review_list
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -61,8 +60,7 @@ def content(project: Project, document: Document) -> dict[str, Any]:
 
     Returns:
         Its `document`; what its steps have `made`, as far as the store still has it; the `entry` of
-        its workload; of a training or a check of data, what `training.content` gives; and the rows
-        of the list for people, if it has written one.
+        its workload; and what `training.content` or `suspects.content` gives.
     """
     name, store = document["workload"], Store.of(project)
     ended = [step for step in document.get("steps", ()) if step["path"]]
@@ -72,8 +70,7 @@ def content(project: Project, document: Document) -> dict[str, Any]:
     shown = {"document": document, "made": made, "entry": entry}
     if document["flow"] in ("train", "validate"):
         return shown | training.content(project, document, made)
-    tasks = document.get("look", {}).get("tasks")
-    return shown | {"listed": review_list.read(project.root, tasks) if tasks else []}
+    return shown | suspects.content(made)
 
 
 def write_run(project: Project, document: Document) -> Path:
@@ -196,15 +193,12 @@ def environment() -> "Environment":
     """The templates, and what they call."""
     from jinja2 import Environment, FileSystemLoader
 
-    from tasks.data import thumbnails
-
     found = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     found.filters |= {"shown": shown, "local_time": local_time, "local_times": with_local_times}
     found.tests["figure"] = FIGURE.match
     found.globals |= {"axis": axis, "ticks": ticks, "interval": interval}
-    found.globals["thumbnail"] = thumbnails.of_file
     return found
 
 

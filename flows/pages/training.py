@@ -36,7 +36,6 @@ MAX_PAIRS = 12  # of classes whose mistakes are shown
 PER_PAIR = 8
 PER_REASON = 6
 SHOWN = 24  # pictures of a gallery
-MAX_POINTS = 100  # of the curve of precision and coverage
 NUMBERS = ("width", "height", "bytes", "brightness")
 COLUMNS = ["split", "label", "path", "file", "row", "pixels", *NUMBERS]
 MODELS = {  # the columns with their answers
@@ -57,7 +56,6 @@ def content(project: Project, document: Document, made: Mapping[str, Artifact]) 
     if document.get("decision") and document["model"]:
         slices = sorted(document["decision"]["slices"], key=lambda row: float(row["accuracy"]))
         found["slices"] = [(row, outcome.slice_row(row)) for row in slices]
-        found["rules"] = outcome.rules(document)
     if "compare_champion" in made:
         plan = _json_in(made["compare_champion"].folder / MANIFEST)["plan"]
         found["margin"] = plan["config"]["gate.margin"]
@@ -247,7 +245,6 @@ def _answers(made: Mapping[str, Artifact]) -> dict[str, Any]:
             (*pair, counts[pair], int(images_of[pair[0]])) for pair in [*counts][:MAX_CONFUSED]
         ],
         "calibration": np.stack([bins.confidence, bins.accuracy, bins.share], 1).tolist(),
-        "coverage": coverage(is_right[by_confidence.index].to_numpy()),
         "disagreements": disagreements,
         "mistakes": _examples(wrong, images),
         "mistakes_of": {
@@ -255,18 +252,6 @@ def _answers(made: Mapping[str, Artifact]) -> dict[str, Any]:
             for pair in [*counts][:MAX_PAIRS]
         },
     }
-
-
-def coverage(right: Any) -> list[tuple[float, float]]:
-    """The precision of the most confident answers, by their share of all.
-
-    Args:
-        right: Bool (rows,): whether each answer is right, the most confident one first.
-    """
-    rows = len(right)
-    fewest = -(-rows // 20)  # the precision of fewer says little, and would stretch the axis
-    counts = np.unique(np.linspace(fewest, rows, MAX_POINTS).astype(int)).tolist()
-    return [(count / rows, float(right[:count].mean())) for count in counts]
 
 
 def _read_answers(scores: Artifact) -> "pd.DataFrame":

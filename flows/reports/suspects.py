@@ -1,7 +1,6 @@
 """What the flow `suspects` tells of a run: how much is suspect, and where it is listed."""
 
 import json
-from pathlib import Path
 
 from rich.markup import escape
 
@@ -14,7 +13,6 @@ from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.store import Store
 from tasks.data import review_list
-from tasks.data.reading import open_images
 from tasks.suspects.step import FILE
 
 STEP = "find_suspects"
@@ -28,10 +26,10 @@ class SuspectsReport(DataReport):
         base = self.base_document(run) | {"suspects": None, "model": None}
         if STEP not in run.artifacts:
             return base
-        name, project = run.workload.name, run.project
-        champion = versions.champion(project, name)
-        listed = f"suspects-{run.artifacts[STEP].digest[:8]}"  # another list has another name
-        base["look"] |= review_list.look(listed, publish.folder_of(project, name), project.root)
+        name = run.workload.name
+        champion = versions.champion(run.project, name)
+        file = f"suspects-{run.artifacts[STEP].digest[:8]}.csv"  # another list has another name
+        base["look"] |= {"csv": f"{publish.FOLDER}/{name}/{file}"}
         facts = dict(run.artifacts[STEP].facts)
         document = base | {"suspects": facts, "model": champion and champion.identity()}
         outcome = (
@@ -47,24 +45,11 @@ class SuspectsReport(DataReport):
         console.say_places(document)
 
     def write_page(self, project: Project, document: Document) -> None:
-        """Writes the lists for people who correct labels, and the page, which shows them."""
+        """Writes the list for people who correct labels, and the page."""
         if document["suspects"] is not None:
-            write_lists(project, document)
+            steps = {step["step"]: step["key"] for step in document["steps"]}
+            listed = Store.of(project).find(STEP, steps[STEP])
+            assert listed
+            rows = json.loads((listed.folder / FILE).read_bytes())
+            review_list.write(rows, project.root / document["look"]["csv"])
         super().write_page(project, document)
-
-
-def write_lists(project: Project, document: Document) -> None:
-    """Writes the CSV file and the tasks of Label Studio, with their images."""
-    store = Store.of(project)
-    steps = {step["step"]: store.find(step["step"], step["key"]) for step in document["steps"]}
-    pulled, listed = steps["pull"], steps[STEP]
-    assert pulled and listed
-    review_list.write(
-        json.loads((listed.folder / FILE).read_bytes()),
-        open_images(pulled),
-        publish.folder_of(project, document["workload"]),
-        Path(document["look"]["csv"]).stem,
-        project.root,
-        "{name} version {version}".format(**document["model"]),
-        document["suspects"]["classes"],
-    )

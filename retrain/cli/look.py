@@ -209,8 +209,7 @@ def _decided(
     from flows.rollback import decide
 
     result = decide(project, workload, action, reason, version)
-    sentences = [f"{text}." for text in (result["outcome"], result["says"]) if text]
-    return Answer(result, lambda: print(*sentences, sep="\n"))
+    return Answer(result, lambda: print(f"{result['outcome']}."))
 
 
 @app.command(group=LOOKING)

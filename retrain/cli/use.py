@@ -161,32 +161,6 @@ def suspects(
 
 
 @app.command(group=IMPROVING)
-def select(
-    workload: Workload,
-    /,
-    *,
-    input: Images,
-    count: int = 200,
-    image_column: ImageColumn = None,
-    project: Clone,
-    to_json: ToJson,
-) -> Answer:
-    """Choose what to label next: what is uncertain, new and different.
-
-    Example: `retrain select vit --input photos --count 200`
-
-    Args:
-        count: How many images to choose, at most.
-    """
-    from flows import select as flow
-
-    source = place(input)
-    flow.check(project, workload, source, count)
-    run = partial(flow.select, workload, source, count, image_column)
-    return run_on_screen(project, f"select-{workload}", run, flow.show, to_json)
-
-
-@app.command(group=IMPROVING)
 def labels(
     workload: Workload,
     file: Path,
@@ -202,7 +176,7 @@ def labels(
     Example: `retrain labels vit reports/vit/suspects-1a2b3c4d.csv --dry-run`
 
     Args:
-        file: An export of Label Studio, or the CSV file with the column `corrected` filled.
+        file: The CSV file of `retrain suspects`, with the column `corrected` filled.
         dry_run: Show what would change, image by image, and change nothing.
         yes: Ask nothing.
     """
@@ -226,7 +200,7 @@ def _difference(plan: "Import", in_detail: bool) -> Iterator[str]:
     """What would change, for a person."""
     if in_detail:
         for change in plan.changes:
-            yield f"{change.path}: {change.before or 'new'} -> {change.after}"
+            yield f"{change.path}: {change.before or 'none'} -> {change.after}"
     for name, counts in plan.classes.items():
         yield f"{name:<20} {-counts['leave']:+6,} {counts['come']:+6,}"
     same = plan.read - len(plan.changes)

@@ -93,15 +93,9 @@ def _has_weights(package: Path, version: ModelVersion) -> bool:
 
 
 def read_card(project: Project, version: ModelVersion) -> str | None:
-    """The card of a version (Markdown); None if the run of its training is gone.
-
-    How fast it is comes last: that is measured after the card is written.
-    """
+    """The card of a version (Markdown); None if the run of its training is gone."""
     content = tracking.read_artifact(project, version.run_id, card_place(version.package_digest))
-    if content is None:
-        return None
-    speed = f"\n## Speed\n\n{version.latency}.\n" if version.latency else ""
-    return content.decode() + speed
+    return None if content is None else content.decode()
 
 
 def card_place(package_digest: str) -> str:

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
 from retrain.registry import tracking
-from retrain.registry.ledger import CHAMPION, LONGEST_REASON, REFERENCE, Ledger, compact
+from retrain.registry.ledger import CHAMPION, LONGEST_REASON, REFERENCE, Ledger
 
 PACKAGES, RECORDS = "packages", "lineage"  # folders of the run's artifacts
 # The tags of a version.
 PACKAGE, RECORD, BROKEN = "retrain.package_digest", "retrain.lineage", "retrain.broken"
-LATENCY, VERDICT = "retrain.latency", "retrain.verdict"
+VERDICT = "retrain.verdict"
 # The attributes that were JSON in tags of their own, before there was a record.
-JSON = {"images", "metrics", "min_confidence"}
+JSON = {"images", "metrics"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,8 @@ class Candidate:
     Attributes:
         name: The name of the workload.
         weights: SHA-256 (hex) of the weights.
-        package_digest: SHA-256 (hex) of what is served: the model, its precision, its threshold and
-            its code. It identifies a version.
-        min_confidence: The least confidence of an answer that it accepts; None if it does not say.
+        package_digest: SHA-256 (hex) of what is served: the model, its precision and its code. It
+            identifies a version.
         train_digest: Digest of the output of `train`: weights, labels, image size.
         train_key: The key of the training in the store; None in the copy of a clone that trains a
             version again.
@@ -55,7 +54,6 @@ class Candidate:
     name: str
     weights: str
     package_digest: str
-    min_confidence: float | None = None
     train_digest: str
     train_key: str | None = None
     start: str | None = None
@@ -68,37 +66,6 @@ class Candidate:
     run_id: str
 
 
-@dataclass(frozen=True)
-class Latency:
-    """How long a version took for a single image when it was loaded as a server would load it.
-
-    Attributes:
-        p50: Milliseconds; half of the calls took no longer (nearest rank).
-        p95: Milliseconds; 95 % of the calls took no longer (nearest rank).
-        calls: The number of calls, of one image each.
-        threads: The number of threads that PyTorch calculated with.
-        device: `cpu`, or the name of the GPU.
-    """
-
-    p50: float
-    p95: float
-    calls: int
-    threads: int
-    device: str
-
-    def __str__(self) -> str:
-        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return (
-            f"p95 of a single image: {milliseconds(self.p95)} (p50 {milliseconds(self.p50)}; "
-            f"{self.calls} calls, {threads}, {self.device})"
-        )
-
-
-def milliseconds(value: float) -> str:
-    """A time for people: `12.3 ms`."""
-    return f"{value:.2f} ms" if value < 10 else f"{value:.1f} ms"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelVersion(Candidate):
     """A model in the registry.
@@ -109,7 +76,6 @@ class ModelVersion(Candidate):
         verdict: The last verdict of the gate on it; None before the first.
         created: When it was registered (ISO 8601, UTC).
         broken: Why it was set aside as the reference; None if it was not.
-        latency: How fast it was in the last check before a promotion; None before the first.
         lineage: SHA-256 (hex) of its record, which has how it came about.
     """
 
@@ -118,7 +84,6 @@ class ModelVersion(Candidate):
     verdict: str | None = None
     created: str
     broken: str | None = None
-    latency: Latency | None = None
     lineage: str = ""
 
     @property
@@ -280,13 +245,6 @@ def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
     client.set_model_version_tag(version.name, number, BROKEN, why[:LONGEST_REASON])
 
 
-def note_latency(project: Project, version: ModelVersion, latency: Latency) -> ModelVersion:
-    """Notes how fast a version was in the check before a promotion."""
-    client, number = tracking.client(project), str(version.version)
-    client.set_model_version_tag(version.name, number, LATENCY, compact(asdict(latency)))
-    return replace(version, latency=latency)
-
-
 def read_record(project: Project, version: ModelVersion) -> dict[str, Any]:
     """The record of a version.
 
@@ -334,7 +292,7 @@ def of(project: Project, ledger: Ledger, number: int) -> ModelVersion:
     record = row.tags[RECORD]
     if "weights" not in values:  # else it was registered before there was a record
         values = _record(project, number, row.run_id, row.source, record)["version"]
-    latency, aliases = row.tags.get(LATENCY), ledger.selectors.items()
+    aliases = ledger.selectors.items()
     return ModelVersion(
         **values | {"name": ledger.name, "run_id": row.run_id},
         version=number,
@@ -342,6 +300,5 @@ def of(project: Project, ledger: Ledger, number: int) -> ModelVersion:
         verdict=row.tags[VERDICT].partition(" (")[0] if VERDICT in row.tags else None,
         created=datetime.fromtimestamp(row.created / 1000, UTC).isoformat(timespec="seconds"),
         broken=row.tags.get(BROKEN),
-        latency=Latency(**json.loads(latency)) if latency else None,
         lineage=record,
     )

@@ -92,14 +92,6 @@ class Evaluate(Section):
             "embeddings, which does not train the encoder, what `retrain.hardware` finds faster."
         ),
     )
-    min_precision: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        default=None,
-        description=(
-            "The share of right answers that is wanted among those that the model accepts: each "
-            "answer then says whether it is `accepted`, by a confidence that is chosen on the "
-            "validation split. Answers say nothing of the kind when None."
-        ),
-    )
 
 
 class Gate(Section):
@@ -116,17 +108,6 @@ class Gate(Section):
     max: dict[str, float] = Field(
         default={},
         description="The largest allowed values of metrics, by name: `{log_loss: 0.5}`.",
-    )
-    max_latency_ms: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description=(
-            "The most milliseconds that a single image may take in 95 % of the calls, in the check "
-            "before a promotion; any when None."
-        ),
-    )
-    max_package_mb: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="The largest package, in megabytes (10^6 bytes); any when None.",
     )
     slices: Names = Field(
         default=(),

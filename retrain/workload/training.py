@@ -41,24 +41,6 @@ class Best(Section):
     )
 
 
-class Lora(Section):
-    """Low-rank adapters (Hu et al., 2021) that are trained in place of the network's weights."""
-
-    r: int = Field(
-        ge=1,
-        le=4096,
-        description="The rank.",
-    )
-    alpha: Annotated[int, Field(ge=1, le=1 << 16)] | None = Field(
-        default=None,
-        description="The adapters' products are multiplied by alpha / r; 2 r when None.",
-    )
-    dropout: Fraction = Field(
-        default=0.0,
-        description="The dropout of the adapters' inputs.",
-    )
-
-
 class EarlyStopping(Section):
     """When a training ends before its last epoch."""
 
@@ -255,13 +237,6 @@ class Train(Section):
         ge=0,
         le=100_000,
         description="In so many first epochs, only the last layer is trained.",
-    )
-    lora: Lora | None = Field(
-        default=None,
-        description=(
-            "Adapters that are trained, with the last layer only; what is saved is an ordinary "
-            "network."
-        ),
     )
     ema: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None,

@@ -12,8 +12,7 @@ file), and `features`, whether these are wanted. Its metadata has the `package`,
 `root` of the files, and the `image_column` of Parquet files among them. The program answers the
 rows from FIRST to before END, and goes on after those that are answered. It writes Parquet files
 into the folder ANSWERS, as `file_of` names them. If the question `is_check`, before the package is
-served, it can import only what the requirements of the package bring; it also measures how long the
-package takes for a single image, and writes `time.json`.
+served, it can import only what the requirements of the package bring.
 
 `-I` keeps this clone off `sys.path`; what an editable installation adds is removed here.
 """
@@ -29,11 +28,10 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
-from itertools import cycle, groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from threading import Event, Lock, Thread
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -50,9 +48,6 @@ PACKAGES = ("flows", "models", "retrain", "tasks")
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
 DONE = "done\n"
 POLL_SECONDS = 0.5
-# The calls for a single image: the first ones, which are slower, and those that are measured. 95 %
-# of these leave one out, so that one disturbance decides nothing.
-WARM_UP, MEASURED = 3, 20
 # A batch ends after so many rows, so that batches do not depend on where a program begins.
 PART = 32 * MAX_ROWS
 
@@ -61,13 +56,12 @@ Image = tuple[bytes, str | None]
 Batch = tuple[int, list[Image]]  # the row of the first image, and the images
 Use = AbstractContextManager[Any]  # in which a package uses its GPU
 Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one with the answers
-# What a package may say of an image: the label, the probability of each class, whether it accepts
-# the label, and the features; or why it refuses the image. And what the image is.
+# What a package may say of an image: the label, the probability of each class, and the features; or
+# why it refuses the image. And what the image is.
 ANSWER = pa.schema(
     {
         "label": pa.string(),
         "probabilities": pa.list_(pa.float32()),
-        "accepted": pa.bool_(),
         "error": pa.string(),
         "features": pa.list_(pa.float32()),
         "sha256": pa.string(),
@@ -142,10 +136,6 @@ def answer(
 
     with ThreadPoolExecutor(len(models)) as pool:
         deque(pool.map(work, *zip(*models, strict=True)), maxlen=0)
-    if described["is_check"]:
-        _, images = next(batches(files, asked, 0, end))
-        timed = time_calls(models[0][0].predict, [data for data, _ in images])
-        (answers / "time.json").write_text(json.dumps(timed))
 
 
 def _take(waiting: Iterator[Batch], lock: Lock) -> Batch | None:
@@ -292,27 +282,6 @@ def _as_table(
         else:
             answer["sha256"] = hashlib.sha256(data).hexdigest()
     return pa.Table.from_pylist(answers, ANSWER)
-
-
-def time_calls(predict: Predict, images: Sequence[bytes]) -> dict[str, Any]:
-    """Measures how long a package takes for a single image, from its encoded bytes to the answer.
-
-    Args:
-        predict: Is called with one image at a time.
-        images: Encoded images, which are taken in turns.
-
-    Returns:
-        JSON-able: the `seconds` of each call, the number of `threads`, and the `device`.
-    """
-    import torch
-
-    seconds = []
-    for data in islice(cycle(images), WARM_UP + MEASURED):
-        began = perf_counter()
-        answers_of(predict, [data])
-        seconds.append(perf_counter() - began)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {"seconds": seconds[WARM_UP:], "threads": torch.get_num_threads(), "device": device}
 
 
 def _remove_the_project() -> None:

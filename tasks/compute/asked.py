@@ -34,7 +34,7 @@ from tasks.data.reading import ImageFiles, Place
 logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("answer.py")
-ANSWERS, TIMES = "answers", "answers/time.json"
+ANSWERS = "answers"
 ENVIRONMENT = {
     "RETRAIN_LOG_PREDICTIONS": "",  # what is asked here is no request to a server
     # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
@@ -64,15 +64,14 @@ def ask(
         done: Called with the number of images that have been answered since it was called last.
         features: Whether the features of each image are wanted; empty if of none.
         is_check: Whether the package is checked before it is served: it can import only what its
-            requirements bring, and is timed; `folder / TIMES` gets the result.
+            requirements bring.
 
     Yields:
         The answers for some images at a time, in order, as soon as they are there: `label`,
-        `probabilities` (float32, a list in the order of the package's classes), `accepted` (null if
-        the package does not say), `error`, `features` (float32, a list), and `sha256` (hex), of the
-        encoded image. A row has a label and probabilities, or an error. The features, which the
-        last layer of the network takes, are null if they are not wanted, or the package cannot tell
-        them.
+        `probabilities` (float32, a list in the order of the package's classes), `error`, `features`
+        (float32, a list), and `sha256` (hex), of the encoded image. A row has a label and
+        probabilities, or an error. The features, which the last layer of the network takes, are
+        null if they are not wanted, or the package cannot tell them.
 
     Raises:
         ValueError: The package cannot be loaded, or does not answer; or a Parquet file is broken.

@@ -265,8 +265,8 @@ def _file_of(path: Any, name: str, known: Mapping[str, Sequence[tuple[str, str]]
     """
     text = unicodedata.normalize("NFC", str(path).strip()).replace("\\", "/")
     is_elsewhere = re.match(r"/|\.\./|[a-zA-Z][\w+.-]*:/", text)
-    if is_elsewhere:  # Label Studio's own server quotes paths
-        text = unquote(text.rpartition("?d=")[2])
+    if is_elsewhere:  # a URL quotes names
+        text = unquote(text)
     listed = posixpath.normpath(text)
     above = unicodedata.normalize("NFC", posixpath.dirname(name))
     beside = posixpath.normpath(posixpath.join(above, text))

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 CALIBRATION_BINS = 15  # as Guo et al. (2017) use
-ACCEPTS_NOTHING = 2.0  # a threshold that no probability reaches
 CLASSES = "classes.json"  # the file of an evaluation with what `outcomes` gives
 MAX_CELLS = 1000  # of a side of the confusion matrix, as many as can be seen
 
@@ -250,8 +249,6 @@ METRICS: Mapping[str, Callable[[Tally], float]] = {
     "log_loss": lambda tally: tally.log_loss,
     "calibration_error": lambda tally: tally.calibration.error,
 }
-# Of a model that says which answers it accepts, beside these.
-SELECTIVE = ("coverage", "accepted_precision")
 OF_A_CLASS = ("precision", "recall", "f1")  # named like `recall[cat]`
 LOWER_IS_BETTER = ["calibration_error", "log_loss"]
 
@@ -259,51 +256,23 @@ LOWER_IS_BETTER = ["calibration_error", "log_loss"]
 def split_name(name: str) -> tuple[str, str | None]:
     """The kind of a metric, and the class that it is of: `recall[cat]` is ("recall", "cat").
 
-    The class is None for one of `METRICS` or `SELECTIVE`.
+    The class is None for one of `METRICS`.
 
     Raises:
         KeyError: There is no such metric.
     """
     kind, bracket, label = name.partition("[")
-    if name in METRICS or name in SELECTIVE:
+    if name in METRICS:
         return name, None
     if kind in OF_A_CLASS and bracket and label.endswith("]"):
         return kind, label[:-1]
     raise KeyError(name)
 
 
-def summarise(tally: Tally, min_confidence: float | None = None) -> dict[str, float]:
+def summarise(tally: Tally) -> dict[str, float]:
     """All metrics of a split, by name, and its number of `rows`.
 
-    `log_loss` is in nats; `calibration_error`, the expected one, is 0 to 1. Of a model that says
-    which answers it accepts: `coverage`, the share of the rows whose answers are, and
-    `accepted_precision`, how many of these are right, 0 if there are none.
-
-    Args:
-        tally: The predictions.
-        min_confidence: The least confidence of an accepted answer; None without one.
+    `log_loss` is in nats; `calibration_error`, the expected one, is 0 to 1.
     """
     metrics = {name: calculate(tally) for name, calculate in METRICS.items()}
-    if min_confidence is not None:
-        accepted = is_accepted(tally.predictions.confidence, min_confidence)
-        precision = _ratio(tally.correct[accepted].sum(), accepted.sum())
-        metrics |= {"coverage": float(accepted.mean()), "accepted_precision": float(precision)}
     return metrics | {"rows": tally.rows}
-
-
-def acceptance(min_confidence: float) -> str:
-    """Which answers a package accepts, for a sentence that begins with what accepts them."""
-    if min_confidence == ACCEPTS_NOTHING:
-        return "accepts no answer"
-    return f"accepts an answer if the probability of its label is at least {min_confidence:g}"
-
-
-def is_accepted(confidence: NDArray[np.float32], min_confidence: float) -> NDArray[np.bool_]:
-    """Which answers a package with a threshold accepts: bool (rows,).
-
-    Args:
-        confidence: float32 (rows,), the probabilities of the labels.
-        min_confidence: The least one that is accepted.
-    """
-    # As `models/serving.py` does it: the threshold is not rounded to float32.
-    return np.greater_equal(confidence.astype(np.float64), min_confidence)

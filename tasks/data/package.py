@@ -1,10 +1,10 @@
 """Identifies a model's package, because the weights alone do not decide its answers.
 
 A package is an MLflow model with the folder `artifacts/model` as `models.save` wrote it, the file
-`artifacts/serving.json` with the precision of its answers, the least confidence of those that it
-accepts (if it says so) and the SHA-256 of the model's files, and below `code/` the
-modules that it runs. Beside them, and without a part in its identity, `artifacts/classes.json` has
-the number of images of each class in the data that it was trained and evaluated on.
+`artifacts/serving.json` with the precision of its answers and the SHA-256 of the model's files, and
+below `code/` the modules that it runs. Beside them, and without a part in its identity,
+`artifacts/classes.json` has the number of images of each class in the data that it was trained and
+evaluated on.
 """
 
 import json
@@ -37,25 +37,21 @@ def code_of(model: Path, root: Path | None = None) -> dict[str, str]:
     return code_digests(["models.serving", *modules], root=root)
 
 
-def package_digest(
-    model: Path, precision: str, code: Mapping[str, str], min_confidence: float | None = None
-) -> str:
+def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
     """The identity of a package: SHA-256 (hex) of all that decides its answers.
 
     Args:
         model: A folder that `models.save` wrote.
         precision: `fp32` or `bf16`.
         code: The digests of its modules, as `code_of` gives them.
-        min_confidence: The least confidence of an answer that it accepts; None if it does not say.
     """
-    serving = serving_of(model, precision, min_confidence)
-    return digest_of(serving | {"code": dict(code)})
+    return digest_of(serving_of(model, precision) | {"code": dict(code)})
 
 
-def serving_of(model: Path, precision: str, min_confidence: float | None) -> dict[str, Any]:
+def serving_of(model: Path, precision: str) -> dict[str, Any]:
     """What the file `SERVING` of a package says; the arguments are those of `package_digest`."""
     files = {name: sha256_of(model / name) for name in _names(model)}
-    return {"files": files, "precision": precision, "min_confidence": min_confidence}
+    return {"files": files, "precision": precision}
 
 
 def _names(model: Path) -> list[str]:
@@ -121,4 +117,4 @@ def digest_of_folder(package: Path) -> str:
     model = package / MODEL
     serving = json.loads((package / SERVING).read_text(encoding="utf-8"))
     code = code_of(model, package / CODE)
-    return package_digest(model, serving["precision"], code, serving["min_confidence"])
+    return package_digest(model, serving["precision"], code)

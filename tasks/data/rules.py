@@ -1,7 +1,7 @@
 """Says which rules of the gate a model has passed, and by how much two models differ."""
 
 from collections.abc import Mapping, Sequence
-from operator import ge, gt, le
+from operator import ge, le
 from typing import Any
 
 from retrain.workload import Gate
@@ -9,7 +9,7 @@ from retrain.workload import Gate
 # The rule in words, the value, the bound and whether it `passed`: None if too few images say so.
 Rule = dict[str, Any]
 POINTS = " points"
-RELATIONS = {">=": ge, "<=": le, ">": gt}
+RELATIONS = {">=": ge, "<=": le}
 
 
 def rule_of(name: str, relation: str, value: float, bound: float, words: str = "") -> Rule:
@@ -17,10 +17,10 @@ def rule_of(name: str, relation: str, value: float, bound: float, words: str = "
 
     Args:
         name: Of the value.
-        relation: `>=`, `<=` or `>`, of the value to the bound.
+        relation: `>=` or `<=`, of the value to the bound.
         value: As it was measured.
         bound: The bound.
-        words: What follows the bound, such as its unit.
+        words: What follows the bound.
     """
     return {
         "rule": f"{name} {relation} {bound:g}{words}",

@@ -2,7 +2,6 @@
 
 from base64 import b64encode
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,3 @@ def of_encoded(data: bytes, alt: str) -> Thumbnail:
         return of_array(inspect(data)[1], alt)
     except ValueError:
         return {"source": BROKEN, "alt": f"{alt} (it cannot be decoded)", "small": False}
-
-
-def of_file(file: Path, alt: str) -> Thumbnail:
-    """A thumbnail of an image file; a crossed square if it is gone or cannot be decoded."""
-    return of_encoded(file.read_bytes() if file.exists() else b"", alt)

@@ -30,7 +30,7 @@ SHARDS = "images-*.npy"
 def check(workload: Workload, project: Project) -> Iterator[str]:
     """Finds settings of a training that do not go with a network that is not trained itself."""
     train = workload.train
-    refused = {"function", "augment", "lora", "freeze_epochs"}
+    refused = {"function", "augment", "freeze_epochs"}
     for name in train.model_dump(include=refused, exclude_defaults=True):
         yield (
             f"train.{name}: a head on embeddings is trained by the project's own loop, with its "

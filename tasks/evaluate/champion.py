@@ -233,8 +233,7 @@ def evaluate_champion(
             raise ValueError(f"{title} cannot be compared with: {error}") from error
         raise
     tally = predictions.read(workspace.folder).tally(image_table.class_names(validated.folder))
-    metrics = summarise(tally, registered.version.min_confidence)
-    return {"metrics": metrics, "package": registered.digest}
+    return {"metrics": summarise(tally), "package": registered.digest}
 
 
 def _classify(

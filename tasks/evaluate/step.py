@@ -22,13 +22,7 @@ from retrain.workload import Evaluate, Gate, Workload
 from tasks.compute.asked import start_ahead
 from tasks.compute.inference import predict
 from tasks.data import image_table, package, predictions, slices
-from tasks.data.metrics import (
-    ACCEPTS_NOTHING,
-    CLASSES,
-    outcomes,
-    summarise,
-    wilson,
-)
+from tasks.data.metrics import CLASSES, outcomes, summarise
 from tasks.data.predictions import (
     GROUPS,
     LEARNT,
@@ -38,11 +32,10 @@ from tasks.data.predictions import (
     learnt_images,
     write_reference,
 )
-from tasks.data.shards import ROWS, Prepared, PreparedSplit, open_prepared, prepared_by
+from tasks.data.shards import ROWS, PreparedSplit, open_prepared, prepared_by
 
 SPLIT = "test"
 LEARNT_FROM = ("train", "val")
-STEPS = 10_000  # a threshold has four decimals, so that rounding elsewhere does not change it
 
 
 def dependencies(workload: Workload, *inputs: Input) -> Chosen:
@@ -79,8 +72,7 @@ def evaluate(
         `metrics`, by name; `slices`, those of `gate.slices`, with the accuracy in each; `train`,
         the digest of the training; `precision`; `test_images`, SHA-256 (hex) over the set of the
         test images; `package`, the identity of the package that will give the same answers, and
-        `package_bytes`, its size without code; `min_confidence`, the least confidence of an answer
-        that it accepts, None if it does not say; and `images`, what images it takes.
+        `package_bytes`, its size without code; and `images`, what images it takes.
     """
     start_ahead()  # for the champion, or for the check before a promotion
     model = trained.folder / "model"
@@ -90,8 +82,7 @@ def evaluate(
     write_reference(described, features, workspace.folder)
     named = predictions.read(workspace.folder)
     tally = named.tally(prepared.labels)
-    min_confidence = _chosen(evaluation, model, prepared)
-    metrics = summarise(tally, min_confidence)
+    metrics = summarise(tally)
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / CLASSES, outcomes(tally))
     names, parts = slices.divide(described, rules.slices, tally.correct)
@@ -109,10 +100,7 @@ def evaluate(
         "train": trained.digest,
         "precision": evaluation.precision,
         "test_images": sha256(np.unique(named.images).tobytes()).hexdigest(),
-        "package": package.package_digest(
-            model, evaluation.precision, package.code_of(model), min_confidence
-        ),
-        "min_confidence": min_confidence,
+        "package": package.package_digest(model, evaluation.precision, package.code_of(model)),
         "package_bytes": package.size_of(model),
         "images": package.images_of(model),
     }
@@ -172,63 +160,3 @@ def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> Non
         for file in (workspace.folder / CLASSES, workspace.report / LEARNT):
             if file.exists():
                 tracking.client(project).log_artifact(run_id, str(file), "evaluate")
-
-
-def _chosen(evaluation: Evaluate, model: Path, prepared: Prepared) -> float | None:
-    """The least confidence of an answer that a model accepts; None if nobody asks for it.
-
-    It is chosen on the validation split, as the package will answer; the test split measures it.
-    """
-    if (wanted := evaluation.min_precision) is None:
-        return None
-    split = prepared.split("val")
-    answered = predict(model, split.images, evaluation.batch_size, evaluation.precision)
-    answers = np.concatenate([probabilities for probabilities, _ in answered])
-    right = answers.argmax(axis=1) == split.labels
-    return threshold(answers.max(axis=1), right, wanted)
-
-
-def threshold(confidence: NDArray[np.float32], correct: NDArray[np.bool_], wanted: float) -> float:
-    """The lowest threshold that a precision has been shown for.
-
-    Source: Geifman and El-Yaniv, Selective Classification for Deep Neural Networks (2017). A bound
-    of the precision is asked for, as there, and not the measured precision: of all thresholds, the
-    one with the largest coverage is taken, and by chance half of those are too low.
-
-    Args:
-        confidence: float32 (rows,), the probability of each prediction.
-        correct: bool (rows,), whether it is correct.
-        wanted: The precision that the lower end of Wilson's interval of 95 % has to reach.
-
-    Returns:
-        0 to 1; `ACCEPTS_NOTHING` if there is none.
-    """
-    from scipy.stats import norm
-
-    order = np.argsort(confidence)
-    steps = np.arange(STEPS + 1) / STEPS
-    below = np.searchsorted(confidence[order].astype(np.float64), steps)
-    accepted = len(confidence) - below
-    right = np.append(np.cumsum(correct[order][::-1])[::-1], 0)[below]
-    # Wilson's interval holds the precisions whose score test does not reject them.
-    spread = norm.ppf(0.975) * np.sqrt(wanted * (1 - wanted) * accepted)
-    shown = np.flatnonzero((accepted > 0) & (right - wanted * accepted >= spread))
-    return float(steps[shown[0]]) if len(shown) else ACCEPTS_NOTHING
-
-
-def shortfall(wanted: float | None, min_confidence: float | None, rows: int) -> str | None:
-    """A sentence if no threshold was found; else None.
-
-    Args:
-        wanted: The precision that is wanted; None if none is.
-        min_confidence: The threshold that was chosen.
-        rows: The number of validation images.
-    """
-    if min_confidence != ACCEPTS_NOTHING:
-        return None
-    return (
-        f"The model accepts no answer: evaluate.min_precision {wanted:g} is shown for no "
-        f"confidence. If all {rows:,} validation images were right, they would show "
-        f"{wilson(rows, rows)[0]:.3f}; a better model, more of these images or a lower "
-        "evaluate.min_precision helps."
-    )

@@ -15,7 +15,7 @@ from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
-from tasks.data.metrics import CLASSES, LOWER_IS_BETTER, METRICS, SELECTIVE, split_name
+from tasks.data.metrics import CLASSES, LOWER_IS_BETTER, METRICS, split_name
 from tasks.data.rules import Rule, amount, difference, failures, images_needed, resolution, rule_of
 from tasks.data.slices import metric_of, named, parse
 from tasks.gate.paired import COMPARABLE, fewest_images
@@ -44,10 +44,8 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
         try:
             kind, label = split_name(name)
         except KeyError:
-            yield f"{place}: no metric {name!r}.{did_you_mean(name, (*METRICS, *SELECTIVE))}"
+            yield f"{place}: no metric {name!r}.{did_you_mean(name, METRICS)}"
             continue
-        if kind in SELECTIVE and workload.evaluate.min_precision is None:
-            yield f"{place}: there is no {name} without evaluate.min_precision."
         if place not in bounded and label is None and kind not in COMPARABLE:
             yield (
                 f"{place}: two models cannot be compared by {name}, only bounded by it in gate.min "
@@ -189,11 +187,6 @@ def bounds(
                 words = f", not judged with {images} image{'' if images == 1 else 's'}"
                 rule = rule_of(name, relation, value, bound, words) | {"passed": None}
             bound_rules.append(rule)
-    if (coverage := scores.facts["metrics"].get("coverage")) is not None:
-        bound_rules.append(rule_of("coverage", ">", coverage, 0.0))
-    if rules.max_package_mb is not None:
-        size = scores.facts["package_bytes"] / 1e6
-        bound_rules.append(rule_of("size of the package", "<=", size, rules.max_package_mb, " MB"))
     return bound_rules
 
 

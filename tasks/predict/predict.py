@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from retrain import disk
@@ -40,14 +39,13 @@ LIBRARIES = (
     "mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers",
 )  # fmt: skip
 # The columns of the answers; a row is an image. The probabilities are in the order of the package's
-# classes; `accepted` is null if the package does not say it. An image that cannot be read, or that
-# the package refuses, has an error in their place and in that of the label.
+# classes. An image that cannot be read, or that the package refuses, has an error in their place
+# and in that of the label.
 SCHEMA = pa.schema(
     {
         "path": pa.string(),
         "label": pa.string(),
         "probabilities": pa.list_(pa.float32()),
-        "accepted": pa.bool_(),
         "sha256": pa.string(),
         "error": pa.string(),
     }
@@ -118,10 +116,10 @@ def predict(
 
     Returns:
         What was written, JSON-able: `rows`, how many images; `errors`, how many of them have no
-        label; `labels`, how many have each label that any has; `accepted`, how many the package
-        accepts, None if it does not say; `images`, SHA-256 (hex) over the paths and the
-        contents of the images; and `reused`, how many files of answers an earlier run, which was
-        killed, had written. And a sample, as `tasks.data.predictions.SAMPLE_SCHEMA` has it.
+        label; `labels`, how many have each label that any has; `images`, SHA-256 (hex) over the
+        paths and the contents of the images; and `reused`, how many files of answers an earlier
+        run, which was killed, had written. And a sample, as `tasks.data.predictions.SAMPLE_SCHEMA`
+        has it.
 
     Raises:
         ValueError: A file of the input is broken, or the package is.
@@ -133,7 +131,7 @@ def predict(
         "retrain.package": registered.digest,
     }
     images = range(len(source.places))
-    accepted, labels, digest, samples = 0, Counter[str](), hashlib.sha256(), []
+    labels, digest, samples = Counter[str](), hashlib.sha256(), []
     key = _key(registered, source)
     with store.lock(NAME, key):
         scratch = store.scratch(NAME, key)
@@ -146,7 +144,6 @@ def predict(
                 paths = pa.array([source.paths[image] for image in some], pa.string())
                 table = answers.append_column("path", paths).select(SCHEMA.names)
                 writer.write_table(table.cast(writer.schema))
-                accepted += pc.sum(table["accepted"], min_count=0).as_py()
                 labels.update(table["label"].drop_null().to_pylist())
                 digest.update(_digest_of_images(table))
                 samples.append(_sample(source, some, answers))
@@ -156,7 +153,6 @@ def predict(
         "rows": len(images),
         "errors": len(images) - labels.total(),
         "labels": dict(sorted(labels.items())),
-        "accepted": None if registered.version.min_confidence is None else accepted,
         "images": digest.hexdigest(),
         "reused": reused,
     }

@@ -31,7 +31,6 @@ from retrain.project import Project
 from retrain.registry import packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
-from tasks.data.metrics import acceptance
 from tasks.promote.outcome import rendered
 from tasks.promote.package import TOLERANCE, check_files, differences, example_for
 
@@ -111,7 +110,7 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         # A network of a user's is made by the module of its package: here it may be another by now.
         sys.path.insert(0, str(fetched / package.CODE))
         try:
-            write(model, target, version.min_confidence)
+            write(model, target)
         finally:
             sys.path.remove(str(fetched / package.CODE))
         serving = json.loads((fetched / package.SERVING).read_text(encoding="utf-8"))
@@ -178,7 +177,6 @@ def readme(
         precision: In which the package answers.
         comparison: The sentence about the answers.
     """
-    least = version.min_confidence
     return rendered(
         "readme",
         version=version,
@@ -187,17 +185,15 @@ def readme(
         images=images,
         precision=precision,
         comparison=comparison,
-        accepts=None if least is None else acceptance(least),
     )
 
 
-def write_huggingface(model: Path, folder: Path, min_confidence: float | None = None) -> None:
+def write_huggingface(model: Path, folder: Path) -> None:
     """Writes the configuration, the weights in fp32, and the settings of the image processor.
 
     Args:
         model: A folder that `models.save` wrote.
         folder: An empty folder.
-        min_confidence: The least confidence of an answer that is accepted; None without one.
 
     Raises:
         ValueError: The network is none of `transformers`.
@@ -217,8 +213,6 @@ def write_huggingface(model: Path, folder: Path, min_confidence: float | None = 
         )
     config.id2label = dict(enumerate(loaded.labels))
     config.calibration_temperature = loaded.module.temperature
-    if min_confidence is not None:
-        config.min_confidence = min_confidence
     config.label2id = {label: index for index, label in enumerate(loaded.labels)}
     pretrained.quiet()
     network.save_pretrained(folder)
@@ -271,13 +265,12 @@ def answer_huggingface(folder: Path, images: Sequence[bytes]) -> NDArray[np.floa
     return probabilities
 
 
-def write_onnx(model: Path, folder: Path, min_confidence: float | None = None) -> None:
+def write_onnx(model: Path, folder: Path) -> None:
     """Writes the network with its normalisation and the softmax, and the names of its classes.
 
     Args:
         model: A folder that `models.save` wrote.
         folder: An empty folder.
-        min_confidence: The least confidence of an answer that is accepted; None without one.
 
     Raises:
         UsageError: A library is missing.
@@ -313,8 +306,6 @@ def write_onnx(model: Path, folder: Path, min_confidence: float | None = None) -
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"PyTorch cannot write this network as ONNX: {first}") from error
     assert program is not None
-    if min_confidence is not None:
-        program.model.metadata_props["min_confidence"] = f"{min_confidence:g}"
     program.save(folder / ONNX)
     write_json(folder / models.LABELS, list(loaded.labels))
     write_json(folder / models.IMAGES, package.images_of(model))

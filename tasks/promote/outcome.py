@@ -21,14 +21,13 @@ import models
 from retrain.params import origin_of
 from retrain.registry import packages
 from retrain.registry.lineage import digests_of_images
-from retrain.registry.versions import Latency
 from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion, Workspace
 from retrain.store import Artifact, Store
 from retrain.workload import Data
 from tasks.data import image_table
-from tasks.data.metrics import CLASSES, METRICS, SELECTIVE, acceptance, wilson
+from tasks.data.metrics import CLASSES, METRICS, wilson
 from tasks.data.package import images_of
 from tasks.data.rules import difference, failures
 
@@ -56,11 +55,6 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rules by which a model was judged: the gate's, and that about its latency."""
-    return [*document["decision"]["rules"], *document["model"].get("rules", ())]
-
-
 def precision(training: Mapping[str, Any]) -> str:
     """The precision of a training, by its facts; a user's own function was told it."""
     told = training["numerics"].get("told_precision")
@@ -76,7 +70,7 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
     """The decision, and the classes that the champion lacks."""
     decision, model, champion = document["decision"], document["model"], document["champion"]
     name = f"{model['name']} version {model['version']}"
-    passed = decision["passed"] and not failures(model.get("rules", ()))
+    passed = decision["passed"]
     instead = f"new champion, in place of version {champion['version']}" if champion else ""
     why = _why(document)
     if decision["verdict"] == "champion already":
@@ -114,9 +108,9 @@ def _why(document: Mapping[str, Any]) -> str:
     found = decision["comparisons"].get("champion", {}).get("metrics", {})
     for metric in [*found][:1]:  # the first one decides
         clause += f"; {metric} {difference(metric, found[metric])}"
-    failed = failures(rules(document))
-    if decision["passed"] and not failed:
+    if decision["passed"]:
         return clause
+    failed = failures(decision["rules"])
     stays = (
         f"Version {champion['version']} stays the champion"
         if champion
@@ -141,12 +135,10 @@ def show(document: Mapping[str, Any]) -> None:
         console.say_table(
             ("slice", "images", "accuracy", "95 % interval"), [*map(slice_row, slices)]
         )
-    for rule in rules(document):
+    for rule in document["decision"]["rules"]:
         console.say(f"{MARKS[rule['passed']]}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
     for sentence in document["decision"]["says"]:
         console.say(escape(sentence))
-    if measured := document["model"].get("latency"):
-        console.say(escape(str(Latency(**measured))))
     console.say(f"\n[bold]{escape(verdict(document).sentence)}[/]")
 
 
@@ -180,7 +172,7 @@ def card_of(
     table = json.loads((scores.folder / CLASSES).read_text(encoding="utf-8"))["classes"]
     tested = sorted((row for row in table if row["rows"]), key=lambda row: float(row["recall"]))
     model = trained.folder / "model"
-    least, slices = scores.facts["min_confidence"], decision["slices"]
+    slices = decision["slices"]
     return rendered(
         "card",
         name=name,
@@ -192,7 +184,6 @@ def card_of(
         counts=sorted(validated["classes"].items(), key=lambda item: int(item[1])),
         scores=scores.facts,
         rows=sum(row["rows"] for row in table),
-        accepts=None if least is None else acceptance(least),
         metrics=_metrics(scores.facts["metrics"], sum(row["rows"] for row in table)),
         worst=[row | {"interval": _interval(row["recall"], row["rows"])} for row in tested[:WORST]],
         slices=[slice_row(part) for part in slices],
@@ -219,12 +210,10 @@ def rendered(template: str, **content: Any) -> str:
 
 
 def _metrics(metrics: Mapping[str, float], rows: int) -> list[tuple[str, float, str]]:
-    """The metrics: name, value, and the interval of those that are shares of images."""
-    images = {"accuracy": rows, "coverage": rows}
-    images["accepted_precision"] = round(metrics.get("coverage", 0) * rows)
+    """The metrics: name, value, and the interval of the one that is a share of images."""
     return [
-        (name, metrics[name], _interval(metrics[name], images.get(name, 0)))
-        for name in (*METRICS, *SELECTIVE)
+        (name, metrics[name], _interval(metrics[name], rows if name == "accuracy" else 0))
+        for name in METRICS
         if name in metrics
     ]
 

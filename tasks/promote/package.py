@@ -2,10 +2,9 @@
 
 Before a version becomes champion, it is taken from the registry as a server would take it, loaded
 in a fresh process with its own code, and asked about some test images. Its answers have to be those
-of the evaluation. Then the time for one image is measured in that process: each call classifies one
-encoded image, as a request would, on one thread. The test images are kept with the run of
-the training, so that a rollback can make the same check without the data. They are not in the
-package, because people who may see the model may not be allowed to see the data.
+of the evaluation. The test images are kept with the run of the training, so that a rollback can
+make the same check without the data. They are not in the package, because people who may see the
+model may not be allowed to see the data.
 """
 
 import io
@@ -15,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version as installed
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +25,10 @@ from retrain.code import libraries_of, source_of
 from retrain.disk import sha256_of, write_json
 from retrain.project import Project
 from retrain.registry import packages, tracking
-from retrain.registry.versions import Latency, ModelVersion
-from tasks.compute.asked import TIMES, ask, rows_of
+from retrain.registry.versions import ModelVersion
+from tasks.compute.asked import ask, rows_of
 from tasks.data import image_table, package, predictions
 from tasks.data.reading import ImageFiles, places_of
-from tasks.data.rules import Rule, rule_of
 
 SPLIT = "test"
 # Of the images in an example; neighbours, because a part of a Parquet file is read as a whole.
@@ -40,7 +37,6 @@ RUNS, RUN, MAX_BYTES = 8, 8, 16_000_000
 # 2.4e-7 in fp32 and by nothing in bf16. But on a GPU a convolution in fp32 may run in TF32,
 # which changed one by 1.3e-4; and all of bf16 changed one by 3e-3.
 TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
-BOUND = "gate.max_latency_ms"
 MLMODEL = "MLmodel"  # MLflow's description, the one file that changes when a package is registered
 
 
@@ -49,7 +45,6 @@ def write_package(
     precision: str,
     images: Mapping[str, int],
     folder: Path,
-    min_confidence: float | None = None,
 ) -> None:
     """Writes a model as MLflow serves it: weights, code, signature, an example, requirements.
 
@@ -58,7 +53,6 @@ def write_package(
         precision: The precision of the evaluation and of the answers: `fp32` or `bf16`.
         images: The number of images of each class, for information.
         folder: Must not exist yet; the folder above it takes temporary files.
-        min_confidence: The least confidence of an answer that it accepts; None if it does not say.
     """
     import mlflow
     import pandas as pd
@@ -72,8 +66,6 @@ def write_package(
     # is wrong.
     inputs = [ColSpec(DataType.string, "image", required=False)]
     outputs = [ColSpec(DataType.string, "label"), ColSpec(Map(DataType.double), "probabilities")]
-    if min_confidence is not None:
-        outputs.append(ColSpec(DataType.boolean, "accepted"))
     with TemporaryDirectory(dir=folder.parent) as place:
         code, serving, classes = (
             Path(place) / Path(name).name
@@ -81,7 +73,7 @@ def write_package(
         )
         modules = package.code_of(model)
         _copy_code(modules, code)
-        write_json(serving, package.serving_of(model, precision, min_confidence))
+        write_json(serving, package.serving_of(model, precision))
         write_json(classes, dict(images))
         mlflow.pyfunc.save_model(
             folder,
@@ -170,18 +162,13 @@ def example_of(folder: Path, images: pa.Table, evaluated: Path) -> pa.Table:
     return example.replace_schema_metadata(described)
 
 
-def check_version(
-    project: Project, version: ModelVersion, scratch: Path, bound: float | None = None
-) -> Latency:
-    """Checks that a version, as the registry holds it, can be served, and measures how fast it is.
+def check_version(project: Project, version: ModelVersion, scratch: Path) -> None:
+    """Checks that a version, as the registry holds it, can be served.
 
     Args:
         project: The clone that the registry belongs to.
         version: The version of the model.
         scratch: A folder for temporary files.
-        bound: The bound of the latency in milliseconds; above it, it is measured once more, and
-            the better one counts, because a busy neighbour must not reject a good model. A
-            slower version is no error.
 
     Raises:
         ValueError: It cannot be served; the message says why.
@@ -191,7 +178,7 @@ def check_version(
         try:
             example = example_for(project, version)
             check_files(folder, version, example)
-            return check_answers(folder, example, Path(place), bound)
+            check_answers(folder, example, Path(place))
         except ValueError as error:
             raise ValueError(f"{version.title} cannot be served: {error}") from error
 
@@ -224,10 +211,8 @@ def check_files(folder: Path, version: ModelVersion, example: pa.Table) -> None:
         raise ValueError(f"the package {damage}.")
 
 
-def check_answers(
-    folder: Path, example: pa.Table, scratch: Path, bound: float | None = None
-) -> Latency:
-    """Loads a package in a fresh process, compares its answers with those expected, and times it.
+def check_answers(folder: Path, example: pa.Table, scratch: Path) -> None:
+    """Loads a package in a fresh process, and compares its answers with those expected.
 
     A different label is accepted as a tie if the probabilities of both labels differ by no more
     than rounding.
@@ -236,21 +221,11 @@ def check_answers(
         folder: The package.
         example: What it has to answer, as `example_of` gives it.
         scratch: The folder in which the process runs.
-        bound: The bound of the latency in milliseconds; above it, it is measured once more, and
-            the better one counts, because a busy neighbour must not reject a good model.
 
     Raises:
         ValueError: The package does not load or answer; or its answers differ: the message says
             where and by how much.
     """
-    timing = _asked(folder, example, scratch)
-    if bound is not None and timing.p95 > bound:
-        timing = min(timing, _asked(folder, example, scratch), key=lambda each: each.p95)
-    return timing
-
-
-def _asked(folder: Path, example: pa.Table, scratch: Path) -> Latency:
-    """Checks the answers of a package, and times it, in one process."""
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
     paths = example["path"].to_pylist()
     with TemporaryDirectory(dir=scratch) as place:
@@ -264,7 +239,6 @@ def _asked(folder: Path, example: pa.Table, scratch: Path) -> Latency:
             if error is not None:
                 raise ValueError(f"{path}: {error}")
         _compare(example, rows_of(answers, "probabilities"), TOLERANCE[serving["precision"]])
-        return summarise(json.loads((asked / TIMES).read_text(encoding="utf-8")))
 
 
 def _compare(example: pa.Table, answers: NDArray[np.float32], tolerance: float) -> None:
@@ -305,23 +279,3 @@ def differences(
     rows = np.arange(len(expected))
     below = expected.max(axis=1) - expected[rows, answers.argmax(axis=1)]
     return apart, (apart <= tolerance) & (below <= tolerance)
-
-
-def summarise(timed: Mapping[str, Any]) -> Latency:
-    """How long a package takes for a single image, by what `answer.time_calls` has measured."""
-    # By nearest rank.
-    p50, p95 = np.percentile(timed["seconds"], [50, 95], method="inverted_cdf")
-    return Latency(
-        p50=round(1000 * float(p50), 3),
-        p95=round(1000 * float(p95), 3),
-        calls=len(timed["seconds"]),
-        threads=timed["threads"],
-        device=timed["device"],
-    )
-
-
-def rules_of(bound: float | None, latency: Latency | None) -> list[Rule]:
-    """The rule about the latency, as the gate's other rules; none without a bound or a measure."""
-    if bound is None or latency is None:
-        return []
-    return [rule_of("p95 of a single image", "<=", latency.p95, bound, " ms") | {"of": BOUND}]

@@ -8,12 +8,11 @@ from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import REFERENCE, Action, Decision, Entry, Ledger
-from retrain.registry.versions import Latency, ModelVersion
+from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.runs.records import Document
-from tasks.data.rules import failures
 from tasks.promote.outcome import how_to_review
-from tasks.promote.package import BOUND, check_version, rules_of
+from tasks.promote.package import check_version
 
 
 def decide(
@@ -36,16 +35,16 @@ def decide(
 
     Returns:
         The decision, which was carried out: `workload`, `action`, `version`, the `previous`
-        champion, `reason`, `who`, `time`, the `run` that let the version wait, what it `says` of
-        the version's speed, if that was measured by this call, and the `outcome` in one sentence.
+        champion, `reason`, `who`, `time`, the `run` that let the version wait, and the `outcome` in
+        one sentence.
 
     Raises:
         UsageError: There is no reason or no such workload; or another version waits; or the version
             was never champion, or is it now.
         ChampionChangedError: What waits was compared with a champion of the past; or another run
             has changed the champion meanwhile.
-        ValueError: Nothing waits, or there is no champion before; or the version was deleted,
-            cannot be served, or is too slow.
+        ValueError: Nothing waits, or there is no champion before; or the version was deleted, or
+            cannot be served.
     """
     if not decisions.read(project, name).entries:
         records.check_name(project, name)
@@ -92,14 +91,15 @@ def _decide(
             reference=waiting.reference,
             reviews=waiting.number,
         )
-    speed = None if action == "rejected" else _check(project, version, ledger, waiting)
+    if action != "rejected":
+        _check(project, version, ledger, waiting)
     decisions.apply(project, version, decision)
     entry = decisions.read(project, name).latest(decision)
     assert entry is not None
-    return _told(name, entry, speed)
+    return _told(name, entry)
 
 
-def _told(name: str, entry: Entry, speed: Latency | None = None) -> Document:
+def _told(name: str, entry: Entry) -> Document:
     """What `decide` returns, from the entry in the ledger."""
     previous, why = entry.previous, f"({entry.who}: {entry.reason})"
     new = f"new champion, in place of version {previous}" if previous else "first champion"
@@ -119,7 +119,6 @@ def _told(name: str, entry: Entry, speed: Latency | None = None) -> Document:
         "who": entry.who,
         "time": entry.time,
         "run": entry.run,
-        "says": str(speed) if speed else None,
         "outcome": f"{name} version {entry.version} is {became[entry.action]}",
     }
 
@@ -134,31 +133,19 @@ def _waiting(ledger: Ledger, number: int | None) -> Entry:
     return waiting
 
 
-def _check(
-    project: Project, version: ModelVersion, ledger: Ledger, waiting: Entry | None
-) -> Latency:
+def _check(project: Project, version: ModelVersion, ledger: Ledger, waiting: Entry | None) -> None:
     """Checks that a version can be served, and that one that waits may be approved as it is.
-
-    How fast an earlier champion is stops no rollback.
 
     Raises:
         ChampionChangedError: The version was compared with a champion of the past.
-        ValueError: The comparison is gone, or the version cannot be served, or is too slow.
+        ValueError: The comparison is gone or was changed, or the version cannot be served.
     """
-    bound = None
     if waiting:
         if ledger.champion != waiting.previous:
             raise ChampionChangedError(standing(version.name, waiting, ledger.champion))
-        rules = decisions.document_of(project, ledger, waiting).get("rules", ())
-        bound = next((rule["bound"] for rule in rules if rule.get("of") == BOUND), None)
+        decisions.document_of(project, ledger, waiting)  # refuses one that was changed
     with TemporaryDirectory(dir=project.state) as scratch:
-        measured = check_version(project, version, Path(scratch), bound)
-    if slow := failures(rules_of(bound, measured)):
-        raise ValueError(
-            f"{version.title} is not promoted and still waits: {slow}. Approve it again when this "
-            f"machine is less busy; or raise the bound, and then: retrain train {version.name}"
-        )
-    return measured
+        check_version(project, version, Path(scratch))
 
 
 def standing(name: str, waiting: Entry, champion: int | None) -> str:

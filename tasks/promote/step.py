@@ -5,7 +5,7 @@ and one that a kill interrupted is completed.
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +16,7 @@ from retrain.errors import ChampionChangedError
 from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
-from retrain.registry.versions import Candidate, Latency, ModelVersion
+from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
@@ -26,10 +26,8 @@ from tasks.data.reading import open_images
 from tasks.data.rules import failures
 from tasks.promote.outcome import card_of, lineage_of
 from tasks.promote.package import (
-    BOUND,
     check_version,
     example_of,
-    rules_of,
     sample,
     write_package,
 )
@@ -80,7 +78,7 @@ def promoted(
 
 @step(
     inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
-    reads=("data.path", "gate.approval", "gate.max_latency_ms"),
+    reads=("data.path", "gate.approval"),
     cached=False,
     hours=2,
     look=promoted,
@@ -99,13 +97,12 @@ def promote(
 ) -> Facts:
     """Registers a model, and makes it champion if it passed and the run is to promote it.
 
-    Before that, it has to be served with the answers of the evaluation, and fast enough. A
-    training that a person has rejected or rolled back, in whatever package, is promoted only on
-    request.
+    Before that, it has to be served with the answers of the evaluation. A training that a person
+    has rejected or rolled back, in whatever package, is promoted only on request.
 
     Returns:
         `name`, `version`, `aliases`; `digest` (SHA-256, hex) of the weights; `waiting` for a
-        person; `withheld`, why it was not promoted although it passed; `latency`, and its `rules`.
+        person; and `withheld`, why it was not promoted although it passed.
 
     Raises:
         ChampionChangedError: The champion has changed since the decision.
@@ -134,11 +131,8 @@ def promote(
         entry = _decide(rules, version, decision, intent, registered, project)
         if decisions.read(project, name).latest(entry) is None:
             if entry.action in ("promoted", "waiting"):
-                bound = rules.max_latency_ms
-                measured = check_version(project, registered, workspace.folder, bound)
+                check_version(project, registered, workspace.folder)
                 keep_reference(project, registered, scores.folder)
-                registered = versions.note_latency(project, registered, measured)
-                entry = _decide(rules, version, decision, intent, registered, project, measured)
             entry = replace(entry, commit=project.commit)
         return _facts(decisions.apply(project, registered, entry), entry)
 
@@ -150,29 +144,24 @@ def _decide(
     intent: Intent,
     version: ModelVersion,
     project: Project,
-    measured: Latency | None = None,
 ) -> Decision:
     """The decision to enter in the ledger, still without the commit.
 
     Args:
-        rules: Whether a person has to approve what passes, and how long an image may take.
+        rules: Whether a person has to approve what passes.
         data: The version of the data.
         decision: The output of the gate.
         intent: What the run is to do with the model.
         version: The registered model.
         project: The clone.
-        measured: How fast the model is, if this run has measured it; else what the version has
-            counts, unless it may try again.
     """
-    latency = measured or (None if intent.again else version.latency)
-    latency_rules = rules_of(rules.max_latency_ms, latency)
-    document = {**decision.facts, "rules": [*decision.facts["rules"], *latency_rules]}
     action: Action = "promoted"
     reason = None
     if not intent.promote:
         action = "compared"
-    elif not decision.facts["passed"] or failures(latency_rules):
-        action, reason = "rejected", failures(document["rules"])[:LONGEST_REASON] or None
+    elif not decision.facts["passed"]:
+        failed = failures(decision.facts["rules"])
+        action, reason = "rejected", failed[:LONGEST_REASON] or None
     elif not intent.again and (reason := _withheld(project, version)):
         action = "rejected"
     if action == "promoted" and rules.approval == "manual":
@@ -182,7 +171,7 @@ def _decide(
         version=version.version,
         previous=_compared_with(decision),
         verdict=decision.facts["verdict"],
-        document=document,
+        document=decision.facts,
         reason=reason,
         data=data.digest,
         run=decision.provenance.get("run"),
@@ -227,7 +216,7 @@ def _register(
     model = trained.folder / "model"
     with TemporaryDirectory(dir=workspace.folder) as folder:
         package_folder = Path(folder) / "package"
-        write_package(model, facts["precision"], classes, package_folder, facts["min_confidence"])
+        write_package(model, facts["precision"], classes, package_folder)
         if package.digest_of_folder(package_folder) != facts["package"]:
             raise ValueError(
                 "The weights, or models/, have changed since the model was evaluated; nothing is "
@@ -243,7 +232,6 @@ def _register(
             name=workspace.workload,
             weights=trained.facts["weights"],
             package_digest=facts["package"],
-            min_confidence=facts["min_confidence"],
             train_digest=trained.digest,
             train_key=trained.key,
             start=trained.facts.get("start"),
@@ -275,16 +263,11 @@ def _facts(version: ModelVersion, entry: Decision | None = None) -> Facts:
         "aliases": list(version.aliases),
         "digest": version.weights,
     }
-    if version.latency:
-        facts["latency"] = asdict(version.latency)
     if entry is None:
         return facts
     assert entry.document
-    judged = entry.document["rules"]
-    if latency_rules := [rule for rule in judged if rule.get("of") == BOUND]:
-        facts["rules"] = latency_rules
     if entry.action == "waiting":
         facts["waiting"] = True
-    if entry.reason and entry.document["passed"] and not failures(latency_rules):
+    if entry.reason and entry.document["passed"]:
         facts["withheld"] = entry.reason
     return facts

@@ -64,8 +64,7 @@ def find_suspects(validated: Artifact, embedded: Artifact, workspace: Workspace)
 
     Returns:
         `rows`, how many images there are; `noise`, the share of their labels that seems to be
-        wrong, whether one can tell which or not; the `classes`; and how many images have each of
-        `COUNTS`.
+        wrong, whether one can tell which or not; and how many images have each of `COUNTS`.
     """
     import pandas as pd
     from threadpoolctl import threadpool_limits
@@ -101,7 +100,7 @@ def find_suspects(validated: Artifact, embedded: Artifact, workspace: Workspace)
     )
     listed.to_json(workspace.folder / FILE, orient="records")
     counts = {name: len(found[kind]) for name, kind in COUNTS.items()}
-    return {"rows": len(labels), "noise": round(noise, 4), "classes": classes} | counts
+    return {"rows": len(labels), "noise": round(noise, 4)} | counts
 
 
 def _contradicted(

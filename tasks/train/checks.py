@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-4  # of a logit
 # Of the project's own loop.
 METRICS = ("train_loss", "val_loss", "val_accuracy", "val_macro_recall")
-# Parameters for which the parts of the network have to be known.
-OF_KNOWN_PARTS = ("lora", "freeze_epochs")
 # Of the section `train`.
 USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "calibrate", "init"}
 
@@ -63,11 +61,7 @@ def try_settings(workload: Workload, project: Project, version: DataVersion) -> 
     """
     settings, shape = described(workload)
     train, root = workload.train, project.root
-    network = settings.without_memory(shape, root)
-    if train.lora and network:
-        from tasks.train.network import adapted_layers
-
-        adapted_layers(network)
+    settings.without_memory(shape, root)
     if factory := workload.model.model_dump().get("factory"):
         user_code.find(factory, FACTORY, root)
     if train.function:
@@ -114,15 +108,10 @@ def _unfit(workload: Workload) -> Rules:
     changed = train.model_dump(exclude_defaults=True)
     is_custom = workload.model.family == "custom"
     is_divided = workload.scale.strategy == "fsdp" and train.function is None
-    requirement = "it needs a network of transformers, with a known last layer."
     return [
-        *(
-            (is_custom and name in changed, f"train.{name}: {requirement}")
-            for name in OF_KNOWN_PARTS
-        ),
         (
-            train.lora is not None and train.freeze_epochs > 0,
-            "train.freeze_epochs: train.lora does not train these layers; leave one of them out.",
+            is_custom and train.freeze_epochs > 0,
+            "train.freeze_epochs: it needs a network of transformers, with a known last layer.",
         ),
         (
             is_divided and workload.scale.workers < 2,
@@ -133,7 +122,7 @@ def _unfit(workload: Workload) -> Rules:
                 is_divided and name in changed,
                 f"train.{name}: it does not go with scale.strategy fsdp.",
             )
-            for name in ("lora", "freeze_epochs", "ema")
+            for name in ("freeze_epochs", "ema")
         ),
     ]
 

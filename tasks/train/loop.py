@@ -81,7 +81,7 @@ def _train(job: TrainingJob, strictly: bool) -> dict[str, Any]:
 
 
 def trained(job: TrainingJob, reported: ray.train.Checkpoint) -> Network:
-    """The network with the weights of a checkpoint, without adapters.
+    """The network with the weights of a checkpoint.
 
     Raises:
         ValueError: The checkpoint is damaged.
@@ -94,11 +94,7 @@ def trained(job: TrainingJob, reported: ray.train.Checkpoint) -> Network:
             )
         weights = changes.read_checkpoint(Path(folder), changes.WEIGHTS)
     network = job.build(open_prepared(job.images))
-    if job.hyperparameters.lora:
-        changes.add_adapters(network, job.hyperparameters.lora)
     network.load_state_dict(weights)
-    if job.hyperparameters.lora:
-        changes.merge_adapters(network)
     return network
 
 
@@ -174,8 +170,6 @@ class Training:
         torch.manual_seed(self.hyperparameters.seed)
         self.network = self.job.build(self.data)
         precision = self.hyperparameters.precision
-        if self.hyperparameters.lora:
-            changes.add_adapters(self.network, self.hyperparameters.lora)
         self.numerics = {
             "precision": precision,
             "attention": self.network.prefer_attention(self.device.type, precision),

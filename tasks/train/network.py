@@ -1,7 +1,7 @@
 """What a training does with its network, beside calculating: from the device to checkpoints.
 
-A network gets adapters, is divided among the workers, or has its weights averaged; workers exchange
-values. A checkpoint has two files: the `weights` of the network as it was evaluated, and the
+A network is divided among the workers, or has its weights averaged; workers exchange values. A
+checkpoint has two files: the `weights` of the network as it was evaluated, and the
 `state` from which the training goes on. The name of each has the digest of its content.
 """
 
@@ -21,55 +21,11 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from models.network import Network
 from retrain.disk import sha256_of
-from retrain.workload import Lora
 
 WEIGHTS, STATE = "weights", "state"  # of a checkpoint
 DIGITS = 16  # of a digest
 NOT_REPEATABLE = "does not have a deterministic implementation"  # says PyTorch of an operation
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-
-
-def add_adapters(network: Network, lora: Lora) -> None:
-    """Adds low-rank adapters (Hu et al., 2021), by `peft`, to a network whose weights freeze.
-
-    Each linear layer gets one but the last layer's, which is trained itself.
-    """
-    from peft import LoraConfig, get_peft_model
-
-    _, *last = (name for name, _ in network.classifier.named_children())
-    config = LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha or 2 * lora.r,
-        lora_dropout=lora.dropout,
-        target_modules=adapted_layers(network),
-        modules_to_save=last,
-    )
-    network.classifier = get_peft_model(network.classifier, config)
-
-
-def adapted_layers(network: Network) -> list[str]:
-    """The names of the linear layers of the backbone, which get adapters.
-
-    Args:
-        network: Its tensors need no values.
-
-    Raises:
-        ValueError: There are none.
-    """
-    backbone = next(name for name, _ in network.classifier.named_children())
-    names = [
-        name
-        for name, module in network.classifier.named_modules()
-        if isinstance(module, nn.Linear) and name.startswith(f"{backbone}.")
-    ]
-    if not names:
-        raise ValueError("train.lora: the network has no linear layers to adapt; leave it out.")
-    return names
-
-
-def merge_adapters(network: Network) -> None:
-    """Adds the adapters' products to the weights, so that the network is an ordinary one again."""
-    network.classifier = network.classifier.merge_and_unload()  # type: ignore[operator]
 
 
 def update_average(average: nn.Module, network: nn.Module, decay: float, updates: int) -> None:

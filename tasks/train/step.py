@@ -56,8 +56,6 @@ def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: 
     libraries = libraries_of(users)
     if workload.train.augment.by_kornia:
         libraries += ("kornia",)
-    if workload.train.lora:
-        libraries += ("peft",)
     if images.facts["storage"] == "source":
         modules += (STREAM,)
         libraries += ("pillow", "pyarrow")

@@ -14,7 +14,7 @@ from retrain.project import Project
 from retrain.runs.records import FlowRun
 from retrain.store import Store
 from tasks.predict.predict import open_source
-from tests.flows.conftest import copy_clone, ran, until
+from tests.flows.conftest import until
 from tests.tasks.toy_data import png, write_files
 
 
@@ -25,12 +25,11 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
     document = clone.json(*arguments)
     assert document["model"]["version"] == first["model"]["version"]
     assert document["output"] == str(output)
-    assert (document["rows"], document["errors"], document["accepted"]) == (360, 0, None)
+    assert (document["rows"], document["errors"]) == (360, 0)
     [evaluated] = (clone.root / ".retrain/store/evaluate").glob("*/predictions.parquet")
     expected, found = pq.read_table(evaluated), pq.read_table(output)
     assert found["sha256"] == expected["sha256"]
     assert found["label"].to_pylist() == expected["prediction"].to_pylist()
-    assert found["accepted"].null_count == 360
     features = {each["feature"]: each["score"] for each in document["drift"]["features"]}
     assert features == pytest.approx(dict.fromkeys(features, 0.0), abs=0.01)
     assert "embedding" in features
@@ -75,34 +74,6 @@ def test_a_folder_in_which_every_image_is_broken_is_a_failure(clone, first, tmp_
     arguments = ("predict", "vit", "--input", str(tmp_path / "images"), "--output", str(output))
     assert "None of the 2 images in" in clone.retrain(*arguments, code=1).stderr
     assert output.read_text().count("png,") == 2
-
-
-@pytest.mark.slow
-def test_a_wanted_precision_makes_the_champion_say_what_it_accepts(clone, first, tmp_path):
-    own = copy_clone(clone, tmp_path / "clone")
-    wanted = round(first["metrics"]["accuracy"], 2)
-    tried = own.train("--set", "evaluate.min_precision=0.999")
-    assert "evaluate" in ran(tried)
-    assert "train" not in ran(tried)
-    assert any("evaluate.min_precision 0.999 is shown for no" in line for line in tried["warnings"])
-    assert (tried["metrics"]["coverage"], tried["decision"]["passed"]) == (0, False)
-
-    document = own.train("--set", f"evaluate.min_precision={wanted}", "--promote")
-    assert document["promoted"]
-    assert document["model"]["digest"] == first["model"]["digest"]
-    assert 0 < document["metrics"]["coverage"] < 1
-    [test] = (own.root / ".retrain/store/pull").glob("*/data/test.parquet")
-    output = tmp_path / "out.parquet"
-    predicted = own.json("predict", "vit", "--input", str(test), "--output", str(output))
-    assert predicted["accepted"] == pytest.approx(360 * document["metrics"]["coverage"])
-    assert f"{predicted['accepted']} of 360 accepted" in predicted["outcome"]
-    assert pq.read_table(output)["accepted"].to_pylist().count(True) == predicted["accepted"]
-
-    package = predicted["model"]["package"]
-    [serving] = (own.root / "mlruns").rglob(f"{package}/artifacts/serving.json")
-    whole = serving.read_bytes()
-    serving.write_bytes(whole.replace(b'"min_confidence": 0.', b'"min_confidence": 0.0'))
-    assert "serving.json in" in own.retrain("verify", code=1).stdout
 
 
 def test_mlflow_serves_the_champion_by_its_alias(clone, first, monkeypatch):

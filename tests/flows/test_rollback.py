@@ -28,8 +28,6 @@ def test_what_was_rolled_back_comes_back_only_on_demand(clone, first):
     assert clone.json("status", "vit")[0]["champion"]["version"] == before
 
     promoted = clone.train("--promote")
-    for each in (promoted, better):  # it was measured again
-        assert each["model"].pop("latency")["p95"] > 0
     assert promoted["model"] == better["model"]
     actions = [entry["action"] for entry in clone.json("history", "vit")]
     assert actions == ["promoted", "promoted", "rolled back", "rejected", "promoted"]

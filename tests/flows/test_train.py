@@ -185,8 +185,7 @@ def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first)
     back = train()
     # It is compared with a champion that the first run did not have.
     assert {*ran(back)} <= {"evaluate_champion", "compare_champion"}
-    timed = {"latency": back["model"]["latency"]}  # it was checked again
-    assert back["model"] == first["model"] | timed
+    assert back["model"] == first["model"]
 
 
 @pytest.mark.slow
@@ -301,7 +300,6 @@ def test_what_a_person_tries_is_compared_and_promoted_only_on_demand(clone, firs
 
     promoted = clone.train(*better, "--promote")
     assert ran(promoted) == []
-    assert promoted["model"].pop("latency")["calls"] >= 20  # only now measured
     assert promoted["model"] == tried["model"] | {"aliases": ["champion", "reference"]}
     assert f"vit version {number} is the new champion" in promoted["outcome"]
     said = [(event["action"], event["version"]) for event in clone.json("history", "vit")]

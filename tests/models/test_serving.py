@@ -90,20 +90,8 @@ def test_it_says_in_batches_what_the_evaluation_said(served, expected, monkeypat
         served.predict(pd.DataFrame({"image": [*IMAGES[:3], b"no image"]}))
     answers = served.predict(pd.DataFrame({"image": IMAGES}))
     assert list(answers.columns) == ["label", "probabilities"]
+    assert served.metadata.signature.outputs.input_names() == list(answers.columns)
     check(answers.to_dict("records"), expected)
-
-
-def test_a_package_with_a_threshold_says_which_answers_it_accepts(model, load, expected, tmp_path):
-    ordered = np.sort(expected.max(1))
-    least = float(ordered[1] + ordered[2]) / 2
-    write_package(model, "fp32", {}, tmp_path / "package", least)
-    loaded = load(tmp_path / "package")
-    answers = loaded.predict(pd.DataFrame({"image": IMAGES}))
-    assert list(answers.columns) == ["label", "probabilities", "accepted"]
-    check(answers.to_dict("records"), expected)
-    assert answers["accepted"].tolist() == (expected.max(1) >= least).tolist()
-    assert answers["accepted"].sum() == len(IMAGES) - 2
-    assert loaded.metadata.signature.outputs.input_names() == list(answers.columns)
 
 
 def test_a_model_that_was_evaluated_in_bf16_answers_in_bf16(model, load, tmp_path):

@@ -60,8 +60,8 @@ def test_overrides_replace_values_and_reach_nested_sections(tmp_path):
         ({"model.initializer_range": 1e300}, "model.initializer_range: should be less than"),
         ({"model.pretrained_version": "a" * 40}, "model.pretrained_version: is of no use without"),
         (
-            {"train.lora": {"r": 4, "droput": 0}},
-            "train.lora.droput: no such key. Did you mean 'train.lora.dro",
+            {"train.early_stopping": {"patience": 4, "min_detla": 0}},
+            "train.early_stopping.min_detla: no such key. Did you mean 'train.early_stopping.",
         ),
         ({"data": ""}, "data: missing."),
         (

@@ -80,7 +80,7 @@ def test_values_are_of_the_parameter_s_kind_and_of_the_range(tmp_path):
         "train.augment.shift": {"low": 0, "high": 6, "step": 2},  # not the workload's 1
         "train.batch_size": {"low": 16, "high": 256, "log": True},
         "train.optimizer": {"choices": ["adamw", "sgd"]},
-        "train.lora": {"choices": [None, {"r": 4}]},
+        "train.early_stopping": {"choices": [None, {"patience": 4}]},
     }
     found = tried(tmp_path, space, 30, lambda values: 0.5)[1:]
     lrs = [values["train.lr"] for values in found]
@@ -91,7 +91,8 @@ def test_values_are_of_the_parameter_s_kind_and_of_the_range(tmp_path):
     assert {0, 2} < {values["train.augment.shift"] for values in found} <= {0, 2, 4, 6}
     assert all(type(values["train.batch_size"]) is int for values in found)
     assert {values["train.optimizer"] for values in found} == {"adamw", "sgd"}
-    assert all(each in [values["train.lora"] for values in found] for each in (None, {"r": 4}))
+    stopping = [values["train.early_stopping"] for values in found]
+    assert all(each in stopping for each in (None, {"patience": 4}))
 
 
 def test_the_first_trial_has_the_workload_s_own_values_if_they_are_in_the_space(tmp_path):

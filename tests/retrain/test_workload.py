@@ -21,8 +21,6 @@ def test_defaults_fill_what_is_left_out_and_nothing_can_be_changed():
         ("may_drop", (), ["ant", "bee"], "ant"),
         ("approval", "automatic", "manual", True),
         ("promotes", ("better", "not worse"), ["better"], ["best"]),
-        ("max_latency_ms", None, 50.0, 0),
-        ("max_package_mb", None, 50.0, 0),
     ],
 )
 def test_a_rule_of_the_gate_has_a_default_and_takes_no_wrong_value(name, default, value, wrong):

@@ -2,9 +2,7 @@
 
 import csv
 import getpass
-import json
 import os
-import shutil
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -30,12 +28,12 @@ def project(tmp_path):
     return Project(tmp_path)
 
 
-def row(path: str, data: bytes, corrected: str, why: str = WRONG_LABEL, number: int = 0):
+def row(path: str, data: bytes, corrected: str, number: int = 0):
     """A row of the CSV file, as a person has filled it."""
     digest = digest_of(data)
     where = {"path": path, "file": path, "row": number, "sha256": digest}
     empty = dict.fromkeys((*review_list.COLUMNS, review_list.CORRECTED), "")
-    return empty | where | {"why": why, "corrected": corrected}
+    return empty | where | {"why": WRONG_LABEL, "corrected": corrected}
 
 
 def digest_of(data: bytes) -> str:
@@ -49,12 +47,6 @@ def write_csv(project: Project, *rows: dict) -> Path:
         writer.writeheader()
         writer.writerows(rows)
     return file
-
-
-def offer(project: Project, *images: bytes) -> None:
-    """Puts images where a list of what is worth a label has its copies."""
-    copies = {f"{digest_of(data)}.png": data for data in images}
-    write_files(project.root / "reports/photos/select-0123abcd-images", copies)
 
 
 def names(project: Project) -> list[str]:
@@ -159,96 +151,10 @@ def test_what_is_wrong_is_found_before_anything_changes(project, wrong, message)
     assert names(project) == sorted(FILES)
 
 
-@pytest.mark.parametrize("above", ["", "train/"])
-def test_images_that_were_to_be_labelled_are_added_to_the_folder_of_their_class(project, above):
-    files = {f"{above}{name}": data for name, data in FILES.items()}
-    write_files(project.root / "images", files)
-    digest = digest_of(png(7))
-    offer(project, png(7))
-    new = row("camera 1/1.png", png(7), "dog", why=review_list.TO_LABEL)
-    file = write_csv(project, new)
-    plan = flow.plan(project, "photos", file)
-    assert plan.document(is_applied=False)["changes"] == [
-        {"path": "camera 1/1.png", "before": None, "after": "dog"}
-    ]
-    plan.apply()
-    assert names(project) == sorted([*files, f"{above}train/dog/{digest}.png"])
-    assert flow.plan(project, "photos", file).changes == []
-    other = flow.plan(project, "photos", write_csv(project, new | {"corrected": "cat"}))
-    assert other.classes == {"cat": {"leave": 0, "come": 1}, "dog": {"leave": 1, "come": 0}}
-    other.apply()  # it is in the data by now
-    assert read(project.root / "images") == {digest: "cat"}
-
-
-def test_an_import_that_was_ended_goes_on_where_it_was(project, monkeypatch):
-    root = project.root / "images"
-    write_files(root, FILES)
-    offer(project, png(6), png(7))
-    new = [row(f"{n}.png", png(n), "dog", why=review_list.TO_LABEL) for n in (6, 7)]
-    file = write_csv(project, *corrected(), *new)
-    plan = flow.plan(project, "photos", file)
-    copy = shutil.copyfile
-
-    def ends(source, target):
-        if digest_of(png(7)) in str(source):
-            raise KeyboardInterrupt
-        copy(source, target)
-
-    monkeypatch.setattr(shutil, "copyfile", ends)
-    with pytest.raises(KeyboardInterrupt):
-        plan.apply()
-    monkeypatch.undo()
-    added = [f"train/dog/{digest_of(png(number))}.png" for number in (6, 7)]
-    assert names(project) == sorted([*FILES, added[0]])
-    again = flow.plan(project, "photos", file)
-    assert (len(plan.changes), len(again.changes)) == (4, 3)
-    again.apply()
-    assert names(project) == sorted([*FILES, *added, "corrections.csv"])
-    assert read(root) == {digest_of(png(1)): "dog", digest_of(png(2)): "dog"}
-
-
-EXPORTS = Path(__file__).parent / "label_studio"  # by Label Studio 1.23.2; the JSON is shortened
-
-
-@pytest.mark.parametrize("name", ["project.json", "project-min.json", "project.csv"])
-def test_each_export_of_label_studio_has_what_was_submitted(project, name):
-    write_files(
-        project.root / "images",
-        {
-            'train/cat/1, "é".png': b"1",  # the model's answer was confirmed
-            "train/cat/2.png": b"2",  # the data's label was submitted
-            "train/dog/3.png": b"3",  # skipped
-            "train/dog/4.png": b"4",  # a draft
-            "train/dog/5.png": b"5",  # skipped, and then submitted
-            "train/cat/6.png": b"6",  # nobody has opened it
-        },
-    )
-    labelled = corrections.read(EXPORTS / name)
-    assert {each.path: (each.label, each.is_new) for each in labelled} == {
-        'train/cat/1, "é".png': ("dog", False),
-        "train/cat/2.png": ("cat", False),
-        "train/dog/5.png": ("cat", False),
-        "camera 1/7.png": ("cat", True),
-    }
-    offer(project, b"7")
-    flow.plan(project, "photos", EXPORTS / name).apply()
-    assert (project.root / f"images/train/cat/{digest_of(b'7')}.png").read_bytes() == b"7"
-    expected = {digest_of(b"1"): "dog", digest_of(b"5"): "cat"}
-    assert read(project.root / "images") == expected
-
-
-ANNOTATED = json.loads((EXPORTS / "project-min.json").read_bytes())[0]
-
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        (
-            "two.json",
-            json.dumps([ANNOTATED, ANNOTATED | {"corrected": "cat"}]),
-            "is labelled dog and cat: decide on one",
-        ),
-        ("object.json", '{"a": 1}', "object.json cannot be read: "),
+        ("short.csv", "corrected,path,file,row,sha256\ncat,1.png\n", "short.csv cannot be read: "),
         ("other.csv", "a,b\n1,2\n", "other.csv cannot be read: no 'corrected'"),
     ],
 )
@@ -259,14 +165,6 @@ def test_a_file_that_cannot_be_taken_over_is_refused(project, name, text, messag
     file.write_text(text)
     with pytest.raises(UsageError, match=message):
         corrections.read(file)
-
-
-def test_a_task_with_two_choices_names_no_class(project):
-    write_files(project.root / "images", FILES)
-    exported = project.root / "export.json"
-    exported.write_text(json.dumps([ANNOTATED | {"corrected": {"choices": ["cat", "dog"]}}]))
-    with pytest.raises(UsageError, match="which is no class of the data"):
-        flow.plan(project, "photos", exported)
 
 
 IMAGES = [png(number) for number in range(5)]
@@ -317,14 +215,11 @@ def test_a_correction_names_the_class_as_people_see_it(project):
     (project.root / "params.yaml").write_text(text)
     files = {"n01/1.png": png(1), "n02/2.png": png(2), "names": b"n01 tench\nn02 goldfish\n"}
     write_files(project.root / "images", files)
-    new = row("3.png", png(3), "tench", why=review_list.TO_LABEL)
-    offer(project, png(3))
-    file = write_csv(project, row("n01/1.png", png(1), "goldfish"), new)
-    plan = flow.plan(project, "photos", file)
-    assert plan.classes["tench"] == {"leave": 1, "come": 1}
+    plan = flow.plan(project, "photos", write_csv(project, row("n01/1.png", png(1), "goldfish")))
+    assert plan.classes["tench"] == {"leave": 1, "come": 0}
     plan.apply()
     assert read(project.root / "images") == {digest_of(png(1)): "goldfish"}
-    assert names(project) == sorted([*files, f"n01/{digest_of(png(3))}.png", "corrections.csv"])
+    assert names(project) == sorted([*files, "corrections.csv"])
 
 
 @pytest.mark.parametrize(
@@ -351,7 +246,3 @@ def test_listed_images_are_corrected_and_the_list_stays(project, name, text):
     assert (project.root / "images" / name).read_text() == text
     assert read(project.root / "images") == {digest_of(png(1)): "a, b", digest_of(png(3)): "cat"}
     assert flow.plan(project, "photos", file).changes == []
-    offer(project, png(9))
-    new = write_csv(project, row("9.png", png(9), "cat", why=review_list.TO_LABEL))
-    with pytest.raises(UsageError, match="no images are added here"):
-        flow.plan(project, "photos", new)

@@ -3,7 +3,6 @@
 import hashlib
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -160,19 +159,6 @@ def test_the_verdict_is_about_the_last_weeks_and_tells_unknown_labels():
     assert found["unknown"] == []
     found = measure(answered(old), labelled(truth), TEST, CLASSES, LIMITS)
     assert (found["accuracy"], found["worse"], found["unknown"]) == (0.0, True, ["cow"])
-
-
-def test_what_the_version_accepts_is_measured_by_week():
-    rows = [("a", "cat", 0), ("b", "dog", 0), ("c", "cat", 0), ("d", "cat", 1)]
-    confidence = np.array([0.9, 0.5, 0.8, 0.4], np.float32)
-    answers = answered(rows).assign(confidence=confidence)
-    truth = labelled({"a": "cat", "b": "cat", "c": "dog"})
-    found = measure(answers, truth, TEST, CLASSES, LIMITS, 0.8)  # float32 has a little more
-    first, second = found["weeks"]
-    assert (first["coverage"], first["accepted_precision"]) == (pytest.approx(2 / 3), 0.5)
-    assert (second["coverage"], second["accepted_precision"]) == (0.0, None)
-    assert (found["coverage"], found["accepted_precision"]) == (0.5, 0.5)
-    assert "coverage" not in measure(answers, truth, TEST, CLASSES, LIMITS)
 
 
 def test_without_answers_or_labels_it_says_so():

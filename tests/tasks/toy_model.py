@@ -170,7 +170,6 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
         "precision": precision,
         "test_images": f"images-{rows}",
         "package": package.package_digest(model, precision, package.code_of(model)),
-        "min_confidence": None,
         "slices": [],
         "package_bytes": package.size_of(model),
     }

@@ -2,7 +2,6 @@
 
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ def documents_with(text):
     """A document of a run of each of the other flows, with a text wherever one can be."""
     run = {"workload": text, "run": text, "time": "2026-11-02T12:00:00+00:00", "outcome": text}
     run |= {"model": {"name": text, "version": text}, "input": text, "output": text}
-    run |= {"look": {"csv": text, "tasks": text, "MLflow run": text}}
+    run |= {"look": {"csv": text, "MLflow run": text}}
     values = {"reference": 1.0, "incoming": 2.0, "distance": 0.5, "usual": 0.1, "score": 5.0}
     drift = {"features": [{"feature": text} | values], "labels": [{"label": text} | values]}
     drift |= {"threshold": 2.0, "reference": text, "images": 3, "reference_images": 4}
@@ -42,7 +41,6 @@ def documents_with(text):
         "production": {"production": production | {"calibration_error": 0.1}},
         "tune": {"trials": trials, "best": trials[0], "command": text, "search": {"metric": text}},
         "suspects": {"suspects": suspects},
-        "select": {"chosen": 1},
     }
     ended = [run | {"flow": flow} | more for flow, more in own.items()]
     failed = run | {"flow": text, "error": text, "log": text, "steps": [step]}
@@ -52,9 +50,9 @@ def documents_with(text):
 def content_with(document, text):
     """The content of the page of a document, with a list of images."""
     row = {"label": text, "proposed": text, "split": text, "confidence": 0.5, "distance": 2.0}
-    row |= {"image": Path("nowhere"), "look_alike": text}
-    reasons = ("wrong label", "contradictory near-duplicate", "outlier", "to label")
-    listed = [row | {"why": why, "path": f"{text}{why}"} for why in reasons]
+    row |= {"picture": thumbnails.of_encoded(b"", text)}
+    row |= {"why": "outlier", "path": text}
+    listed = {"wrong_labels": [[row]], "contradictions": [[row, row]], "outliers": [[row]]}
     return {"document": document, "entry": text, "made": {}, "listed": listed}
 
 

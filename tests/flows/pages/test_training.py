@@ -1,9 +1,8 @@
 """What the page of a training shows of the data, and of the model's answers."""
 
-import numpy as np
 import pandas as pd
 
-from flows.pages.training import COLUMNS, changes, coverage
+from flows.pages.training import COLUMNS, changes
 from tasks.data.image_table import FILE_NAME
 from tasks.data.reading import ImageFiles
 from tests.tasks.toy_data import png
@@ -41,9 +40,3 @@ def test_what_is_new_gone_and_relabelled_since_the_champion_is_shown(tmp_path):
     assert unread["new images"]["pictures"] == [([], [("dog", ""), ("train/dog/new.png", "path")])]
     same = changes(images, source, images, source)
     assert {of["count"] for of in same.values()} == {0}
-
-
-def test_the_precision_of_the_most_confident_answers_is_drawn():
-    assert coverage(np.array([True, True, True, False])) == [
-        (0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 0.75),
-    ]  # fmt: skip

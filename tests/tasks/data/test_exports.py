@@ -19,11 +19,6 @@ LABELS = {f"{number}.png": ("cat", "dog")[number % 2] for number in range(6)}
 NAMES = {10: "cat", 11: "dog"}
 
 
-def choices(cancelled, *names):
-    result = {"from_name": "kind", "type": "choices", "value": {"choices": names}}
-    return {"was_cancelled": cancelled, "result": [result]}
-
-
 def coco():
     images = [{"id": n, "file_name": name} for n, name in enumerate(LABELS)]
     boxes = [
@@ -44,18 +39,6 @@ def cvat():
     return {"annotations.xml": f"<annotations>{images}</annotations>".encode()}
 
 
-def label_studio():
-    places = ("/data/upload/3/{}", "/data/local-files/?d=photos%2F{}")
-    tasks = [
-        {
-            "data": {"image": places[n % 2].format(name)},
-            "annotations": [choices(True, "bird"), choices(False, label)],
-        }
-        for n, (name, label) in enumerate(LABELS.items())
-    ]
-    return {"export.json": json.dumps(tasks).encode()}
-
-
 def webdataset():
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
@@ -67,9 +50,9 @@ def webdataset():
     return {"train-0.tar": file.getvalue()}
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(3))
 def test_the_lines_make_what_is_read(tmp_path, monkeypatch, number):
-    export = (coco, cvat, label_studio, webdataset)[number]
+    export = (coco, cvat, webdataset)[number]
     images = {f"photos/{name}": png(n) for n, name in enumerate(LABELS)}
     write_files(tmp_path, export() | (images if export is not webdataset else {}))
     monkeypatch.chdir(tmp_path)

@@ -177,7 +177,7 @@ def test_classes_that_look_like_other_things_stay_text(tmp_path, given, expected
     "path",
     [
         "s3://bucket/a/photos/{}",
-        "/data/local-files/?d=photos%2F{}",
+        "https://example.com/photos%2F{}",
         "/home/me/photos/{}",
         "C:\\photos\\{}",
         "../data/photos/{}",

@@ -69,7 +69,6 @@ def test_actors_write_the_same_bytes_as_this_process(
     [
         ({"train.function": "examples.ported:train"}, "train.function"),
         ({"train.augment": {"flip": True}}, "train.augment"),
-        ({"train.lora": {"r": 4}}, "train.lora"),
         ({"train.freeze_epochs": 1}, "train.freeze_epochs"),
         ({"scale.strategy": "fsdp"}, "scale.strategy"),
         ({"train.batch_size": 1}, "train.batch_size"),

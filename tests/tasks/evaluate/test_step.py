@@ -1,9 +1,7 @@
-"""The evaluation: its predictions and metrics, and the confidence from which on answers count."""
+"""The evaluation: its predictions and metrics."""
 
 import json
-import shutil
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,10 +21,8 @@ from retrain.registry.versions import Candidate, ModelVersion
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate
 from tasks.data.image_facts import digest
-from tasks.data.metrics import ACCEPTS_NOTHING, is_accepted, wilson
-from tasks.data.package import digest_of_folder
 from tasks.data.predictions import LEARNT, image_id, learnt_images
-from tasks.evaluate.step import STEPS, evaluate, shortfall, threshold
+from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
 from tests import templates
 from tests.tasks.toy_model import (
@@ -183,59 +179,3 @@ def test_the_same_model_gives_the_same_bytes_again_and_is_logged(scored, tmp_pat
     assert logged["test_accuracy"] == scored.facts["metrics"]["accuracy"]
     files = [file.path for file in client.list_artifacts(scored.run_id, "evaluate")]
     assert files == ["evaluate/classes.json", f"evaluate/{LEARNT}"]
-
-
-def test_the_threshold_is_of_the_validation_split_and_measured_on_the_test_split(scored, tmp_path):
-    images = replace(scored.images, folder=tmp_path / "images")
-    shutil.copytree(scored.images.folder, images.folder)
-    shutil.rmtree(images.folder / "val")
-    shutil.copytree(write_prepared(tmp_path / "val", 60).folder / "test", images.folder / "val")
-    model = scored.trained.folder / "model"
-    found = plain_probabilities(model, pixels(60), 16)
-    right = found.max(1) > 0.9999
-    np.save(images.folder / "val" / "labels.npy", (found.argmax(1) + ~right) % 4)
-
-    place = workspace(tmp_path / "evaluate", scored.project.root)
-    asked = FP32.model_copy(update={"min_precision": 0.8})
-    facts = evaluate(asked, Gate(), scored.trained, images, described(images), place)
-    least = threshold(found.max(1), right, 0.8)
-    assert facts["min_confidence"] == pytest.approx(least, abs=1e-4)
-    assert 0.9 < least < 1
-    expected = plain_probabilities(model, pixels(ROWS), 16)
-    accepted = expected.max(1) >= facts["min_confidence"]
-    is_right = expected.argmax(1) == np.arange(ROWS) % 4
-    assert facts["metrics"]["coverage"] == accepted.mean()
-    assert facts["metrics"]["accepted_precision"] == pytest.approx(is_right[accepted].mean())
-    assert facts["metrics"] | scored.facts["metrics"] == facts["metrics"]  # the others are as ever
-
-    assert facts["package"] != scored.facts["package"]
-    write_package(model, "fp32", {}, tmp_path / "package", facts["min_confidence"])
-    assert digest_of_folder(tmp_path / "package") == facts["package"]
-
-
-def answers(rows: int, seed: int = 0):
-    """Calibrated predictions: their confidences, and whether each is right."""
-    random = np.random.default_rng(seed)
-    confidence = random.beta(6, 1, rows).astype(np.float32)
-    return confidence, random.random(rows) < confidence
-
-
-@pytest.mark.parametrize("wanted", [0.5, 0.88, 0.92])
-def test_it_is_the_lowest_one_that_the_precision_is_shown_for(wanted):
-    confidence, correct = answers(300)
-    lowest, shown = cache(lambda right, accepted: wilson(right, accepted)[0]), []
-    for step in range(STEPS + 1):
-        accepted = is_accepted(confidence, step / STEPS)
-        count = int(accepted.sum())
-        if count and lowest(int(correct[accepted].sum()), count) >= wanted:
-            shown.append(step / STEPS)
-    assert threshold(confidence, correct, wanted) == shown[0]
-    assert (shown[0] == 0) is (wanted == 0.5)  # where all answers are good enough, all count
-
-
-def test_what_cannot_be_shown_is_told():
-    assert shortfall(0.98, 0.8731, 1000) is None
-    assert shortfall(None, None, 1000) is None
-    sentence = shortfall(0.98, ACCEPTS_NOTHING, 150)
-    assert "accepts no answer: evaluate.min_precision 0.98" in sentence
-    assert "If all 150 validation images were right, they would show 0.975" in sentence

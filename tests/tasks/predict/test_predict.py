@@ -34,7 +34,6 @@ WAITS = """
     import time
     time.sleep(1.0 * bool(first))
 """
-LEAST = 0.99  # the confidence from which on the package accepts its answers
 BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
 UNREADABLE = "30.png"  # it is gone after the input has been listed
 # Classifies with the program that is named.
@@ -72,7 +71,7 @@ def registered(folder: Path, number: int) -> Registered:
     version = ModelVersion(
         name="toy", weights="", package_digest=package.digest_of_folder(folder), train_digest="",
         family="vit", images={}, classes="", metrics={}, run_id="", version=number, aliases=(),
-        verdict=None, created="", min_confidence=LEAST,
+        verdict=None, created="",
     )  # fmt: skip
     found = Registered(Project(folder.parent), version)
     found.__dict__["package"] = folder  # as if it had been downloaded
@@ -83,7 +82,7 @@ def registered(folder: Path, number: int) -> Registered:
 def toy(tmp_path_factory) -> Toy:
     root = tmp_path_factory.mktemp("project")
     model = write_model(root / "train").folder / "model"
-    write_package(model, "fp32", dict.fromkeys(LABELS, 12), root / "package", LEAST)
+    write_package(model, "fp32", dict.fromkeys(LABELS, 12), root / "package")
     shutil.copytree(root / "package", root / "older")
     decoder = root / "older" / "code" / "models" / "image.py"
     text, last = decoder.read_text(), "return np.asarray(image).reshape(size, size, channels)"
@@ -150,7 +149,7 @@ def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, firs
     _, file = first
     table = pq.read_table(file)
     assert table.column_names == [
-        "path", "label", "probabilities", "accepted", "sha256", "error"
+        "path", "label", "probabilities", "sha256", "error"
     ]  # fmt: skip
     assert table["path"].to_pylist() == sorted(images())
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in images().items()}
@@ -162,14 +161,13 @@ def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, firs
             table[column][row].as_py() for column in ("label", "probabilities", "error")
         )
         if name in BAD or name == UNREADABLE:
-            assert (label, probabilities, table["accepted"][row].as_py()) == (None, None, None)
+            assert (label, probabilities) == (None, None)
             assert error
             assert "\n" not in error
         else:
             assert error is None
             assert np.abs(np.array(probabilities) - expected[row]).max() < 1e-6
             assert label == LABELS[expected[row].argmax()]
-            assert table["accepted"][row].as_py() == (expected[row].max() >= LEAST)
     assert table["error"][10].as_py() == "the image does not decode: empty"
     assert table["error"][30].as_py() == "No such file or directory"
 
@@ -178,8 +176,6 @@ def test_the_file_says_what_made_it_and_whether_it_is_as_it_was(toy, first, tmp_
     written, file = first
     labels = [label for label in pq.read_table(file)["label"].to_pylist() if label]
     assert (written["rows"], written["errors"]) == (ROWS, len(BAD) + 1)
-    assert 0 < written["accepted"] < len(labels)
-    assert written["accepted"] == pq.read_table(file)["accepted"].to_pylist().count(True)
     assert written["labels"] == {label: labels.count(label) for label in sorted(set(labels))}
     metadata = pq.read_metadata(file).metadata
     assert json.loads(metadata[b"labels"]) == list(LABELS)

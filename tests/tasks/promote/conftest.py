@@ -13,7 +13,6 @@ import models
 from retrain.code import source_of
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.registry.versions import Latency
 from retrain.step import DataVersion, Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
@@ -37,7 +36,6 @@ REQUIREMENTS = "numpy==2.4.6\n"
 ROWS = 20
 PROMOTE, COMPARE = Intent(promote=True), Intent(promote=False)
 AUTOMATIC, MANUAL = Gate(), Gate(approval="manual")
-FAST = Latency(p50=1.0, p95=2.0, calls=20, threads=1, device="cpu")
 
 
 @pytest.fixture
@@ -89,7 +87,7 @@ def not_loaded(monkeypatch):
 
 
 def _leave_out_loading(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(packaging, "check_answers", lambda *_: FAST)
+    patch.setattr(packaging, "check_answers", lambda *_: None)
 
 
 @pytest.fixture

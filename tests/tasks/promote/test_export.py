@@ -18,7 +18,7 @@ from retrain.errors import UsageError
 from retrain.registry import packages, versions
 from tasks.data.package import images_of
 from tasks.promote import export as exporting
-from tasks.promote.export import FORMATS, ONNX, export, readme
+from tasks.promote.export import FORMATS, export, readme
 from tests.tasks.promote.conftest import COMPARE, ROWS
 from tests.tasks.toy_model import IMAGES, LABELS, VERSION, model_in, write_report
 
@@ -194,16 +194,6 @@ def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channe
                 assert difference.max() < 1e-5, (width, height, mode)
 
 
-def described(form, folder: Path) -> dict:
-    """What is said of an exported model beside its weights."""
-    if form == "huggingface":
-        return json.loads((folder / "config.json").read_text())
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(folder / ONNX)
-    return session.get_modelmeta().custom_metadata_map
-
-
 @pytest.mark.parametrize(
     ("form", "config"), [("huggingface", RESNET), ("huggingface", CONVNEXT), ("onnx", RESNET)]
 )
@@ -215,13 +205,12 @@ def test_what_is_written_answers_as_the_network_that_was_saved(tmp_path, form, c
     folder = tmp_path / "folder"
     folder.mkdir()
     write, answer = FORMATS[form]
-    write(model, folder, 0.75)
+    write(model, folder)
     images = [encoded(side, side, seed=side) for side in (32, 40, 64)]
     right = expected(model, images)
     assert np.ptp(right, axis=0).max() > 1e-3  # each image has another answer
     assert np.abs(answer(folder, images) - right).max() < 1e-5
     assert answer(folder, images[:1]).shape == (1, 3)
-    assert float(described(form, folder)["min_confidence"]) == 0.75
 
 
 def test_without_the_libraries_onnx_is_one_sentence(project, version, tmp_path, monkeypatch):

@@ -16,7 +16,6 @@ from retrain.step import DataVersion, Input, Step
 from retrain.store import Artifact, Store
 from retrain.workload import Data, Model, Workload
 from tasks.data import image_table
-from tasks.data.metrics import ACCEPTS_NOTHING
 from tasks.promote import outcome
 from tasks.promote.outcome import _steps
 from tests import running
@@ -138,7 +137,7 @@ def evaluated(folder, *rows, **facts) -> Artifact:
         "k",
         "d",
         folder,
-        given | {"package": "p" * 64, "package_bytes": 12_345_678, "min_confidence": None} | facts,
+        given | {"package": "p" * 64, "package_bytes": 12_345_678} | facts,
     )
 
 
@@ -186,24 +185,6 @@ def test_the_card_says_what_is_known(trained, tmp_path):
         assert line in text.splitlines(), line
     assert "look almost" not in text
     assert "bf16, a probability" not in text
-
-
-@pytest.mark.parametrize(
-    ("least", "coverage", "said", "interval"),
-    [
-        (0.8731, 0.75, "It accepts an answer if the probability of its label is at least 0.8731.",
-         "0.8000 | 0.729 to 0.856 |"),
-        (ACCEPTS_NOTHING, 0.0, "It accepts no answer.", "0.8000 |  |"),
-    ],
-)  # fmt: skip
-def test_the_card_says_what_the_model_accepts(trained, tmp_path, least, coverage, said, interval):
-    metrics = {"accuracy": 0.7, "coverage": coverage, "accepted_precision": 0.8, "rows": 200}
-    made = evaluated(
-        tmp_path / "evaluated", ("ant", 200, 0.7), metrics=metrics, min_confidence=least
-    )
-    text = described(trained, made)
-    assert said in text
-    assert f"| accepted_precision | {interval}" in text
 
 
 def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, run):

@@ -1,6 +1,6 @@
 import getpass
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +8,7 @@ from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from tasks.data import package
 from tasks.data.predictions import SAMPLE_SCHEMA, find_reference
-from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
+from tests.tasks.promote.conftest import COMPARE, ROWS, decide, history, train
 from tests.tasks.toy_model import LABELS, write_scores
 
 pytestmark = pytest.mark.usefixtures("not_loaded")
@@ -33,7 +33,6 @@ def test_the_first_model_that_passes_becomes_champion(project, run):
         "version": 1,
         "aliases": ["champion", "reference"],
         "digest": trained.facts["weights"],
-        "latency": asdict(FAST),
     }
     champion = versions.champion(project, "toy")
     assert champion.train_digest == trained.digest

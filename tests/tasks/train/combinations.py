@@ -49,7 +49,6 @@ SHARINGS: dict[str, dict[str, Any]] = {
 RECIPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "freeze_epochs": {"train.freeze_epochs": 1},
-    "lora": {"train.lora": {"r": 2}},
     "ema": {"train.ema": 0.9},
     "balance: loss": {"train.balance": "loss"},
     "balance: sampling": {"train.balance": "sampling"},

@@ -13,7 +13,6 @@ from retrain.workload import (
     ColorJitter,
     Data,
     EarlyStopping,
-    Lora,
     Model,
     Plateau,
     Train,
@@ -31,7 +30,6 @@ RESNET = {
 }  # fmt: skip
 CHOICES = {
     "ema": {"ema": 0.9},
-    "lora": {"lora": Lora(r=2, dropout=0.1)},
     "freeze": {"freeze_epochs": 1},
     "sgd, plateau": {
         "optimizer": "sgd", "schedule": "plateau", "lr": 1.0,
@@ -141,11 +139,6 @@ CUSTOM = Model(family="custom", factory="examples.network:build_model", argument
             Train(best=Best(metric="f1")),
             "train.best.metric: f1 is not one of train_loss, val_loss, val_accuracy, "
             "val_macro_recall.",
-        ),
-        (
-            SMALL,
-            Train(lora=Lora(r=4), freeze_epochs=1),
-            "train.freeze_epochs: train.lora does not train these layers; leave one of them out.",
         ),
         (
             CUSTOM,

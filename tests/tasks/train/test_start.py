@@ -14,7 +14,7 @@ from retrain.outputs import plan
 from retrain.project import Project
 from retrain.registry import packages, versions
 from retrain.store import Artifact
-from retrain.workload import Best, Data, Lora, Model, Train, Workload
+from retrain.workload import Best, Data, Model, Train, Workload
 from tasks.data.champion import Start
 from tasks.train.start import find_start
 from tasks.train.step import train
@@ -38,10 +38,9 @@ def champion(images, tmp_path_factory):
     "changes",
     [
         {},
-        {"lora": Lora(r=2)},
         {"function": "examples.huggingface:train", "best": Best(metric="eval_accuracy")},
     ],
-    ids=["own loop", "lora", "function"],
+    ids=["own loop", "function"],
 )
 def test_it_begins_where_the_champion_ended(champion, images, tmp_path, changes):
     before, start = champion
