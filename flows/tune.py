@@ -35,7 +35,6 @@ from retrain.servers import ray_cluster
 from retrain.step import DataVersion, Input, TrialContext
 from retrain.store import Artifact
 from retrain.workload import flatten
-from tasks.compute.ray_data import has_cluster
 from tasks.embed.step import embed
 from tasks.preprocess.step import preprocess
 from tasks.pull.step import data_version, pull
@@ -101,9 +100,7 @@ def _search(run: Run, images: Artifact, data: Artifact) -> Search:
         )
         search.study.set_user_attr(RUN, parent)
         try:
-            # Other machines have to see the store, as a trial's training is in it.
-            in_turn = workload.tune.parallel == 1 or (ray_cluster.is_remote() and not has_cluster())
-            run_all = _run_in_turn if in_turn else _run_side_by_side
+            run_all = _run_in_turn if workload.tune.parallel == 1 else _run_side_by_side
             run_all(run, search, (images, data, NEW), parent)
             best = best_of(workload, search)["best"]
             tracking.log_metrics(project, parent, {search.metric: float(best[search.metric])})

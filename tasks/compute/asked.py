@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from retrain import disk
+from retrain.servers import ray_cluster
 from tasks.compute import ray_data
 from tasks.compute.answer import DONE, PART, file_of
 from tasks.data.package import classes_of
@@ -82,7 +83,7 @@ def ask(
     answers, question = folder / ANSWERS, folder / "question.parquet"
     answers.mkdir(parents=True, exist_ok=True)
     running: Iterator[object]
-    if len(places) > PART and ray_data.has_cluster():
+    if len(places) > PART and ray_cluster.is_remote():
         # In a folder that all machines see.
         package = shutil.copytree(package, folder / "package", dirs_exist_ok=True)
         bounds = pairwise([*range(0, len(places), PART), len(places)])
