@@ -62,7 +62,7 @@ test: setup  ## Run the tests, but for the slow ones.
 test-all: test  ## Run the slow tests, too.
 	$(PYTEST) -m slow
 
-test-cluster: setup  ## Train on two machines made of namespaces, and lose one of them (as root).
+test-cluster: setup  ## Train on two machines made of namespaces that see one folder, and lose one (as root).
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
 fuzz: setup  ## Try broken images, data sets and configurations (CASES=2000).

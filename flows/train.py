@@ -15,7 +15,6 @@ from retrain.runs import console
 from retrain.runs.run import current_run
 from retrain.step import DataVersion
 from retrain.store import Artifact
-from tasks.compute.asked import end_later, start_ahead
 from tasks.data.champion import Start
 from tasks.embed.step import embed
 from tasks.evaluate.champion import (
@@ -39,8 +38,6 @@ from tasks.pull.step import data_version, pull
 from tasks.train.start import find_start
 from tasks.train.step import train as train_network
 from tasks.validate.step import validate
-
-SHORT_SECONDS = 60.0  # of a training
 
 # In the order in which they are imported while a server starts.
 IMPORTS = (
@@ -90,8 +87,7 @@ def score_before_training(
 ) -> None:
     """Scores the champion if a training follows, so that one that fails is found before it.
 
-    If the test split is too small for a comparison with it, that is told first. The program that
-    checks packages starts beside a training, and waits for the end of a short one.
+    If the test split is too small for a comparison with it, that is told first.
     """
     run = current_run()
     training = plan(train_network, run.workload, [images, data, start])
@@ -99,9 +95,6 @@ def score_before_training(
         if sentence := _too_few_images(checked):
             run.warn(sentence)
         score_ahead(data, checked, training.key)
-        if run.last_step is None:  # the model is promoted in this process, too
-            start_ahead()
-            end_later(SHORT_SECONDS)
 
 
 def _too_few_images(checked: Artifact) -> str | None:

@@ -1,8 +1,7 @@
 """The mirror behind the stores of several machines: S3, Google Cloud Storage, or a shared folder.
 
 What one machine has made, the others take from here instead of making it again. Below the URL lies
-`<step>/<key>/`, an output as in the store, whose manifest is written last; and `training/<key>/`,
-what remains of a training on machines that do not see the store.
+`<step>/<key>/`, an output as in the store, whose manifest is written last.
 
 The libraries take the endpoint and the credentials from the environment: `AWS_ENDPOINT_URL`,
 `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_DEFAULT_REGION`; or

@@ -33,7 +33,7 @@ def documents(name: str) -> list[dict]:
 
 def pods() -> list[dict]:
     """The pods that the files of Kubernetes describe."""
-    [cluster] = documents("ray-cluster.yaml")
+    cluster = documents("ray-cluster.yaml")[-1]
     groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
     worker = documents("prefect-worker.yaml")[-1]["spec"]
     owners = [*groups, worker, POOL["job_configuration"]["job_manifest"]["spec"]]
@@ -155,9 +155,27 @@ def test_a_pod_may_little_and_has_bounds():
         assert container["resources"]["requests"]["cpu"]
 
 
+def test_all_that_run_steps_see_one_store():
+    volume = {"name": "store", "persistentVolumeClaim": {"claimName": "retrain-store"}}
+    [claim, _] = documents("ray-cluster.yaml")
+    assert claim["metadata"]["name"] == "retrain-store"
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    head, workers, _, run = pods()  # Prefect's worker runs no steps
+    for pod in (head, workers, run):
+        assert volume in pod["volumes"]
+        [container] = pod["containers"]
+        assert {"name": "store", "mountPath": "/store"} in container["volumeMounts"]
+    for [container] in (head["containers"], workers["containers"]):
+        assert {"name": "RETRAIN_STORE", "value": "/store"} in container["env"]
+    assert POOL["variables"]["properties"]["env"]["default"]["RETRAIN_STORE"] == "/store"
+    for name in ("ray-head", "ray-worker", "worker"):
+        assert SERVICES[name]["environment"]["RETRAIN_STORE"] == "/store"
+        assert "store:/store" in SERVICES[name]["volumes"]
+
+
 def test_kubernetes_runs_the_versions_that_are_locked():
     versions = locked("requirements.lock")
-    [cluster] = documents("ray-cluster.yaml")
+    cluster = documents("ray-cluster.yaml")[-1]
     assert cluster["spec"]["rayVersion"] == versions["ray"]
     image = POOL["variables"]["properties"]["image"]["default"]
     others = {each["image"] for each in containers()} - {image, "{{ image }}"}

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from socket import gethostname
-from tempfile import NamedTemporaryFile, gettempdir
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from retrain import hardware
@@ -136,41 +135,37 @@ def training_nodes() -> list[dict[str, Any]]:
 
 
 @cache
-def blind_machines() -> tuple[str, ...]:
-    """The machines of the cluster that do not see the store of the project: their names.
+def check_store() -> None:
+    """Checks that all machines of the cluster of `RAY_ADDRESS` see the store, once per process.
+
+    Raises:
+        UsageError: Some do not.
+    """
+    if not is_remote():
+        return
+    store = find_project().store
+    if blind := machines_without(store):
+        raise UsageError(
+            f"The machine {' and '.join(blind)} of the cluster of RAY_ADDRESS does not see the "
+            f"store in {store}. Set RETRAIN_STORE to a folder that all machines see."
+        )
+
+
+def machines_without(folder: Path) -> list[str]:
+    """The machines of the cluster that do not see a folder of this one: their names.
 
     Only machines count on which workers may start.
     """
-    store, nodes = find_project().store, training_nodes()
-    store.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=store) as file:
+    nodes = training_nodes()
+    folder.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=folder) as file:
         place = Path(file.name)
         answers = on_each(nodes, lambda: place.exists())
-    return tuple(
+    return [
         f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         for node, is_seen in zip(nodes, answers, strict=True)
         if not is_seen
-    )
-
-
-def node_root() -> Path:
-    """The store of a machine of the cluster that does not see the one of the run.
-
-    It is the folder that `RETRAIN_STORE` names there, or a temporary one.
-
-    Raises:
-        UsageError: Another user of the machine has made the temporary one.
-    """
-    if named := os.environ.get("RETRAIN_STORE"):
-        return Path(named)
-    temporary = Path(gettempdir()) / f"retrain-{os.getuid()}"
-    temporary.mkdir(mode=0o700, exist_ok=True)
-    if temporary.lstat().st_uid != os.getuid():
-        raise UsageError(
-            f"{temporary} on {gethostname()} belongs to another user. Set RETRAIN_STORE there to a "
-            "folder of your own."
-        )
-    return temporary / "store"
+    ]
 
 
 def on_each(nodes: Sequence[Mapping[str, Any]], function: Callable[[], Any]) -> list[Any]:

@@ -1,11 +1,9 @@
 """A program that loads a package and classifies images with it, without the project's own code.
 
-    echo '["QUESTION.parquet", "ANSWERS", THREADS, FIRST, END]' | python -I -B answer.py
+    python -I -B answer.py QUESTION.parquet ANSWERS THREADS FIRST END
 
-It imports its libraries first, because that takes most of its time. Then it answers the question of
-each line of its input in a process of its own, a fork, which starts with these libraries and with
-nothing of the packages that were asked before. It writes a line when a file of answers is there,
-and `DONE` after the last one. It ends when its input is closed, or a question has failed.
+It writes a line when a file of answers is there. It ends after the last one, or when its input is
+closed.
 
 The question has a row for each image: `file` (relative to a folder, as bytes), `row` (0 in an image
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
@@ -31,7 +29,7 @@ from importlib.metadata import PackageNotFoundError, distribution, packages_dist
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -46,8 +44,6 @@ PROJECT = Path(__file__).absolute().parents[2]
 PACKAGES = ("flows", "models", "retrain", "tasks")
 # The most that the package gets at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
-DONE = "done\n"
-POLL_SECONDS = 0.5
 # A batch ends after so many rows, so that batches do not depend on where a program begins.
 PART = 32 * MAX_ROWS
 
@@ -70,30 +66,16 @@ ANSWER = pa.schema(
 
 
 def main() -> None:
-    """Answers each question of the input."""
-    loaded = Event()
-    watching = Thread(target=_end_with_the_parent, args=(os.getppid(), loaded), daemon=True)
-    watching.start()
+    """Answers the question that the arguments name."""
+    Thread(target=_end_with_the_asker, daemon=True).start()
+    # Before a check of the package, which is to find out only what the package imports by itself.
     import mlflow.pyfunc  # noqa: F401
     import transformers.models.vit.modeling_vit  # noqa: F401
 
-    loaded.set()
-    watching.join()  # no other thread may run at a fork
     told = os.dup(1)
     os.dup2(2, 1)  # for a library that prints
-    for line in sys.stdin:
-        # On macOS a fork cannot use the system's libraries, so the program answers once there.
-        if sys.platform != "darwin" and (child := os.fork()):
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            if code:
-                sys.exit(code if code > 0 else 128 - code)  # as a shell names a signal
-            os.write(told, DONE.encode())
-        else:
-            Thread(target=_end_with_the_asker, daemon=True).start()
-            question, answers, *numbers = json.loads(line)
-            os.chdir(answers)
-            answer(Path(question), Path(answers), partial(os.write, told, b"\n"), *numbers)
-            os._exit(0)
+    question, answers, *numbers = sys.argv[1:]
+    answer(Path(question), Path(answers), partial(os.write, told, b"\n"), *map(int, numbers))
 
 
 def answer(
@@ -293,13 +275,6 @@ def _remove_the_project() -> None:
             sys.meta_path.remove(finder)
     for name in [name for name in sys.modules if name.split(".")[0] in PACKAGES]:
         del sys.modules[name]
-
-
-def _end_with_the_parent(parent: int, loaded: Event) -> None:
-    """Ends this process when its parent is gone, until it has loaded its libraries."""
-    while not loaded.wait(POLL_SECONDS):
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def _end_with_the_asker() -> None:

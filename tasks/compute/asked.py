@@ -2,7 +2,7 @@
 
 The package brings its own code, which may be an older `models` than this clone has: one process
 cannot load both. So a program answers, `answer.py`, with a thread for each GPU, or for each core.
-After a question it waits for the next one. In a cluster, Ray runs programs if the images are many.
+In a cluster, Ray runs programs if the images are many.
 """
 
 import json
@@ -13,12 +13,10 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
-from threading import Timer
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +24,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from retrain import disk
+from retrain.servers import ray_cluster
 from tasks.compute import ray_data
-from tasks.compute.answer import DONE, PART, file_of
+from tasks.compute.answer import PART, file_of
 from tasks.data.package import classes_of
 from tasks.data.reading import ImageFiles, Place
 
@@ -81,8 +80,8 @@ def ask(
     package, folder = package.absolute(), folder.absolute()  # the program runs in another folder
     answers, question = folder / ANSWERS, folder / "question.parquet"
     answers.mkdir(parents=True, exist_ok=True)
-    running: Iterator[object]
-    if len(places) > PART and ray_data.has_cluster():
+    running: Iterator[object]  # it starts when it is followed, below
+    if len(places) > PART and ray_cluster.is_remote():
         # In a folder that all machines see.
         package = shutil.copytree(package, folder / "package", dirs_exist_ok=True)
         bounds = pairwise([*range(0, len(places), PART), len(places)])
@@ -127,72 +126,29 @@ def _write(
         pq.write_table(described, aside)
 
 
-class _Program(subprocess.Popen[str]):
-    """The program; what it prints goes to the file `printed`."""
-
-    def __init__(self) -> None:
-        self.printed = TemporaryFile()  # noqa: SIM115  closed with the program
-        super().__init__(
-            [sys.executable, "-I", "-B", str(PROGRAM)],
-            bufsize=1,
-            env=os.environ | ENVIRONMENT,
-            text=True,
-            stdin=subprocess.PIPE,  # a program ends when it is closed
-            stdout=subprocess.PIPE,
-            stderr=self.printed,
-        )
-
-
-_waiting: list[_Program] = []
-
-
-def start_ahead() -> None:
-    """Starts a program for the next question, which imports its libraries meanwhile."""
-    if not _waiting:
-        _waiting.append(_Program())
-
-
-def end_waiting() -> None:
-    """Ends the program that waits for a question: its libraries take memory."""
-    while program := _take_waiting():
-        with program:
-            pass
-
-
-def end_later(seconds: float) -> None:
-    """Ends the program that waits for a question in some seconds, if it still waits then."""
-    timer = Timer(seconds, end_waiting)
-    timer.daemon = True
-    timer.start()
-
-
-def _take_waiting() -> _Program | None:
-    with suppress(IndexError):  # another thread may have taken it
-        return _waiting.pop()
-    return None
-
-
 def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> Iterator[None]:
-    """Has a program answer a part; yields when there are answers. Then the program waits.
+    """Has a program answer a part; yields when there are answers.
 
     Raises:
         ValueError: It has failed; the message is its last line of errors.
     """
-    program = _take_waiting() or _Program()
-    with ExitStack() as stack:
-        stack.enter_context(program)
-        assert program.stdin and program.stdout
-        with suppress(BrokenPipeError):  # it has ended; its errors say why
-            program.stdin.write(json.dumps([str(question), str(answers), threads, *part]) + "\n")
-        for line in program.stdout:
-            if line == DONE:
-                stack.pop_all()
-                _waiting.append(program)
-                return
-            yield
-        if program.wait():
-            program.printed.seek(0)
-            message = program.printed.read().decode(errors="replace").strip()
+    arguments = [str(each) for each in (PROGRAM, question, answers, threads, *part)]
+    with TemporaryFile() as printed:
+        program = subprocess.Popen(
+            [sys.executable, "-I", "-B", *arguments],
+            cwd=answers,
+            env=os.environ | ENVIRONMENT,
+            stdin=subprocess.PIPE,  # it ends when this is closed, also because this process ends
+            stdout=subprocess.PIPE,
+            stderr=printed,
+        )
+        with program:
+            assert program.stdout
+            for _ in program.stdout:
+                yield
+        if program.returncode:
+            printed.seek(0)
+            message = printed.read().decode(errors="replace").strip()
             logger.error("The package's process ended with %s:\n%s", program.returncode, message)
             raise ValueError((message.splitlines() or [f"exit code {program.returncode}"])[-1])
 
@@ -200,7 +156,6 @@ def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> 
 def _run_to_its_end(question: Path, answers: Path, part: tuple[int, int]) -> None:
     """Has a program answer a part on a core, or on the GPU that this process sees."""
     deque(_run(question, answers, 1, part), maxlen=0)
-    end_waiting()
 
 
 def rows_of(answers: pa.Table, column: str) -> NDArray[np.float32]:

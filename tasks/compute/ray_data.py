@@ -9,12 +9,9 @@ import pickle
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, TypeVar
 
-from rich.markup import escape
-
-from retrain.project import find_project
 from retrain.runs import console
 from retrain.servers import ray_cluster
 
@@ -57,13 +54,14 @@ def each(
         What the function returned, in the order of the units.
 
     Raises:
+        UsageError: A machine of the cluster does not see the store.
         Exception: The error of the first unit that fails; units that have not begun are not
             started.
     """
     from joblib import cpu_count
 
     if ray_cluster.is_remote():
-        is_worth_ray = seconds > START and has_cluster()
+        is_worth_ray = seconds > START
     else:
         is_worth_ray = not on_gpus and seconds - seconds / cpu_count() > START
     run = _with_ray if is_worth_ray else _in_threads
@@ -98,25 +96,6 @@ def each_counted(
     return results
 
 
-def has_cluster() -> bool:
-    """Whether there is a cluster whose machines can do the work of a step."""
-    return ray_cluster.is_remote() and _see_the_store()
-
-
-@cache
-def _see_the_store() -> bool:
-    """Whether all machines of the cluster see the store; it is said if they do not."""
-    connect()
-    if ray_cluster.blind_machines():
-        console.say(
-            "Only this machine of the cluster works, but for the workers of a training: the others "
-            f"do not see the store in {escape(str(find_project().store))}. Set RETRAIN_STORE to a "
-            "folder that all machines see."
-        )
-        return False
-    return True
-
-
 def _in_threads(make: Make[T, R], units: Sequence[T], on_gpus: bool) -> Generator[R]:
     """Runs as many calls at once as there are cores, or one on each GPU."""
     from joblib import cpu_count
@@ -139,6 +118,7 @@ def _in_threads(make: Make[T, R], units: Sequence[T], on_gpus: bool) -> Generato
 def _with_ray(make: Make[T, R], units: Sequence[T], on_gpus: bool) -> Generator[R]:
     """Runs the units as tasks of Ray; on GPUs as calls of actors, which load a network once."""
     connect()
+    ray_cluster.check_store()
     import ray
     from ray.data import ActorPoolStrategy, TaskPoolStrategy, from_items
 

@@ -19,7 +19,6 @@ from retrain.runs import console
 from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate, Workload
-from tasks.compute.asked import start_ahead
 from tasks.compute.inference import predict
 from tasks.data import image_table, package, predictions, slices
 from tasks.data.metrics import CLASSES, outcomes, summarise
@@ -74,7 +73,6 @@ def evaluate(
         test images; `package`, the identity of the package that will give the same answers, and
         `package_bytes`, its size without code; and `images`, what images it takes.
     """
-    start_ahead()  # for the champion, or for the check before a promotion
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
     described = image_table.read_split(validated.folder, SPLIT)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
+from dataclasses import replace
 from importlib import import_module
 from threading import Thread
 from typing import Any
@@ -28,7 +29,7 @@ from ray.train import (
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from retrain.errors import UsageError, is_verdict
-from retrain.project import Project
+from retrain.project import CODE, Project
 from retrain.runs import console
 from retrain.servers import patches, ray_cluster
 from retrain.workload import Scale
@@ -37,7 +38,7 @@ from tasks.data.shards import open_prepared
 from tasks.train import function, loop
 from tasks.train.checks import lacking_gpus
 from tasks.train.datasets import SplitDataset
-from tasks.train.job import FUNCTION, RAY, STREAM, TrainingJob, forget, on_this_machine, prepare
+from tasks.train.job import FUNCTION, RAY, STREAM, TrainingJob
 from tasks.train.network import set_threads
 from tasks.train.optimization import temperature
 from tasks.train.reports import Reports, keep_in_process
@@ -67,7 +68,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         ray_cluster.connect()
     if scale.workers and ray_cluster.is_remote():
         ray_cluster.forget_others(Project(job.root).state)
-        job = prepare(job)
+        ray_cluster.check_store()
     if step := Reports(job).step:
         console.say(f"train continues at step {step}, from its last checkpoint.")
     try:
@@ -81,9 +82,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         if not is_verdict(failure):
             raise
         raise failure from error  # as `StopAtVerdict` has raised it
-    result = finish(job, numerics)
-    forget(job)
-    return result
+    return finish(job, numerics)
 
 
 def finish(job: TrainingJob, numerics: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def _trainer(job: TrainingJob, scaling: ScalingConfig) -> TorchTrainer:
         # Started again with the same name and storage, Ray Train goes on where it was.
         run_config=RunConfig(
             name=RAY,
-            storage_path=job.storage,
+            storage_path=str(job.scratch),
             checkpoint_config=CheckpointConfig(num_to_keep=scale.keep_checkpoints),
             failure_config=FailureConfig(
                 max_failures=scale.max_failures, controller_failure_limit=0
@@ -181,10 +180,12 @@ def _trainer(job: TrainingJob, scaling: ScalingConfig) -> TorchTrainer:
 
 def _work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
     """Trains, as one of the workers; returns how it was calculated."""
-    with on_this_machine(config["job"]) as job:
-        if not job.scale.workers:
-            keep_in_process(job)
-        return function.train(job) if job.hyperparameters.function else loop.train(job)
+    job = config["job"]
+    if not job.root.exists():  # the clone is on another machine, which has sent its code
+        job = replace(job, root=CODE.parent)
+    if not job.scale.workers:
+        keep_in_process(job)
+    return function.train(job) if job.hyperparameters.function else loop.train(job)
 
 
 def fit(trainer: TorchTrainer) -> Any:

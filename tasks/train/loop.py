@@ -88,7 +88,7 @@ def trained(job: TrainingJob, reported: ray.train.Checkpoint) -> Network:
     with reported.as_directory() as folder:
         if not changes.is_undamaged(Path(folder)):
             raise ValueError(
-                f"The checkpoint of the best epoch is damaged. Remove {job.storage}, and train "
+                f"The checkpoint of the best epoch is damaged. Remove {job.scratch}, and train "
                 "again from the start."
             )
         weights = changes.read_checkpoint(Path(folder), changes.WEIGHTS)
@@ -184,9 +184,8 @@ class Training:
             backbone = self.network.backbone.parameters()
             self.unfrozen = [parameter for parameter in backbone if parameter.requires_grad]
         self.average = deepcopy(self.network) if self.hyperparameters.ema else None
-        with changes.undamaged(ray.train.get_checkpoint()) as folder:
-            if folder:
-                self._go_on(folder)
+        if folder := changes.undamaged(ray.train.get_checkpoint()):
+            self._go_on(folder)
         if changes.value_of_first(self.step) != self.step:
             raise RuntimeError("The workers have not found the same checkpoint.")
         self.module = self._wrap()

@@ -7,14 +7,11 @@ checkpoint has two files: the `weights` of the network as it was evaluated, and 
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.distributed
-from pyarrow.fs import FileSelector, FileType
 from ray.train import Checkpoint
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
@@ -239,18 +236,10 @@ def is_undamaged(folder: Path) -> bool:
     return len(files) == 2 and all(path.stem.endswith(sha256_of(path)[:DIGITS]) for path in files)
 
 
-@contextmanager
-def undamaged(newest: Checkpoint | None) -> Iterator[Path | None]:
+def undamaged(newest: Checkpoint | None) -> Path | None:
     """The folder of a reported checkpoint, or of the newest undamaged one before it, if any."""
     if newest is None:
-        yield None
-        return
-    above, files = newest.path.rpartition("/")[0], newest.filesystem
-    found = files.get_file_info(FileSelector(above))
-    folders = [info.path for info in found if info.type == FileType.Directory]
-    for path in sorted((path for path in folders if path <= newest.path), reverse=True):
-        with Checkpoint(path, files).as_directory() as folder:
-            if is_undamaged(Path(folder)):
-                yield Path(folder)
-                return
-    yield None
+        return None
+    last = Path(newest.path)
+    folders = [folder for folder in last.parent.iterdir() if folder <= last]
+    return next((folder for folder in sorted(folders, reverse=True) if is_undamaged(folder)), None)

@@ -1,7 +1,6 @@
 """Reports the progress of a training: its first worker writes a file, the step's process reads it.
 
-Workers of machines that do not see the file write one that nobody reads, but their reports to Ray
-Train are written here, too (`reports.py`).
+What is reported to Ray Train is written here, too (`reports.py`).
 """
 
 import json

@@ -15,10 +15,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from pyarrow.fs import FileSelector, FileSystem, copy_files
 from ray.train import Checkpoint, Result, UserCallback
 from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
 
+from retrain.disk import write_text
 from retrain.runs.console import Progress
 from tasks.data.shards import open_prepared
 from tasks.train import function, progress
@@ -49,9 +49,8 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
         self.checkpoints, self.step, self._newest = 0, 0, ""
-        files, above = FileSystem.from_uri(job.storage)
-        if files.get_file_info(f"{above}/{HISTORY}").is_file:
-            document = json.loads(files.open_input_file(f"{above}/{HISTORY}").read())
+        if (file := job.scratch / HISTORY).exists():
+            document = json.loads(file.read_text(encoding="utf-8"))
             self.history, self.best = document["history"], document["best"]
             self.checkpoints, self.step = document["checkpoints"], document["step"]
             self._newest = document["newest"]
@@ -60,7 +59,7 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
     def _take_one_that_was_cut_off(self) -> None:
         """Takes the last report if a kill came after Ray Train had recorded it, and before this."""
         try:
-            recorded = Result.from_path(f"{self._job.storage}/{RAY}")
+            recorded = Result.from_path(str(self._job.scratch / RAY))
         except RuntimeError:  # Ray Train has recorded none
             return
         if recorded.checkpoint and _name(recorded.checkpoint) != self._newest:
@@ -70,14 +69,14 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
     def best_checkpoint(self) -> Checkpoint:
         """The best report's checkpoint."""
         assert self.best is not None
-        return Checkpoint(f"{self._job.storage}/{BEST}/{self.best['epoch']}")
+        return Checkpoint(str(self._job.scratch / BEST / str(self.best["epoch"])))
 
     @property
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint; None if there is none."""
         folder = RAY if self._job.scale.workers else NEWEST
-        place = f"{self._job.storage}/{folder}/{self._newest}"
-        return Checkpoint(place) if self._newest else None
+        place = self._job.scratch / folder / self._newest
+        return Checkpoint(str(place)) if self._newest else None
 
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
@@ -102,7 +101,7 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
             self.checkpoints, self._newest = self.checkpoints + 1, _name(checkpoint)
         self._write()
         if self.best:
-            _remove_others(self.best_checkpoint)
+            _remove_others(Path(self.best_checkpoint.path))
         if is_new:
             self.show_progress()
 
@@ -125,20 +124,17 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
             return
         if self.best is None or score(entry, choice) > score(self.best, choice):
             self.best = entry
-            _copy(checkpoint, self.best_checkpoint)
+            _copy(checkpoint, self.best_checkpoint.path)
 
     def _write(self) -> None:
-        files, above = FileSystem.from_uri(self._job.storage)
-        with files.open_output_stream(f"{above}/{HISTORY}.new") as file:
-            document = {
-                "history": self.history,
-                "best": self.best,
-                "checkpoints": self.checkpoints,
-                "step": self.step,
-                "newest": self._newest,
-            }
-            file.write(json.dumps(document).encode())
-        files.move(f"{above}/{HISTORY}.new", f"{above}/{HISTORY}")
+        document = {
+            "history": self.history,
+            "best": self.best,
+            "checkpoints": self.checkpoints,
+            "step": self.step,
+            "newest": self._newest,
+        }
+        write_text(self._job.scratch / HISTORY, json.dumps(document))
 
     def show_progress(self) -> None:
         """Writes the progress, in which a report is taken for an epoch."""
@@ -179,7 +175,7 @@ def keep_in_process(job: TrainingJob) -> None:
             if delete_local_checkpoint_after_upload:
                 Path(checkpoint.path).rename(folder)
             else:
-                _copy(checkpoint, kept)
+                _copy(checkpoint, kept.path)
         reports.after_report(None, [dict(metrics)], kept)
         for old in sorted(above.iterdir())[: -job.scale.keep_checkpoints]:
             shutil.rmtree(old)
@@ -192,22 +188,16 @@ def _name(checkpoint: Checkpoint) -> str:
     return str(checkpoint.path.rpartition("/")[2])
 
 
-def _copy(checkpoint: Checkpoint, to: Checkpoint) -> None:
-    to.filesystem.create_dir(to.path)
-    copy_files(
-        checkpoint.path,
-        to.path,
-        source_filesystem=checkpoint.filesystem,
-        destination_filesystem=to.filesystem,
-    )
+def _copy(checkpoint: Checkpoint, to: str) -> None:
+    with checkpoint.as_directory() as folder:  # of the user's, it may be in an object store
+        shutil.copytree(folder, to, dirs_exist_ok=True)
 
 
-def _remove_others(best: Checkpoint) -> None:
+def _remove_others(best: Path) -> None:
     """Removes the checkpoints beside the best one."""
-    above = best.path.rpartition("/")[0]
-    for folder in best.filesystem.get_file_info(FileSelector(above)):
-        if folder.path != best.path:
-            best.filesystem.delete_dir(folder.path)
+    for folder in best.parent.iterdir():
+        if folder != best:
+            shutil.rmtree(folder)
 
 
 def _is_number(value: Any) -> bool:

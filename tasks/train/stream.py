@@ -28,13 +28,12 @@ from ray.exceptions import RayTaskError
 from ray.train import get_dataset_shard
 
 from models.image import cut_array, to_array
-from retrain.errors import RemoteError
 from tasks.compute.ray_data import connect
 from tasks.data.reading import SECONDS_PER_BYTE, SECONDS_PER_IMAGE, ImageFiles
 from tasks.data.shards import ROWS, SOURCE, open_prepared
 from tasks.train import network
 from tasks.train.datasets import CROP, SHUFFLE, BatchSampler, parts_of
-from tasks.train.job import TrainingJob, located
+from tasks.train.job import TrainingJob
 from tasks.train.reports import Reports
 
 NAME = "train"
@@ -55,8 +54,8 @@ def of_trainer(job: TrainingJob) -> dict[str, Any]:
 def _dataset(job: TrainingJob) -> Dataset:
     """The decoded images of the training, from the step of the last checkpoint on."""
     connect()
-    with network.undamaged(Reports(job).newest) as folder:
-        step = network.read_checkpoint(folder, network.STATE)["step"] if folder else 0
+    folder = network.undamaged(Reports(job).newest)
+    step = network.read_checkpoint(folder, network.STATE)["step"] if folder else 0
     tasks = [*_Source(job).tasks(step)]
     dataset = from_items(tasks, override_num_blocks=min(len(tasks), 10_000))
     dataset.context.raise_original_map_exception = True
@@ -77,7 +76,7 @@ def _decode(job: bytes, tasks: dict[str, NDArray[np.int64]]) -> Iterator[dict[st
 @lru_cache(maxsize=1)
 def _source(job: bytes) -> "_Source":
     """The images of a training; kept for a process's next task."""
-    return _Source(located(pickle.loads(job)))
+    return _Source(pickle.loads(job))
 
 
 class _Source:
@@ -156,8 +155,6 @@ class _Source:
             try:
                 data = next(images, None)
                 fault = "an image in it is gone" if data is None else "it has changed"
-            except RemoteError:
-                raise
             except OSError as error:
                 data, fault = None, error.strerror or str(error)
             if data is None or hashlib.sha256(data).hexdigest() != digest:

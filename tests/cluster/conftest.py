@@ -21,18 +21,12 @@ EPOCHS, BATCH = 12, 16  # half a minute of training
 RUN_SECONDS = 900.0  # on a busy machine
 START_SECONDS = 180.0  # until a server answers
 RAY = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
-RAY_PORT, S3_PORT, BUCKET = 6379, 9000, "team"
-KEYS = {
-    "AWS_ACCESS_KEY_ID": "key",
-    "AWS_SECRET_ACCESS_KEY": "secret",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}
+RAY_PORT = 6379
 COUNT = """
 import ray
 ray.init(address="ADDRESS", log_to_driver=False, logging_level="ERROR")
 print(sum(node["Alive"] for node in ray.nodes()))
 """
-MAKE_BUCKET = f"import boto3; boto3.client('s3').create_bucket(Bucket={BUCKET!r})"
 
 
 @dataclass(frozen=True)
@@ -91,18 +85,14 @@ class Clone:
 
 
 class Cluster:
-    """Two machines with Ray; the first has an S3 server, too."""
+    """Two machines with Ray."""
 
     def __init__(self, folder: Path, opened: ExitStack) -> None:
         self.network = Network(folder, opened)
         self.head, self.other = self.network.add("head"), self.network.add("other")
-        self.aws = KEYS | {"AWS_ENDPOINT_URL": f"http://{self.head.address}:{S3_PORT}"}
-        moto = ("python", "-m", "moto.server", "-H", "0.0.0.0", "-p", str(S3_PORT))
-        for process in (self.head.start(*moto, log="s3.log"), self._start_ray(self.head)):
-            opened.callback(os.killpg, process.pid, signal.SIGKILL)
+        opened.callback(os.killpg, self._start_ray(self.head).pid, signal.SIGKILL)
         self._start_ray(self.other)
         self.wait_for(2)
-        self.head.run("python", "-c", MAKE_BUCKET, **self.aws)
 
     def turn_off_other(self) -> None:
         """Turns the machine off that has no run of its own."""

@@ -1,10 +1,10 @@
-"""Two machines with addresses and disks of their own train as one."""
+"""Two machines with addresses and disks of their own train as one, where they see one store."""
 
 import subprocess
 
 import pytest
 
-from tests.cluster.conftest import BUCKET
+from tests.cluster.hosts import SHARED
 
 pytestmark = pytest.mark.cluster
 
@@ -21,22 +21,14 @@ def test_machines_that_see_one_folder_train_as_one_machine(cluster, weights):
     check(cluster.clone("shared", shared=True).train().document(), weights)
 
 
-def test_machines_that_do_not_see_the_store_take_the_images_from_the_mirror(cluster, weights):
-    remote = {"RETRAIN_STORE_REMOTE": f"s3://{BUCKET}/apart"}
-    run = cluster.clone("apart", **remote, **cluster.aws).train()
-    document = run.document()
-    check(document, weights)
+def test_machines_that_see_the_store_need_not_see_the_clone(cluster, weights):
+    run = cluster.clone("apart", RETRAIN_STORE=f"{SHARED}/store").train()
+    check(run.document(), weights)
     assert EPOCH in run.said
-    # The other machine, which does not see the clone, has taken part, and fetched what it opens.
     assert subprocess.call(cluster.other.command(["test", "-e", "/tmp/apart"])) == 1
-    keys = {step["step"]: step["key"] for step in document["steps"]}
-    store = cluster.other.disk / "retrain-0" / "store"
-    assert (store / "preprocess" / keys["preprocess"] / "manifest.json").exists()
-    assert not (store / "pull").exists()
-    assert not [*(store / "scratch/train").iterdir()]
 
 
-def test_a_machine_that_sees_no_store_is_named_before_the_training(cluster):
+def test_a_machine_that_does_not_see_the_store_is_named_before_the_training(cluster):
     run = cluster.clone("blind").train()
     assert run.process.wait() == 2
     [line] = [line for line in run.said.splitlines() if line.startswith("retrain: ")]

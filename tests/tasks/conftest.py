@@ -57,7 +57,7 @@ def ending_before(monkeypatch, steps):
 
 @pytest.fixture
 def nodes(tmp_path):
-    """Two nodes of Ray; gives their address, and what tells them to `kill` and to `add`."""
+    """Two nodes of Ray; gives their address, and what kills the second one."""
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     process = subprocess.Popen(
@@ -71,12 +71,12 @@ def nodes(tmp_path):
     )
     address = process.stdout.readline().strip()
 
-    def tell(word):
-        process.stdin.write(f"{word}\n")
+    def kill():
+        process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "done\n"
 
-    yield token | {"RAY_ADDRESS": address}, tell
+    yield token | {"RAY_ADDRESS": address}, kill
     family = psutil.Process(process.pid).children(recursive=True)
     process.stdin.close()
     process.wait(60)

@@ -1,7 +1,6 @@
 """A program answers for a package: what it reads, when it ends, and what its answers are."""
 
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -93,7 +92,6 @@ def changed(package, folder, name, before, after):
     return folder
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="a program answers once there")
 @pytest.mark.slow
 def test_packages_with_other_code_answer_in_turns_and_a_broken_one_says_why(
     model, package, images, tmp_path
@@ -149,21 +147,10 @@ def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_pat
 def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp_path):
     fifo = tmp_path / "question.parquet"
     subprocess.run(["mkfifo", fifo], check=True)  # it waits for the question
-    command = [sys.executable, "-I", "-B", asked.PROGRAM]
-    question = json.dumps([str(fifo), str(tmp_path), 1, 0, 9])
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
-    process.stdin.write(f"{question}\n")
+    command = [sys.executable, "-I", "-B", asked.PROGRAM, fifo, tmp_path, "1", "0", "9"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
     process.stdin.close()
     assert process.wait(60) == 1
-
-
-def test_a_program_that_waits_is_ended_before_a_training_becomes_long(monkeypatch):
-    started, start = [], asked._Program
-    monkeypatch.setattr(asked, "_Program", lambda: started.append(start()) or started[-1])
-    asked.end_waiting()
-    asked.start_ahead()
-    asked.end_later(0.1)
-    assert started[0].wait(60) == 0
 
 
 def test_a_network_that_tells_no_features_is_refused():

@@ -11,6 +11,7 @@ from pathlib import Path
 import joblib
 import pytest
 
+from retrain.errors import UsageError
 from retrain.servers import ray_cluster
 from tasks.compute import ray_data
 from tasks.compute.ray_data import each
@@ -70,16 +71,11 @@ def test_here_as_many_calls_at_once_as_there_are_cores(monkeypatch, on_gpus):
     assert found == [True] * 6
 
 
-def test_on_a_cluster_that_does_not_see_the_store_the_work_stays_here(cluster, monkeypatch, caplog):
-    monkeypatch.setattr(ray_cluster, "blind_machines", lambda: ("other (10.0.0.2)",))
-    ray_data._see_the_store.cache_clear()
-    try:
-        for _ in range(2):
-            results = results_of(Loaded, [1, 2, 3])
-            assert {process for *_, process in results} == {os.getpid()}
-    finally:
-        ray_data._see_the_store.cache_clear()
-    assert caplog.text.count("Only this machine of the cluster works") == 1
+def test_a_machine_of_a_cluster_that_does_not_see_the_store_gets_no_work(cluster, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "machines_without", lambda folder: ["other (10.0.0.2)"])
+    ray_cluster.check_store.cache_clear()
+    with pytest.raises(UsageError, match=r"The machine other \(10.0.0.2\) .* does not see"):
+        results_of(Loaded, [1, 2, 3])
 
 
 def test_little_work_starts_no_ray():

@@ -111,7 +111,6 @@ def small_batches(tmp_path_factory):
     (folder / "answer.py").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asked, "PROGRAM", folder / "answer.py")
-        patch.setattr(asked, "_waiting", [])  # a program that another test has started ahead
         yield
 
 

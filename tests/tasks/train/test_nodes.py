@@ -1,0 +1,117 @@
+"""Workers on two nodes of a cluster, which see one folder, train as two on one machine do."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from retrain.disk import sha256_of
+from retrain.errors import UsageError
+from retrain.workload import Augment, Scale, Train
+from tests.tasks.train.helpers import Trained, run, write_prepared
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+PER_EPOCH = 100
+OWN = Train(epochs=3, batch_size=16, lr=0.003, augment=Augment(shift=1))
+SCALE = Scale(workers=2, checkpoint_seconds=0.5)
+DRIVE = """
+import sys
+from tests.tasks.train.test_nodes import drive
+drive(*sys.argv[1:])
+"""
+# In which workers are in the folder of their node; else Ray gives them one, with the driver's code.
+IN_THEIR_FOLDERS = f"""
+import ray
+ray.init(log_to_driver=False)
+{DRIVE}"""
+
+
+def drive(root: str, images: str, output: str) -> None:
+    """What a driver's process runs; it prints what it has trained."""
+    trained = run(Path(root), Path(images), OWN, scale=SCALE, output=output)
+    print(json.dumps(described(trained)))
+
+
+def described(trained: Trained) -> dict:
+    files = {path.name: sha256_of(path) for path in (trained.folder / "model").iterdir()}
+    losses = [(epoch["epoch"], epoch["val_accuracy"]) for epoch in trained.history]
+    return {"facts": trained.facts, "files": files, "epochs": losses}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nodes") / "images"
+    return write_prepared(folder, rows=PER_EPOCH * OWN.batch_size)
+
+
+@contextmanager
+def driving(root: Path, images: Path, output: str, program: str = DRIVE, **more: str):
+    """A driver's process in a clone; it is killed after the block."""
+    root.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "params.yaml", root)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(root), str(images), output],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | more,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(process, condition):
+    until = time.monotonic() + 300
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_nodes_train_the_same_network_after_the_driver_and_a_node_were_killed(
+    nodes, prepared, tmp_path, ray_session
+):
+    (environment, kill), root = nodes, tmp_path / "clone"
+
+    def checkpoints():
+        return {path for path in root.rglob("*.pt") if "best" not in path.parts}
+
+    with driving(root, prepared, "first", **environment) as first:
+        wait_for(first, lambda: len(checkpoints()) > 1)
+        first.send_signal(signal.SIGKILL)
+    before = checkpoints()
+    with driving(root, prepared, "second", **environment) as second:
+        wait_for(second, lambda: checkpoints() - before)
+        kill()
+        out, err = second.communicate(timeout=500)
+    assert second.returncode == 0, err
+    here = described(run(tmp_path / "here", prepared, OWN, scale=SCALE))
+    assert json.loads(out.splitlines()[-1]) == json.loads(json.dumps(here))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another system has no folder of that name")
+def test_a_machine_that_does_not_see_the_store_is_named_before_the_training(
+    nodes, prepared, tmp_path
+):
+    environment, _ = nodes
+    own = environment | {"RETRAIN_STORE": "/proc/self/cwd"}  # each process has another one there
+    with driving(tmp_path, prepared, "output", IN_THEIR_FOLDERS, **own) as process:
+        _, err = process.communicate(timeout=100)
+    last = err.splitlines()[-1]
+    assert last.startswith(f"{UsageError.__module__}.UsageError: The machine ")
+    assert " and " not in last.partition("does not see")[0]  # the other one
+    assert "of the cluster of RAY_ADDRESS does not see the store in /proc/self/cwd. " in last
+    assert last.endswith("Set RETRAIN_STORE to a folder that all machines see.")
