@@ -38,9 +38,9 @@ upgrade:  ## Merge a newer version of this project (REF=upstream/main), and show
 	git merge --no-edit $(REF)
 	@$(MAKE) --no-print-directory setup
 	@$(BIN)/retrain down
-	@if [ -f mlflow.db ]; then cp mlflow.db mlflow.db.before-upgrade && \
+	@if [ -f mlflow.db ]; then cp mlflow.db "mlflow.db.$$(date +%Y%m%d-%H%M%S)" && \
 	  $(BIN)/mlflow db upgrade sqlite:///mlflow.db; fi
-	@if [ -f $(PREFECT_HOME)/prefect.db ]; then $(BIN)/prefect server database upgrade -y; fi
+	@if [ -f "$(PREFECT_HOME)/prefect.db" ]; then $(BIN)/prefect server database upgrade -y; fi
 	@$(BIN)/retrain train --dry-run
 
 lock:  ## Lock the newest versions that pyproject.toml allows (UPGRADE=NAME for one package).

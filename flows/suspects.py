@@ -9,7 +9,7 @@ It finds what may be wrong in the data, and changes nothing: the report has the 
 from flows.reports.suspects import SuspectsReport
 from flows.train import train
 from retrain.errors import UsageError
-from retrain.flow import flow
+from retrain.flow import steps_flow
 from retrain.registry import versions
 from retrain.runs.run import current_run
 from retrain.step import DataVersion
@@ -20,7 +20,7 @@ from tasks.suspects.step import find_suspects
 from tasks.validate.step import validate
 
 
-@flow(
+@steps_flow(
     steps=(pull, validate, embed_with_champion, find_suspects),
     tells=SuspectsReport(),
     version=data_version,

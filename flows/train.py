@@ -8,7 +8,7 @@ prefect deployment run train/vit --watch
 
 from flows.reports.training import TrainingReport
 from retrain.errors import ChampionChangedError
-from retrain.flow import OF_MODELS, flow
+from retrain.flow import OF_MODELS, steps_flow
 from retrain.outputs import plan
 from retrain.registry import versions
 from retrain.runs import console
@@ -46,7 +46,7 @@ IMPORTS = (
 )
 
 
-@flow(
+@steps_flow(
     steps=(
         *(pull, validate, preprocess, embed, train_network),
         *(evaluate_champion, evaluate_reference, evaluate, compare_champion, compare_reference),

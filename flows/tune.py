@@ -21,7 +21,7 @@ from rich.markup import escape
 from flows.reports.training import DataReport
 from flows.train import IMPORTS, prepare
 from retrain.errors import DamagedArtifactError, EndsHereError, UsageError
-from retrain.flow import flow
+from retrain.flow import steps_flow
 from retrain.locks import locked
 from retrain.messages import message_of
 from retrain.outputs import plan
@@ -97,7 +97,7 @@ class TuningReport(DataReport):
         console.say_places(document)
 
 
-@flow(
+@steps_flow(
     steps=(pull, validate, preprocess, embed, train_network),
     tells=TuningReport(),
     version=data_version,

@@ -5,13 +5,13 @@ retrain validate vit
 
 from flows.reports.training import ChecksReport
 from flows.train import train
-from retrain.flow import flow
+from retrain.flow import steps_flow
 from retrain.step import DataVersion
 from tasks.pull.step import data_version, pull
 from tasks.validate.step import validate as check
 
 
-@flow(
+@steps_flow(
     steps=(pull, check),
     tells=ChecksReport(),
     version=data_version,

@@ -1,19 +1,19 @@
-"""The decorator of flows: `@flow` above a function in `flows/` makes a Prefect flow of it.
+"""The decorators of flows: `@flow` above a function in `flows/` makes a Prefect flow of it.
 
-The function under `@flow(steps=…, tells=…, version=…)` calls steps. It is followed to look whether
-anything has to run, and then to run it: each call is a Prefect task, with the store as its cache.
-DVC has one step of it run, by `run_one`.
+The function under `@steps_flow(steps=…, tells=…, version=…)` calls steps. It is followed to look
+whether anything has to run, and then to run it: each call is a Prefect task, with the store as its
+cache. DVC has one step of it run, by `run_one`.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 from prefect import runtime
 
@@ -32,8 +32,6 @@ from retrain.workload import Data, Workload
 
 # Finds the version of the data for a section of the workload, a clone, and a git revision or None.
 FindVersion = Callable[[Data, Project, str | None], DataVersion]
-# Finds faults that are not of one step, before a run: a sentence for each.
-Check = Callable[[Workload, Project], Iterable[str]]
 
 # What takes long to import, and is imported while a server starts.
 OF_MODELS = ("mlflow", "pyarrow.parquet")
@@ -71,14 +69,13 @@ class StepsFlow(Flow[..., Document]):
         steps: tuple[Step, ...],
         tells: Report,
         version: FindVersion,
-        check: Check,
         beside: "StepsFlow | None",
         imports: tuple[str, ...],
     ) -> None:
-        """Describes the flow; see `flow`."""
+        """Describes the flow; see `steps_flow`."""
         super().__init__(fn, imports, self.run)
         self.steps, self.tells, self.follows = steps, tells, fn
-        self.find_version, self._check, self._beside = version, check, beside
+        self.find_version, self._beside = version, beside
         self._looked: Run | None = None
 
     def __call__(  # type: ignore[override]
@@ -100,7 +97,6 @@ class StepsFlow(Flow[..., Document]):
         others = self._beside.steps if self._beside else ()
         names = [step.name for step in (*self.steps, *others)]
         preflight.check(self.steps_for(workload), workload, project, names)
-        preflight.refuse(workload, self._check(workload, project))
 
     def steps_for(self, workload: Workload) -> list[Step]:
         """The steps that a workload needs, in order."""
@@ -289,49 +285,29 @@ def preview(look: Run, steps: list[str], *, refresh: bool) -> list[dict[str, str
     return shown
 
 
-@overload
-def flow(fn: Callable[P, R]) -> Flow[P, R]: ...
+def flow(fn: Callable[P, R]) -> Flow[P, R]:
+    """Makes a flow of a function that calls no steps."""
+    return Flow(fn, OF_MODELS)
 
 
-@overload
-def flow(
+def steps_flow(
     *,
     steps: tuple[Step, ...],
     tells: Report,
     version: FindVersion,
-    check: Check = ...,
-    beside: StepsFlow | None = ...,
-    imports: tuple[str, ...] = ...,
-) -> Callable[[Callable[[DataVersion], None]], StepsFlow]: ...
-
-
-def flow(
-    fn: Callable[..., Any] | None = None,
-    *,
-    steps: tuple[Step, ...] = (),
-    tells: Report | None = None,
-    version: FindVersion | None = None,
-    check: Check = lambda workload, project: (),
     beside: StepsFlow | None = None,
     imports: tuple[str, ...] = OF_MODELS,
-) -> Any:
-    """Makes a flow of a function: `@flow`; or `@flow(steps=…, tells=…, …)`, if it calls steps.
-
-    With steps, the only parameter of the function is the version of the data.
+) -> Callable[[Callable[[DataVersion], None]], StepsFlow]:
+    """Makes a flow of a function that calls steps; its only parameter is the version of the data.
 
     Args:
-        fn: The function.
         steps: The steps that the function may call, in order.
         tells: The report that the flow makes of a run.
         version: A function that finds the version of the data.
-        check: A function that finds faults before a run, which no single step would find.
         beside: A flow for the same workloads, which may have limits for its steps too.
         imports: Modules that a run needs and that take long to import.
     """
-    if fn is not None:
-        return Flow(fn, imports)
-    assert tells and version
-    return lambda function: StepsFlow(function, steps, tells, version, check, beside, imports)
+    return lambda function: StepsFlow(function, steps, tells, version, beside, imports)
 
 
 RECORD = "record.json"

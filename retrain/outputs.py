@@ -15,6 +15,7 @@ from retrain.runs import console
 from retrain.step import REPORT, Facts, Input, Step, digest_of
 from retrain.workload import Workload
 
+MISSING = object()  # the value of a parameter that a plan does not have
 MANIFEST = "manifest.json"  # of an output in the store; see `retrain/store.py`
 
 
@@ -74,7 +75,7 @@ def read_plan(path: Path) -> Plan | None:
     """The plan that a file holds; None if there is none, or the file is damaged."""
     try:
         return Plan(**json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, TypeError):
         return None
 
 
@@ -83,7 +84,7 @@ def difference(previous: Plan, current: Plan) -> str:
     changes = [
         f"{name} {_show(previous.config.get(name))} -> {_show(current.config.get(name))}"
         for name in sorted({*previous.config, *current.config})
-        if previous.config.get(name) != current.config.get(name)
+        if previous.config.get(name, MISSING) != current.config.get(name, MISSING)
     ]
     changes += [
         f"{name} has a new output" if name != "data" else "the data changed"

@@ -6,7 +6,7 @@ import webbrowser
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from time import strftime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -213,27 +213,17 @@ def _decided(
 
 
 @app.command(group=LOOKING)
-def why(
-    workload: Name,
-    /,
-    *,
-    flow: Literal["train", "tune", "validate"] | None = None,
-    project: Clone,
-) -> Answer:
-    """Show why each step of the last run ran, and what had changed.
+def why(workload: Name, /, *, project: Clone) -> Answer:
+    """Show why each step of the last training ran, and what had changed.
 
     Example: `retrain why vit`
-
-    Args:
-        flow: The last run of this flow.
     """
     from retrain.runs import records
 
     records.check_name(project, workload)
-    last_run = records.last_run(project, workload, flow)
+    last_run = records.last_run(project, workload, "train")
     if last_run is None:
-        command = f"retrain {flow or 'train'} {workload}"
-        raise ValueError(f"{workload} has not been run here yet: {command}")
+        raise ValueError(f"{workload} has not been trained here yet: retrain train {workload}")
 
     def show() -> None:
         print(f"{last_run['flow']} of {local_time(last_run['time'])}, run {last_run['run'][:8]}")

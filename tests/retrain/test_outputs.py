@@ -60,6 +60,7 @@ def test_a_parameter_that_is_new_changes_the_key_and_the_definition():
     assert new.key != before.key
     assert new.definition != before.definition
     assert difference(before, new) == "train.new unset -> 3"
+    assert difference(before, planned(**{"train.lr": 0.5, "train.new": None}))  # its key changed
 
 
 def test_a_default_that_has_changed_changes_the_key_of_all_who_have_it():

@@ -38,7 +38,7 @@ def clone(tmp_path, monkeypatch):
         (["train", "tyo"], 2, "Did you mean 'toy'?"),
         (["train", "toy", "--set", "train.epoch=3"], 2, "Did you mean 'train.epochs'?"),
         (["train", "toy"], 2, "There is no data.dvc"),
-        (["why", "toy"], 1, "toy has not been run here yet"),
+        (["why", "toy"], 1, "toy has not been trained here yet"),
     ],
 )
 def test_a_failure_is_one_line_and_with_json_one_document(clone, capsys, arguments, code, message):
