@@ -59,6 +59,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
 
     Raises:
         KeyboardInterrupt: At Ctrl-C.
+        UsageError: A machine of the cluster does not see the store.
         ValueError: The training raised it.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`, or waited
             too long for another one.
@@ -66,9 +67,9 @@ def launch(job: TrainingJob) -> dict[str, Any]:
     scale = job.scale
     if scale.workers or job.streams:
         ray_cluster.connect()
+        ray_cluster.check_store()
     if scale.workers and ray_cluster.is_remote():
         ray_cluster.forget_others(Project(job.root).state)
-        ray_cluster.check_store()
     if step := Reports(job).step:
         console.say(f"train continues at step {step}, from its last checkpoint.")
     try:

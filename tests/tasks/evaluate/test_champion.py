@@ -129,7 +129,7 @@ def older(project, trained, written, data, scores):
     description.write_text(
         description.read_text().replace('"family": "vit"', '"family": "transformer_of_old"')
     )
-    serving = package.serving_of(folder / package.MODEL, "fp32", None)
+    serving = package.serving_of(folder / package.MODEL, "fp32")
     (folder / package.SERVING).write_text(json.dumps(serving))
     decoder = (code / "image.py").read_text()
     last_line = "return np.asarray(image).reshape(size, size, channels)"
