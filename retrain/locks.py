@@ -6,6 +6,7 @@ process has it, for people who wait.
 
 import errno
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -88,6 +89,8 @@ def _sign(file: int) -> None:
 
 
 _HOLDS = "*.lock"
+# Tells a process from one with the same number in another container that shares the store.
+TOKEN = secrets.token_hex(8)
 STARTING = "starting"  # is held by a process that may be about to hold a run
 
 
@@ -169,4 +172,4 @@ class Runs:
         hold.unlink(missing_ok=True)
 
     def _hold(self, run: str) -> Path:
-        return self.folder / f"{run}-{os.getpid()}.lock"
+        return self.folder / f"{run}-{os.getpid()}_{TOKEN}.lock"

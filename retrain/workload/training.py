@@ -35,8 +35,9 @@ class Best(Section):
     mode: Literal["auto", "max", "min"] = Field(
         default="auto",
         description=(
-            "Whether the metric should be large or small; `auto` is `min` for a name that ends in "
-            "`loss` or `error`."
+            "Whether the metric should be large or small; `auto` is `min` for a name that ends as "
+            "a loss does: in `loss`, `error`, `nll`, `brier`, `ece`, `perplexity`, `mse`, `rmse`, "
+            "`mae`, `fpr` or `fnr`."
         ),
     )
 

@@ -21,6 +21,9 @@ STREAM = "tasks.train.stream"
 # The first images that the network was given: `images`, uint8 (n, H, W, C), and `labels`, str (n,).
 FIRST_BATCH = "first_batch.npz"
 
+# How the names of metrics end that should be small: losses, errors, and how far off a model is.
+LOSSES = ("loss", "error", "nll", "brier", "ece", "perplexity", "mse", "rmse", "mae", "fpr", "fnr")
+
 Epoch = Mapping[str, Any]  # an entry of `history.json`
 
 
@@ -129,7 +132,7 @@ def _signed(epoch: Epoch, choice: Best) -> float:
 def larger_is_better(choice: Best) -> bool:
     """Whether the metric should be large."""
     if choice.mode == "auto":
-        return not choice.metric.endswith(("loss", "error"))
+        return not choice.metric.lower().endswith(LOSSES)
     return choice.mode == "max"
 
 

@@ -31,6 +31,23 @@ def test_the_best_epoch_follows_from_the_metric_and_its_mode(history, choice, ex
     assert max(history, key=lambda epoch: score(epoch, choice)) is history[expected]
 
 
+@pytest.mark.parametrize(
+    "metric",
+    ["loss", "val_loss", "val_nll", "val_brier", "val_ece", "top1_error", "val_RMSE", "perplexity"],
+)
+def test_the_epoch_with_the_lowest_loss_is_kept_whatever_the_loss_is_called(metric):
+    history = [{metric: value} for value in (0.9, 0.2, 0.5)]
+    assert max(history, key=lambda epoch: score(epoch, Best(metric=metric))) is history[1]
+
+
+@pytest.mark.parametrize(
+    "metric", ["val_accuracy", "val_f1", "val_macro_recall", "auc", "lossless"]
+)
+def test_the_epoch_with_the_highest_value_is_kept_of_other_metrics(metric):
+    history = [{metric: value} for value in (0.2, 0.9, 0.5)]
+    assert max(history, key=lambda epoch: score(epoch, Best(metric=metric))) is history[1]
+
+
 SLOW = epochs(0.5, 0.52, 0.54, losses=[1.0, 0.8, 0.6])
 
 
