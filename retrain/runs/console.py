@@ -32,7 +32,7 @@ from rich.table import Table
 from rich.text import Text
 
 from retrain import messages
-from retrain.messages import with_local_times
+from retrain.messages import with_local_times, wrapped
 
 logger = logging.getLogger("retrain")
 logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
@@ -156,13 +156,9 @@ def say(line: str | Table) -> None:
         logger.info(Text.from_markup(line).plain.strip())
     if _screen.console:
         # A path is not broken in a narrow terminal, so that it can be copied.
-        _screen.console.print(
-            line,
-            highlight=False,
-            soft_wrap=isinstance(line, str) and not is_live(),
-            overflow="ignore" if isinstance(line, str) else None,
-            crop=False,
-        )
+        if isinstance(line, str) and is_live():
+            line = wrapped(line, width=_screen.console.width)
+        _screen.console.print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
 def ended(step: str, cached: bool, why: str, seconds: float) -> None:

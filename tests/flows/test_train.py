@@ -236,8 +236,8 @@ def test_what_a_person_should_know_is_told_first_and_is_an_error_in_a_strict_run
     clone.run("git", *who, "commit", "-qam", "parameters")
     try:
         done = clone.retrain("train", "vit", *stricter, code=2)
-        assert "workload vit: 360 test images are too few to see" in done.stderr
-        assert "0.01" not in done.stderr and "1.0 points: that needs at least 619." in done.stderr
+        assert "workload vit: With 360 test images, a model that is as good" in done.stderr
+        assert "a margin of 5.3 points; that of 1.0 points needs about 8,862." in done.stderr
         assert last_steps(clone, "vit") == ["pull", "validate", "preprocess"]
     finally:
         clone.run("git", "reset", "-q", "HEAD~1")
@@ -324,7 +324,7 @@ def tell_of_the_promotion(clone, number, promoted):
     assert difference in newest
     [state] = clone.json("status", "vit")
     assert state["data"] == promoted["data"]["version"]
-    assert state["resolution"]["visible"] == accuracy["visible"]
+    assert state["resolution"]["units"] == comparison["units"]
     output = clone.retrain("status").stdout
     assert f"vit: {state['resolution']['says']}\n" in output
 
