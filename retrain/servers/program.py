@@ -13,12 +13,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 from time import sleep
 
 import psutil
 
-from retrain.project import find_project
+from retrain.project import Project, find_project
 from retrain.registry import tracking
 from retrain.runs import flow_runs
 from retrain.servers import databases
@@ -46,7 +47,8 @@ def main() -> None:
         end_runs_of_dead_worker(command[command.index("--name") + 1])
     else:
         if DATABASE not in os.environ:
-            with databases.created(databases.of_prefect(find_project()), databases.create_prefect):
+            file = databases.of_prefect(Project(Path.cwd()))  # it runs in the clone's folder
+            with databases.created(file, databases.create_prefect):
                 pass
         # The Prefect server has one thread for its event loop and one for each connection to its
         # SQLite database. To free a cursor is to wait for its connection, and that may be waiting
