@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from retrain.step import REPORT, Facts, Step, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Gate
-from tasks.data import image_table, predictions
+from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Registered, Scored
 from tasks.data.metrics import split_name
 from tasks.data.predictions import GROUPS, LEARNT, NamedPredictions, learnt_images
@@ -190,12 +190,11 @@ def too_few_images(rules: Gate, validated: Artifact) -> str | None:
         rules: The metric, the margin and the level.
         validated: The output of `validate`.
     """
-    test = image_table.read_split(validated.folder, "test", ["label", "tie"])
-    units, images = units_of(test["label"], test["tie"]), len(test)
-    metric = rules.metric
+    facts, metric = validated.facts, rules.metric
+    units = facts["test_units"]
     if not rules.margin or split_name(metric)[1] not in (None, *units):
         return None
     smallest = smallest_margin(metric, of_metric(metric, units), rules.level)
     if smallest is None or smallest <= rules.margin:
         return None
-    return resolution(rules, units, images, len(test["tie"].unique()))
+    return resolution(rules, units, facts["rows"]["test"], facts["test_groups"])

@@ -78,7 +78,8 @@ def judge(
         workspace: The workspace of the step.
 
     Returns:
-        `rows`, `quarantined`, `classes`, `test_rows` and `near_duplicates`, as `validate` has them.
+        `rows`, `quarantined`, `classes`, `test_rows`, `test_groups`, `test_units` and
+        `near_duplicates`, as `validate` has them.
 
     Raises:
         RejectedDataError: Too many images are bad, or the others are too few.
@@ -121,7 +122,18 @@ def judge(
         "quarantined": quarantined,
         "classes": {name: counts[name] for name in sorted(counts, key=image_table.natural_order)},
         "test_rows": image_table.digest_of_split(workspace.folder, "test"),
+        **_groups_of_test(accepted),
         "near_duplicates": _list_near_duplicates(images, accepted, workspace.report),
+    }
+
+
+def _groups_of_test(accepted: pd.DataFrame) -> dict[str, Any]:
+    """How many groups of test images belong together, and how many of each class."""
+    test = accepted[accepted["split"] == "test"]
+    counts = test.groupby("label")["tie"].nunique()
+    return {
+        "test_groups": int(test["tie"].nunique()),
+        "test_units": dict(zip(counts.index, counts.tolist(), strict=True)),
     }
 
 

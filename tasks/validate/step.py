@@ -80,8 +80,9 @@ def validate(
         `rows` of each split; how many images were `quarantined`; `classes`, the number of accepted
         images of each class; how many of these are `near_duplicates`; how many labels were
         `corrected`; `cut`, the splits that the data lacks, which were cut out of those that it has;
-        and `test_rows`, SHA-256 (hex) over the test split, as
-        `image_table.digest_of_split` gives it.
+        `test_rows`, SHA-256 (hex) over the test split, as `image_table.digest_of_split` gives it;
+        and of the test split `test_groups`, how many groups of images that belong together it has,
+        and `test_units`, how many of each class.
 
     Raises:
         RejectedDataError: More than `checks.max_bad_fraction` of the images are bad, or the others

@@ -114,7 +114,7 @@ def test_weeks_lead_to_what_was_played(tmp_path, prefect_api, digits):
         assert answered["model"]["version"] == champion
         drifted += [week] if answered["drift"]["drifted"] else []
         assert None not in pq.read_table(output)["label"].to_pylist()
-        clone.retrain("gc", "--keep", "1", "--yes")
+        clone.retrain("gc", "--days", "1", "--yes")
     history = found(clone, "history", "--last", "0")
     decided = [(entry["action"], entry["version"]) for entry in history]
     assert sorted(decided) == sorted(played)

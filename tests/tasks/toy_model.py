@@ -159,6 +159,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     }
     folder.mkdir(parents=True, exist_ok=True)
     predictions.write(pa.table(described), [probabilities], known, folder / predictions.FILE)
+    np.save(folder / predictions.GROUPS, np.arange(rows))
     sizes = dict.fromkeys(("width", "height"), [SIZE] * rows)
     light = dict.fromkeys(("brightness", "contrast"), [0.5] * rows)
     write_reference(pa.table(sizes | light), {}, folder)

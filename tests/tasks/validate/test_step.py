@@ -43,6 +43,8 @@ def test_good_data_is_accepted_and_described(tmp_path):
         "corrected": 0,
         "cut": [],
         "test_rows": digest_of_split(folder, "test"),
+        "test_groups": 6,
+        "test_units": {"cat": 3, "dog": 3},
     }
     rows = pq.read_table(folder / "images.parquet")
     assert rows.column_names == [
