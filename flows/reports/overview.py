@@ -49,28 +49,27 @@ def _waiting(name: str, entry: Entry, champion: ModelVersion | None) -> dict[str
 
 def explained(project: Project, ledger: Ledger, entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """Entries of a ledger as JSON-able values, each with its `rules` and its `comparison`."""
-    metric = load_section(project.params, ledger.name, Gate).metric
     values = []
     for entry in entries:
         considered = decisions.considered(project, ledger, entry)
         why = {
             "rules": considered.get("rules", []),
-            "comparison": comparison_of(considered, metric),
+            "comparison": comparison_of(considered),
         }
         values.append(asdict(entry) | why)
     return values
 
 
-def comparison_of(considered: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
-    """The comparison with the champion that a decision rests on: its metric and its images.
+def comparison_of(considered: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The comparison with the champion that a decision rests on: its own metric, and its images.
 
     None if there was no champion, or too few images, or if a person has decided.
 
     Args:
         considered: All that was considered for the decision.
-        metric: The metric by which models are compared.
     """
     comparison = considered.get("comparisons", {}).get("champion")
+    metric = str(considered.get("metric"))
     if not comparison or metric not in comparison["metrics"]:
         return None
     found = comparison["metrics"][metric]

@@ -1,5 +1,6 @@
 """Reads lists of images: CSV, TSV or JSONL files with a row for each image and its class."""
 
+import csv
 import posixpath
 import re
 import unicodedata
@@ -107,9 +108,44 @@ def _read_table(path: Path, columns: set[str | None]) -> "pd.DataFrame":
     }
     texts = KINDS.union(columns, *USUAL.values())
     names = pd.read_csv(path, nrows=0, **options).columns
+    _refuse_long_rows(path, options["sep"])
     as_text = {name: str for name in names if {name.strip(), _simple(name)} & texts}
     rows: pd.DataFrame = pd.read_csv(path, dtype=as_text, **options)
     return rows
+
+
+def _refuse_long_rows(path: Path, separator: str) -> None:
+    """Refuses a list with a row that has more cells than the header.
+
+    Pandas would leave the last ones out: of `1.png,dog, large` the class would be `dog`.
+
+    Raises:
+        ValueError: There is such a row.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, delimiter=separator, skipinitialspace=True)
+        columns = len(next(rows, []))
+        for row in rows:
+            if any(row[columns:]):
+                raise ValueError(
+                    f"line {rows.line_num} has {len(row)} cells, and the header {columns}: put a "
+                    f"text with {separator!r} in it into quotes"
+                )
+
+
+def _refuse_images_as_columns(tables: "Mapping[str, pd.DataFrame]", images: Sequence[str]) -> None:
+    """Refuses lists without a header: the name of a column is that of an image.
+
+    Raises:
+        ValueError: There is such a list.
+    """
+    names = {*images, *map(posixpath.basename, images)}
+    for name, table in tables.items():
+        if found := names.intersection(table.columns):
+            raise ValueError(
+                f"{name} has no header: its first line names {min(found)}. Write the names of the "
+                "columns into a line above, such as path,label."
+            )
 
 
 def list_images(
@@ -141,6 +177,7 @@ def list_images(
         for name in files
         if name.lower().endswith(SUFFIXES) and name not in no_lists
     }
+    _refuse_images_as_columns(tables, images)
     understood = {name for name in tables if {"file", "label"} <= {*tables[name].columns}}
     answers = {name for name in understood if ANSWERS & {*map(_simple, tables[name].columns)}}
     lists = {name: tables[name] for name in tables if name in (understood - answers or answers)}

@@ -80,7 +80,8 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
         `passed`; `verdict`: `first`, `better`, `not worse`, `worse`, `cannot tell`, `not
         comparable`, `repackaged` (the champion's training in another package, not worse), `champion
         already` (the same package), or `below bounds`;
-        `rules`: for each, the rule in words, the value, the bound and whether it passed;
+        `metric`, by which it was compared; `rules`: for each, the rule in words, the value, the
+        bound and whether it passed;
         `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
         `slices`, as `evaluate` gives them, and whether each was `judged`;
         `says`, the same for a person; `new_classes`, those that the champion does not know;
@@ -104,6 +105,7 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
     return {
         "passed": passed,
         "verdict": verdict,
+        "metric": rules.metric,
         "rules": bounded + compared,
         "champion": champion and {"version": champion.version, "metrics": dict(champion.metrics)},
         "comparisons": {

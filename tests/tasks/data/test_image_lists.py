@@ -263,6 +263,21 @@ BROKEN = {
         "is in a split 'holdout': name train, val or test",
     ),
     "no JSON": ("all.jsonl", b"{", "all.jsonl cannot be read as a table"),
+    "a comma in a class": (
+        "all.csv",
+        table("path,label", [*LABELS.items(), ("photos/1.png", "dog, large")]),
+        r"line 26 has 3 cells, and the header 2: put a text with ',' in it into quotes",
+    ),
+    "a comma in each class": (
+        "all.csv",
+        table("path,label", [(name, f"{label}, large") for name, label in LABELS.items()]),
+        "line 2 has 3 cells",
+    ),
+    "no header": (
+        "all.csv",
+        table("photos/0.png,cat", [*LABELS.items()][1:]),
+        r"all\.csv has no header: its first line names photos/0\.png",
+    ),
     "an ambiguous name": (
         "all.csv",
         table("path,label", [("1.png", "cat")]),
