@@ -33,7 +33,7 @@ def documents(name: str) -> list[dict]:
 
 def pods() -> list[dict]:
     """The pods that the files of Kubernetes describe."""
-    cluster = documents("ray-cluster.yaml")[-1]
+    cluster = documents("ray-cluster.yaml")[0]
     groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
     worker = documents("prefect-worker.yaml")[-1]["spec"]
     owners = [*groups, worker, POOL["job_configuration"]["job_manifest"]["spec"]]
@@ -157,7 +157,7 @@ def test_a_pod_may_little_and_has_bounds():
 
 def test_all_that_run_steps_see_one_store():
     volume = {"name": "store", "persistentVolumeClaim": {"claimName": "retrain-store"}}
-    [claim, _] = documents("ray-cluster.yaml")
+    [claim] = documents("store.yaml")
     assert claim["metadata"]["name"] == "retrain-store"
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     head, workers, _, run = pods()  # Prefect's worker runs no steps
@@ -175,7 +175,7 @@ def test_all_that_run_steps_see_one_store():
 
 def test_kubernetes_runs_the_versions_that_are_locked():
     versions = locked("requirements.lock")
-    cluster = documents("ray-cluster.yaml")[-1]
+    cluster = documents("ray-cluster.yaml")[0]
     assert cluster["spec"]["rayVersion"] == versions["ray"]
     image = POOL["variables"]["properties"]["image"]["default"]
     others = {each["image"] for each in containers()} - {image, "{{ image }}"}
