@@ -41,11 +41,6 @@ def let_one_wait(clone: Clone) -> None:
     assert clone.train()["waiting"]
 
 
-def predict(clone: Clone) -> None:
-    """Writes the predictions that the page about lineage speaks of."""
-    clone.retrain("predict", "vit", "--input", "photos", "--output", "predictions.parquet")
-
-
 def label(clone: Clone) -> None:
     """Writes the labels that came later."""
     table = pq.read_table(clone.root / "predictions.parquet", columns=["sha256", "label"])
@@ -69,7 +64,6 @@ BEFORE = {
     ("docs/add-a-workload.md", 3): write_entry,
     ("docs/gate.md", 0): let_one_wait,
     ("docs/predict.md", 3): label,
-    ("docs/registry.md", 1): predict,
 }
 # Where a page begins anew: "The rest of this page does the same by hand."
 ANEW = {("docs/add-a-workload.md", 2)}
