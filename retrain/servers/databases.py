@@ -77,7 +77,7 @@ def check(path: Path, tool: str) -> None:
         raise UsageError(
             f"{path} was made by a newer {tool} than {version(tool)}, which is installed "
             "here: install the packages of that clone's requirements.lock (git pull && "
-            "make setup), or move the database away."
+            "make setup)."
         )
     if revision not in (None, newest):
         raise UsageError(

@@ -124,11 +124,15 @@ def of_another_release(project):
         database.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
 
 
+def gone(project):
+    (project.root / "mlruns").mkdir()
+
+
 def malformed(project):
     (project.root / "mlflow.db").write_text("no database")
 
 
-@pytest.mark.parametrize("damage", [of_another_release, malformed])
+@pytest.mark.parametrize("damage", [of_another_release, malformed, gone])
 def test_nothing_is_removed_when_the_registry_cannot_be_read(project, store, damage):
     made = made_with(project, store, 0.1)
     damage(project)
