@@ -27,12 +27,6 @@ class Scale(Section):
             "keeps a part of every layer, for networks that are too large for one GPU."
         ),
     )
-    backend: Literal["auto", "gloo", "nccl"] = Field(
-        default="auto",
-        description=(
-            "How workers exchange their gradients: `auto` is `nccl` on GPUs and `gloo` on CPUs."
-        ),
-    )
     timeout_seconds: int = Field(
         default=600,
         ge=1,
@@ -56,16 +50,8 @@ class Scale(Section):
         gt=0,
         description=(
             "A checkpoint is written after every epoch, and at most this many seconds after the "
-            "last one."
-        ),
-    )
-    keep_checkpoints: int = Field(
-        default=2,
-        ge=1,
-        le=100_000,
-        description=(
-            "How many of the newest checkpoints are kept until the training is over; the weights "
-            "of the best epoch always are."
+            "last one. The two newest are kept until the training is over, and the weights of the "
+            "best epoch."
         ),
     )
     max_failures: int = Field(

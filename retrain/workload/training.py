@@ -42,21 +42,6 @@ class Best(Section):
     )
 
 
-class EarlyStopping(Section):
-    """When a training ends before its last epoch."""
-
-    patience: int = Field(
-        ge=1,
-        le=100_000,
-        description="The training ends after this many epochs in a row that were not better.",
-    )
-    min_delta: float = Field(
-        default=0.0,
-        ge=0,
-        description="An epoch is better if the metric of `train.best` is better by more than this.",
-    )
-
-
 class Plateau(Section):
     """The schedule `plateau`: the learning rate falls when the validation loss stops to fall.
 
@@ -102,23 +87,6 @@ class ColorJitter(Section):
     )
 
 
-class RandAugment(Section):
-    """Changes drawn from a list of 14 (Cubuk et al., 2020), for a worker's batch at once."""
-
-    count: int = Field(
-        default=2,
-        ge=1,
-        le=14,
-        description="How many changes are made, one after the other.",
-    )
-    magnitude: int = Field(
-        default=9,
-        ge=1,
-        le=29,
-        description="How strong the changes are at most, on a scale that ends below 30.",
-    )
-
-
 class Augment(Section):
     """Random changes of the training images, drawn anew for each epoch; the crop comes first."""
 
@@ -145,9 +113,12 @@ class Augment(Section):
         default=None,
         description="How the colours change; they stay as they are when None.",
     )
-    rand_augment: RandAugment | None = Field(
+    rand_augment: Annotated[int, Field(ge=1, le=29)] | None = Field(
         default=None,
-        description="How changes are drawn from a list; none are when None.",
+        description=(
+            "Make two changes, drawn from a list of 14 for a worker's batch at once (Cubuk et al., "
+            "2020): how strong they are at most, on a scale that ends below 30; 9 is usual."
+        ),
     )
     erasing: Fraction = Field(
         default=0.0,
@@ -276,9 +247,12 @@ class Train(Section):
         ),
     )
     best: Best = Best()
-    early_stopping: EarlyStopping | None = Field(
+    early_stopping: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
         default=None,
-        description="When the training ends early; never when None.",
+        description=(
+            "The training ends after this many epochs in a row that were not better by the metric "
+            "of `train.best`; only after its last epoch when None."
+        ),
     )
     micro_batch: BatchSize | None = Field(
         default=None,
@@ -305,13 +279,6 @@ class Train(Section):
         ),
     )
     augment: Augment = Augment()
-    calibrate: bool = Field(
-        default=True,
-        description=(
-            "Scale the probabilities by a temperature that is found on the validation split, where "
-            "that makes them say better how often the model is right. No answer changes."
-        ),
-    )
     seed: int = Field(
         default=0,
         ge=0,

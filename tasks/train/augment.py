@@ -93,8 +93,8 @@ def _transforms(changes: Augment) -> Iterator[torch.nn.Module]:
     if jitter := changes.color_jitter:
         strengths = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
         yield augmentation.ColorJitter(*strengths, p=1.0)
-    if policy := changes.rand_augment:
-        yield RandAugment(policy.count, policy.magnitude)
+    if magnitude := changes.rand_augment:
+        yield RandAugment(2, magnitude)
     if changes.erasing:
         yield augmentation.RandomErasing(p=changes.erasing)
 

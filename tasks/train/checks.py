@@ -28,7 +28,7 @@ TOLERANCE = 1e-4  # of a logit
 # Of the project's own loop.
 METRICS = ("train_loss", "val_loss", "val_accuracy", "val_macro_recall")
 # Of the section `train`.
-USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "calibrate", "init"}
+USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "init"}
 
 
 def used_by(hyperparameters: Train) -> set[str]:
@@ -148,10 +148,6 @@ def _lacking_on_this_machine(train: Train, scale: Scale) -> Rules:
     language, variable, package = ("C", "CC", "gcc") if on_gpu else ("C++", "CXX", "g++")
     return [
         lacking_gpus(scale, gpus),
-        (
-            not scale.require_gpu and scale.backend == "nccl" and gpus < scale.workers,
-            "scale.backend: nccl needs a GPU for each worker. Leave it out to train on CPUs.",
-        ),
         (
             train.compile and not find_compiler(on_gpu),
             f"train.compile: there is no {language} compiler. Install one, such as {package}, name "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
-from retrain.workload import Best, EarlyStopping, Model, Scale, Train
+from retrain.workload import Best, Model, Scale, Train
 
 if TYPE_CHECKING:
     from models.network import Network
@@ -19,6 +19,7 @@ RAY = "ray"  # the name of a training for Ray Train
 # Imported by its name, so that its code does not belong to a training without it.
 STREAM = "tasks.train.stream"
 # The first images that the network was given: `images`, uint8 (n, H, W, C), and `labels`, str (n,).
+CHECKPOINTS = 2  # the newest ones, which are kept: a damaged one has the one before it
 FIRST_BATCH = "first_batch.npz"
 
 # How the names of metrics end that should be small: losses, errors, and how far off a model is.
@@ -136,21 +137,21 @@ def larger_is_better(choice: Best) -> bool:
     return choice.mode == "max"
 
 
-def stops_early(history: Sequence[Epoch], choice: Best, rule: EarlyStopping | None) -> bool:
+def stops_early(history: Sequence[Epoch], choice: Best, patience: int | None) -> bool:
     """Whether a training ends now because it no longer gets better.
 
     Args:
         history: The epochs of the training so far.
         choice: The metric, and whether it should be large.
-        rule: When a training ends; None if only after its last epoch.
+        patience: After how many epochs without a better one; None if only after its last epoch.
     """
-    if rule is None:
+    if patience is None:
         return False
     best, waited = float("-inf"), 0
     for epoch in history:
         value = _signed(epoch, choice)
-        if value > best + rule.min_delta:
+        if value > best:
             best, waited = value, 0
         else:
             waited += 1
-    return waited >= rule.patience
+    return waited >= patience

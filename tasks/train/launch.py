@@ -38,7 +38,7 @@ from tasks.data.shards import open_prepared
 from tasks.train import function, loop
 from tasks.train.checks import lacking_gpus
 from tasks.train.datasets import SplitDataset
-from tasks.train.job import FUNCTION, RAY, STREAM, TrainingJob
+from tasks.train.job import CHECKPOINTS, FUNCTION, RAY, STREAM, TrainingJob
 from tasks.train.network import set_threads
 from tasks.train.optimization import temperature
 from tasks.train.reports import Reports, keep_in_process
@@ -117,10 +117,8 @@ def finish(job: TrainingJob, numerics: Mapping[str, Any]) -> dict[str, Any]:
     network = weights_of(job, reports.best_checkpoint).to(device)
     if not is_own:
         function.check_accuracy(job, network, reports.best)
-    found = 1.0
-    if job.hyperparameters.calibrate:
-        split, precision = SplitDataset(job.images, "val"), job.hyperparameters.precision
-        found = temperature(network, split, job.at_once, precision)
+    split, precision = SplitDataset(job.images, "val"), job.hyperparameters.precision
+    found = temperature(network, split, job.at_once, precision)
     job.save(network, open_prepared(job.images), found)
     return {
         "history": reports.history,
@@ -160,16 +158,13 @@ def _trainer(job: TrainingJob, scaling: ScalingConfig) -> TorchTrainer:
     return TorchTrainer(
         _work,
         train_loop_config={"job": job},
-        torch_config=TorchConfig(
-            backend=None if scale.backend == "auto" else scale.backend,
-            timeout_s=scale.timeout_seconds,
-        ),
+        torch_config=TorchConfig(timeout_s=scale.timeout_seconds),
         scaling_config=scaling,
         # Started again with the same name and storage, Ray Train goes on where it was.
         run_config=RunConfig(
             name=RAY,
             storage_path=str(job.scratch),
-            checkpoint_config=CheckpointConfig(num_to_keep=scale.keep_checkpoints),
+            checkpoint_config=CheckpointConfig(num_to_keep=CHECKPOINTS),
             failure_config=FailureConfig(
                 max_failures=scale.max_failures, controller_failure_limit=0
             ),

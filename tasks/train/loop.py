@@ -238,9 +238,9 @@ class Training:
     @property
     def is_over(self) -> bool:
         """Whether the last epoch has ended, or the training ends before that."""
-        rule, best = self.hyperparameters.early_stopping, self.hyperparameters.best
+        patience, best = self.hyperparameters.early_stopping, self.hyperparameters.best
         ended = len(self.history) == self.hyperparameters.epochs
-        return ended or stops_early(self.history, best, rule)
+        return ended or stops_early(self.history, best, patience)
 
     @property
     def _backbone_is_frozen(self) -> bool:

@@ -22,7 +22,7 @@ from retrain.disk import write_text
 from retrain.runs.console import Progress
 from tasks.data.shards import open_prepared
 from tasks.train import function, progress
-from tasks.train.job import RAY, TrainingJob, score
+from tasks.train.job import CHECKPOINTS, RAY, TrainingJob, score
 
 HISTORY = "reports.json"
 BEST = "best"
@@ -177,7 +177,7 @@ def keep_in_process(job: TrainingJob) -> None:
             else:
                 _copy(checkpoint, kept.path)
         reports.after_report(None, [dict(metrics)], kept)
-        for old in sorted(above.iterdir())[: -job.scale.keep_checkpoints]:
+        for old in sorted(above.iterdir())[:-CHECKPOINTS]:
             shutil.rmtree(old)
 
     ray_train = get_train_fn_utils()

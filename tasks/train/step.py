@@ -43,7 +43,7 @@ MODEL = "model"
 TRACKED = "mlflow.json"  # the training's run in MLflow
 VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are facts
 # The settings of the section that change the network.
-SCALE = ("workers", "strategy", "backend", "threads")
+SCALE = ("workers", "strategy", "threads")
 
 
 def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
@@ -178,10 +178,10 @@ def _facts(job: TrainingJob, rows: int, start: "Start", result: dict[str, Any]) 
     """
     history, best = result["history"], result["best"]
     workers = max(job.scale.workers, 1)
-    metric, rule = job.hyperparameters.best.metric, job.hyperparameters.early_stopping
-    if rule and len(history) < job.hyperparameters.epochs:
+    metric, patience = job.hyperparameters.best.metric, job.hyperparameters.early_stopping
+    if patience and len(history) < job.hyperparameters.epochs:
         console.say(
-            f"train ended early: {metric} was no better in the last {rule.patience} of "
+            f"train ended early: {metric} was no better in the last {patience} of "
             f"{len(history)} evaluations."
         )
     elif best["epoch"] < len(history) // 2:

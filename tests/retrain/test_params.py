@@ -60,8 +60,8 @@ def test_overrides_replace_values_and_reach_nested_sections(tmp_path):
         ({"model.initializer_range": 1e300}, "model.initializer_range: should be less than"),
         ({"model.pretrained_version": "a" * 40}, "model.pretrained_version: is of no use without"),
         (
-            {"train.early_stopping": {"patience": 4, "min_detla": 0}},
-            "train.early_stopping.min_detla: no such key. Did you mean 'train.early_stopping.",
+            {"train.plateau": {"patience": 4, "facotr": 0.1}},
+            "train.plateau.facotr: no such key. Did you mean 'train.plateau.factor",
         ),
         ({"data": ""}, "data: missing."),
         (

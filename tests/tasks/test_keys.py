@@ -124,7 +124,7 @@ def test_an_edit_runs_again_what_it_changes_and_nothing_else(changed, file):
     ("parameters", "steps"),
     [
         ({"scale.threads": 2}, ["train"]),
-        ({"scale.checkpoint_seconds": 1.0, "scale.keep_checkpoints": 5}, []),
+        ({"scale.checkpoint_seconds": 1.0}, []),
         ({"gate.approval": "manual"}, []),
     ],
 )

@@ -61,7 +61,6 @@ def test_the_project_itself_is_no_data(tmp_path, path):
     [
         (0, {"workers": 0, "require_gpu": True}, "scale.require_gpu: 0 GPUs for 1 workers"),
         (1, {"workers": 2, "require_gpu": True}, "scale.require_gpu: 1 GPUs for 2 workers"),
-        (1, {"workers": 2, "backend": "nccl"}, "scale.backend: nccl needs a GPU for each worker."),
     ],
 )
 def test_gpus_that_are_not_there_are_refused(tmp_path, monkeypatch, gpus, scale, fault):

@@ -56,7 +56,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "train.augment": {
             "flip": True, "shift": 1, "crop": 0.5, "erasing": 0.2,
             "color_jitter": {"brightness": 0.2, "hue": 0.1},
-            "rand_augment": {"count": 2, "magnitude": 9},
+            "rand_augment": 9,
         }
     },
     "augment: mixup, cutmix": {"train.augment": {"mixup": 0.2, "cutmix": 1.0}},
@@ -64,7 +64,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "micro_batch": {"train.micro_batch": 4},
     "sgd, plateau": {"train.optimizer": "sgd", "train.schedule": "plateau"},
     "adam, one_cycle": {"train.optimizer": "adam", "train.schedule": "one_cycle"},
-    "early_stopping": {"train.early_stopping": {"patience": 5}, "train.best.metric": "val_loss"},
+    "early_stopping": {"train.early_stopping": 5, "train.best.metric": "val_loss"},
     "init: champion": {"train.init": "champion"},
     "precision: bf16": {"train.precision": "bf16"},
 }  # fmt: skip

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from retrain.workload import Augment, ColorJitter, Data, Images, RandAugment, Workload
+from retrain.workload import Augment, ColorJitter, Data, Images, Workload
 from tasks.train.augment import Augmentation, augment, mix
 from tasks.train.datasets import BatchSampler
 from tests.tasks.train.helpers import SMALL
 
 WHOLE = BatchSampler(32, 32, 0, 0, 1)  # all images in one batch
 LABELS = torch.arange(32)
-LIST = Augment(rand_augment=RandAugment())
+LIST = Augment(rand_augment=9)
 CHANGES = {
     "crop": Augment(crop=0.3),
     "colours": Augment(color_jitter=ColorJitter(brightness=0.4, saturation=0.4, hue=0.1)),
     "list": LIST,
-    "all of the list": Augment(rand_augment=RandAugment(count=14, magnitude=29)),
+    "strongest of the list": Augment(rand_augment=29),
     "erasing": Augment(erasing=0.5),
     "mixup": Augment(mixup=0.4),
     "cutmix": Augment(cutmix=1.0),

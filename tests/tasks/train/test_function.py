@@ -29,8 +29,8 @@ def with_function(name, **changes):
 
 @pytest.fixture(scope="module")
 def trained(images, tmp_path_factory):
-    root, scale = tmp_path_factory.mktemp("trained"), Scale(keep_checkpoints=1)
-    return run(root, images, with_function("train"), model=MODEL, scale=scale)
+    root = tmp_path_factory.mktemp("trained")
+    return run(root, images, with_function("train"), model=MODEL)
 
 
 def test_it_learns_and_its_best_report_is_the_model(trained, images):

@@ -1,6 +1,8 @@
 """The schedules and optimizers are PyTorch's; the temperature undoes what a network is too sure."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,19 +147,17 @@ def test_it_is_1_if_what_one_half_gains_the_other_loses(tmp_path):
 
 def test_a_training_saves_it_and_its_answers_stay(tmp_path):
     images = write_prepared(tmp_path / "images", val=200)
-    recipe = Train(epochs=20, batch_size=16, lr=0.003)
-    trained = run(tmp_path / "scaled", images, recipe)
-    plain = run(tmp_path / "plain", images, recipe.model_copy(update={"calibrate": False}))
-    assert trained.facts["weights"] == plain.facts["weights"]
-    assert plain.facts["temperature"] == 1.0 != trained.facts["temperature"]
-    described = json.loads((trained.folder / "model" / models.MODEL).read_text(encoding="utf-8"))
-    assert described["temperature"] == trained.facts["temperature"]
+    trained = run(tmp_path, images, Train(epochs=20, batch_size=16, lr=0.003))
+    scaled = trained.folder / "model"
+    unscaled = Path(shutil.copytree(scaled, tmp_path / "unscaled"))
+    described = json.loads((scaled / models.MODEL).read_text(encoding="utf-8"))
+    assert described["temperature"] == trained.facts["temperature"] != 1.0
+    (unscaled / models.MODEL).write_text(json.dumps(described | {"temperature": 1.0}))
     val = open_prepared(images).split("val")
     pixels = torch.from_numpy(val.images[np.arange(len(val))])
-    scaled, unscaled = (
-        models.load(each.folder / "model").module.probabilities(pixels, "fp32")
-        for each in (trained, plain)
+    probabilities, plain = (
+        models.load(folder).module.probabilities(pixels, "fp32") for folder in (scaled, unscaled)
     )
-    assert torch.equal(scaled.argmax(1), unscaled.argmax(1))
+    assert torch.equal(probabilities.argmax(1), plain.argmax(1))
     rows, labels = torch.arange(len(val)), torch.from_numpy(val.labels)
-    assert scaled[rows, labels].log().sum() > unscaled[rows, labels].log().sum()
+    assert probabilities[rows, labels].log().sum() > plain[rows, labels].log().sum()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from retrain.registry import tracking
-from retrain.workload import Augment, Model, Scale, Train
+from retrain.workload import Augment, Model, Train
 from tasks.train import loop, network
 from tasks.train.reports import NEWEST
 from tests.tasks.train.helpers import KEY, OFTEN, SMALL, run
@@ -20,7 +20,6 @@ from tests.tasks.train.helpers import KEY, OFTEN, SMALL, run
 ROOT = Path(__file__).parents[3]
 RECIPE = Train(epochs=4, batch_size=16, lr=0.01, augment=Augment(shift=1, flip=True))
 PER_EPOCH = 6
-KEPT = Scale(checkpoint_seconds=1e-9, keep_checkpoints=3)
 DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
 
 
@@ -42,12 +41,12 @@ def undisturbed(tmp_path_factory, images):
 def interrupted(images, tmp_path, ending_before):
     """A training that was stopped before step 15, in its third epoch, with a checkpoint of each."""
     with ending_before(2 * PER_EPOCH + 3):
-        run(tmp_path, images, RECIPE, model=DROPOUT, scale=KEPT, output="interrupted")
+        run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN, output="interrupted")
     return tmp_path
 
 
 def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, steps, caplog):
-    assert [step_of(folder) for folder in kept(interrupted)] == [13, 14, 15]
+    assert [step_of(folder) for folder in kept(interrupted)] == [14, 15]
     caplog.clear()
     resumed = run(interrupted, images, RECIPE, model=DROPOUT)
     assert "train continues at step 15, from its last checkpoint." in caplog.messages
