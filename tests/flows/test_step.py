@@ -42,7 +42,7 @@ class Toy:
         return DATA
 
     def document(self, run):
-        return {"steps": [*run.outcomes], "seconds": 1.0}
+        return {"steps": [*run.outcomes], "seconds": 1.0, "promote": run.promote}
 
     def show(self, document):
         self.shown = document
@@ -85,9 +85,11 @@ def test_damage_in_the_store_is_not_copied(project):
 def test_the_last_step_shows_the_run_and_an_experiment_says_how_to_promote(project, monkeypatch):
     toy = Toy()
     run_one(toy, toy.steps[-1], WORKLOAD, project)
-    assert toy.shown == {"steps": ["first", "second", "asks"], "seconds": 1.0, "took": 1.0}
+    steps = ["first", "second", "asks"]
+    assert toy.shown == {"steps": steps, "seconds": 1.0, "promote": None, "took": 1.0}
     monkeypatch.setenv("DVC_EXP_NAME", "longer")
     run_one(toy, toy.steps[-1], WORKLOAD, project)
+    assert toy.shown["promote"] is False
     assert toy.shown["how"] == "dvc exp apply longer && dvc repro promotes it"
 
 

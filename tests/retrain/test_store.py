@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import pytest
@@ -136,6 +137,20 @@ def test_what_killed_runs_left_goes_even_if_the_output_is_there(store, context):
     (store.scratch("toy", made.key) / "checkpoint").write_text("of a refresh")
     assert make_toy(store, replace(context, run="run-2")) == made
     assert list(store.leftovers()) == []
+
+
+def test_of_two_runs_at_once_one_makes_it_and_the_other_takes_it(store, context):
+    made = []
+
+    def slow(definition: Train, data: DataVersion, workspace: Workspace) -> dict:
+        made.append(data)
+        time.sleep(0.3)
+        return {}
+
+    step = replace(STEP, function=slow)
+    with ThreadPoolExecutor(2) as runs:
+        first, second = runs.map(lambda _: make_toy(store, context, step=step), range(2))
+    assert (first, len(made)) == (second, 1)
 
 
 def test_an_artifact_under_the_key_of_another_is_not_believed(store, context):
