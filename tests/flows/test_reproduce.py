@@ -8,7 +8,6 @@ import pytest
 from retrain.project import Project
 from retrain.registry import decisions, lineage, tracking, versions
 from retrain.store import Store
-from tests.flows.conftest import draw_photos
 
 pytestmark = pytest.mark.slow
 
@@ -43,20 +42,6 @@ def test_the_champion_is_reproduced_and_nothing_else_changes(clone, first, proje
     assert not (project.state / "reproduce").exists()
 
 
-def test_a_workload_of_ones_own_is_reproduced(clone, project, tmp_path):
-    document = clone.json("init", str(draw_photos(tmp_path / "photos")), "--pretrained", "none")
-    assert document["workload"] == "photos"
-    who = ("-c", "user.name=t", "-c", "user.email=t@t")
-    clone.run("git", *who, "commit", "-qam", "Workload photos")
-    trained = clone.train(workload="photos")["model"]
-    leftover = project.state / "reproduce"  # of a process that was killed
-    project.git("worktree", "add", "--quiet", "--detach", str(leftover), "HEAD")
-    document = clone.json("reproduce", "photos")
-    assert document["identical"], document
-    assert document["reproduced"] == trained["digest"]
-    assert len(project.git("worktree", "list").splitlines()) == 1
-
-
 def test_a_commit_that_is_not_here_is_named(project):
     missing = "c0ffee" * 6 + "c0ff"
     with pytest.raises(ValueError, match=f"Commit {missing} is not in this clone. Fetch it"):
@@ -66,6 +51,8 @@ def test_a_commit_that_is_not_here_is_named(project):
 
 def test_a_version_with_another_parameter_differs(clone, first, project):
     """The record says another learning rate than the one that the version was trained with."""
+    leftover = project.state / "reproduce"  # of a process that was killed
+    project.git("worktree", "add", "--quiet", "--detach", str(leftover), "HEAD")
     version = versions.find(project, "vit", "1")
     values = versions.read_record(project, version)
     values["parameters"]["train"]["lr"] = 0.001
@@ -80,4 +67,5 @@ def test_a_version_with_another_parameter_differs(clone, first, project):
     said = "vit version 1 is not reproduced: train gave another output; nothing that is recorded"
     assert said in done.stdout
     assert "accuracy" in done.stdout
-    assert not (project.state / "reproduce").exists()
+    assert len(project.git("worktree", "list").splitlines()) == 1
+    assert not leftover.exists()
