@@ -212,54 +212,6 @@ def test_a_broken_data_set_is_refused_in_a_sentence(clone, tmp_path, number):
     assert good in (None, validate(clone, path))
 
 
-def lines(head, rows):
-    return "\n".join([head, *(",".join(row) for row in rows)]).encode()
-
-
-CLASSES = {f"{label}/{row}.png": label for row, label in enumerate(LABELS)}
-SPLITS = {f"{split}/{name}" for split in ("train", "test") for name in CLASSES}
-# What is beside images in class folders, or in their place if it is None; and what is said of it.
-CONTRADICTIONS = {
-    "labels.csv may list": {"labels.csv": lines("picture,kind", CLASSES.items())},
-    "some.csv lists 20 of 40": {"some.csv": lines("path,label", [*CLASSES.items()][:20])},
-    "its folder says otherwise": {
-        "all.csv": lines("path,label", [(name, "cat") for name in CLASSES])
-    },
-    "list.csv names cat/99.png, which is no file": {
-        "list.csv": lines("path,label", [("cat/99.png", "cat")])
-    },
-    "hold folders of the same names": dict.fromkeys(CLASSES) | {
-        f"{top}/{name}": b"" for top in ("one", "two") for name in CLASSES
-    },
-    "images that have no class": dict.fromkeys(CLASSES) | {
-        f"{top}2017/{name[4:]}": b"" for top in ("train", "val") for name in CLASSES
-    },
-    "fewer images in test": dict.fromkeys(CLASSES) | {
-        name: b"" for name in SPLITS if not name.startswith("test/cat")
-    },
-    "fox is empty": {"fox": None},
-    "gone.png is a link to": {"cat/gone.png": None},
-    "corrections.csv, line 2": {"corrections.csv": b"sha256,label,by,at\n12,cat,me,now\n"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("said", CONTRADICTIONS)
-def test_data_that_contradicts_itself_is_refused_in_a_sentence(clone, tmp_path, said):
-    rng = np.random.default_rng(0)
-    changes = CONTRADICTIONS[said]
-    for name in {**CLASSES, **changes}:
-        content = changes.get(name, b"")
-        if content is None and name not in CLASSES:
-            (tmp_path / name).symlink_to("nowhere") if "." in name else (tmp_path / name).mkdir()
-        elif content is not None:
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_bytes(content or encode(picture(rng), "PNG"))
-    done = clone.call("validate", "vit", "--set", f"data.path={tmp_path}")
-    assert done.returncode == 1
-    assert said in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stdout + done.stderr
-
-
 def test_a_broken_configuration_is_refused_in_a_sentence(clone):
     path, rng = clone.root / "params.yaml", np.random.default_rng(0)
     shipped = path.read_bytes()

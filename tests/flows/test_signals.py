@@ -5,8 +5,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from time import monotonic
 
@@ -14,7 +12,7 @@ import psutil
 import pytest
 
 from tests import templates
-from tests.flows.conftest import RETRAIN, make_clone, until
+from tests.flows.conftest import make_clone, until
 
 pytestmark = pytest.mark.slow
 
@@ -98,8 +96,6 @@ def test_sigterm_ends_a_run_as_ctrl_c_does_and_people_are_notified(run, clone, w
 
 def test_ctrl_c_ends_a_run_after_its_step_and_says_how_to_go_on(run, clone):
     process, others, output = run()
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.1)
     began = monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
     assert process.wait(timeout=60) == 130, output.read_text()
@@ -110,26 +106,6 @@ def test_ctrl_c_ends_a_run_after_its_step_and_says_how_to_go_on(run, clone):
     step = json.loads(reports.read_text())["step"]
     said = f"train ended at step {step}. The same command goes on from there."
     assert said in output.read_text()
-
-
-# A run that is killed when Prefect has made its record, before it holds the store.
-EARLY = """
-import os, signal
-import retrain.flow
-from flows.validate import validate
-retrain.flow.load_workload = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-validate("vit")
-"""
-
-
-def test_a_run_that_was_killed_before_it_held_anything_is_ended_by_the_next_one(clone):
-    home = {"PREFECT_HOME": str(clone.root / ".retrain" / "prefect")}
-    clone.run(sys.executable, "-c", EARLY, code=-signal.SIGKILL, **home)
-    assert state(clone) == "RUNNING"
-    clone.run(*RETRAIN, "validate", "vit", "--run")
-    database = clone.root / ".retrain" / "prefect" / "prefect.db"
-    live = "select count(*) from flow_run where state_type in ('PENDING', 'RUNNING')"
-    assert (state(clone), ask(database, live)) == ("COMPLETED", 0)
 
 
 def test_a_killed_run_leaves_no_server_behind(run):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.flows.conftest import make_clone
+from tests.flows.conftest import draw_photos, make_clone
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,8 @@ def test_the_data_is_checked_and_no_model_is_trained(fresh):
     assert "Nothing changed since run" in validate(fresh).stdout
 
 
-def test_both_flows_share_the_store_and_keep_records_of_their_own(clone, first):
-    checked = clone.json("validate", "vit")
-    assert [step["cached"] for step in checked["steps"]] == [True, True]
-    assert [step["step"] for step in checked["steps"]] == ["pull", "validate"]
-    trained = [step["step"] for step in clone.json("why", "vit")]
-    assert trained[:5] == ["pull", "validate", "preprocess", "train", "evaluate"]
+def test_an_empty_folder_beside_the_classes_is_named(clone, tmp_path):
+    photos = draw_photos(tmp_path / "photos")
+    (photos / "fox").mkdir()
+    refused = clone.json("validate", "vit", "--set", f"data.path={photos}", code=1)["error"]
+    assert "fox is empty. Put the images of the class there, or remove it." in refused

@@ -6,7 +6,6 @@ import tarfile
 
 import pytest
 
-from flows.pages import publish
 from tests.browser import opened
 from tests.flows.pages.test_page import pages_with
 
@@ -39,22 +38,6 @@ def test_a_page_with_long_names_fits_a_phone(tmp_path):
             file.write_text(html, encoding="utf-8")
             tab.open(file)
             assert tab.evaluate("document.documentElement.scrollWidth") <= 420
-
-
-CLASSES = ["automobile"] * 10
-MATRIX = """{% import "parts.html.j2" as parts %}<style>{% include "style.css" %}</style>
-<main>{{ parts.matrix("", classes, rows, []) }}</main>"""
-
-
-def test_a_matrix_of_ten_classes_fits_a_phone(tmp_path):
-    matrix = publish.environment().from_string(MATRIX)
-    rows = [[100] * len(CLASSES)] * len(CLASSES)
-    (tmp_path / "page.html").write_text(matrix.render(classes=CLASSES, rows=rows))
-    with opened(tmp_path / "profile") as tab:
-        narrow(tab)
-        tab.open(tmp_path / "page.html")
-        width = "document.querySelector('.scroll').{}Width"
-        assert tab.evaluate(width.format("scroll")) <= tab.evaluate(width.format("client"))
 
 
 # The words that are drawn on two lines, or beyond the window; all that a page has is shown first.

@@ -109,23 +109,6 @@ def test_whatever_is_drawn_says_its_value_where_the_pointer_rests_on_it():
             assert re.search(r"<title>[^<]+</title>[^<]*(<(?!/g>|/svg>)[^<]*)*$", before), mark
 
 
-def test_values_are_placed_on_an_axis_and_cut_off_at_its_ends():
-    place = publish.axis(-1.0, 1.0, 0, 100)
-    assert [place(value) for value in (-2.0, -1.0, 0.0, 0.5, 3.0)] == [0.0, 0.0, 50.0, 75.0, 100.0]
-    assert publish.axis(0.5, 0.5, 164, 8)(0.5) == 164  # as of a single epoch
-    assert publish.ticks(360.0, 360.0) == [360.0]
-
-
-def test_columns_without_a_value_are_left_out_and_those_of_numbers_are_told():
-    rows = [["week 1", 3, None, 0], ["week 2", "2 of 3", "", 0]]
-    names = ("week", "images", "labelled", "accuracy")
-    template = '{% import "parts.html.j2" as parts %}{{ parts.table("Weeks", names, rows) }}'
-    html = publish.environment().from_string(template).render(names=names, rows=rows)
-    assert "labelled" not in html
-    assert html.count('<th scope="col"') == 3
-    assert html.count('class="number"') == 6
-
-
 def test_a_photo_of_a_phone_has_a_thumbnail_where_its_package_is_installed():
     pytest.importorskip("pi_heif")
     assert thumbnails.of_encoded(HEIC, "a photo")["alt"] == "a photo"

@@ -34,38 +34,24 @@ def test_a_training_shows_why_and_what_it_is_made_of(clone, first):
     assert f"retrain reproduce vit@{first['model']['version']}" in html
 
 
-def test_a_report_can_be_made_again_and_is_found_by_its_run(clone, first):
-    file = clone.root / "reports" / "vit" / f"{first['run']}.html"
+def test_a_report_can_be_made_again_and_says_what_it_lacks(clone, first):
+    file, latest = clone.root / "reports" / "vit" / f"{first['run']}.html", page(clone)
     file.unlink()
-    latest = page(clone)
     answer = clone.json("report", "vit", "--run", first["run"][:8])
-    assert page(clone) == latest
     assert answer == {"report": str(file), "run": first["run"]}
-    assert first["outcome"] in file.read_text(encoding="utf-8")
+    whole = page(clone, file.name)
+    [folder] = [Path(each["path"]) for each in first["steps"] if each["step"] == "evaluate"]
+    away = folder.rename(folder.with_suffix(".away"))
+    clone.json("report", "vit", "--run", first["run"])
+    assert page(clone, file.name) == whole
+    file.unlink()
+    clone.json("report", "vit", "--run", first["run"])
+    away.rename(folder)
+    assert "no longer has what these steps have made: evaluate." in page(clone, file.name)
+    assert first["outcome"] in page(clone, file.name)
+    assert page(clone) == latest
     error = clone.json("report", "vit", "--run", "nothing", code=2)["error"]
     assert "no such run is recorded here" in error
-
-
-def test_an_earlier_page_stays_and_one_without_its_outputs_says_what_it_lacks(clone, first):
-    file = clone.root / "reports" / "vit" / f"{first['run']}.html"
-    folders = {step["step"]: Path(step["path"]) for step in first["steps"] if step["path"]}
-    whole = file.read_text(encoding="utf-8")
-    for step in ("validate", "evaluate"):
-        folders[step].rename(folders[step].with_suffix(".away"))
-    try:
-        clone.json("report", "vit", "--run", first["run"])
-        assert file.read_text(encoding="utf-8") == whole
-        file.unlink()
-        clone.json("report", "vit", "--run", first["run"])
-        html = page(clone, file.name)
-    finally:
-        for step in ("validate", "evaluate"):
-            folders[step].with_suffix(".away").rename(folders[step])
-        file.write_text(whole, encoding="utf-8")
-    assert "no longer has what these steps have made: validate, evaluate." in html
-    assert first["outcome"] in html
-    assert "accuracy" in html
-    assert '<h2 id="model">' not in html
 
 
 def test_refused_data_has_a_page_with_the_images_and_what_to_do(clone, first):
@@ -76,10 +62,8 @@ def test_refused_data_has_a_page_with_the_images_and_what_to_do(clone, first):
     assert "Refused" in html
     assert error.splitlines()[0] in html
     assert "retrain validate vit" in html
-    assert re.search(r"[.]retrain/logs/[0-9]+-[0-9]+-validate-vit[.]log", html)
     assert "images with a side below checks.min_side 9" in html
     assert "expect_" not in html  # as functions of Great Expectations begin
-    assert "1,797 of 1,797" in html
     assert "8 x 8 pixels is too small" in html
     assert html.count('src="data:image/png;base64,') == 6  # of one reason
     [record] = re.findall(r'href="file://([^"]*validation_results[.]json)"', html)

@@ -83,10 +83,10 @@ def run_on(
 @pytest.fixture
 def not_loaded(monkeypatch):
     """Leaves out what takes 5 s: to load the version. See `test_package.py`."""
-    _leave_out_loading(monkeypatch)
+    leave_out_loading(monkeypatch)
 
 
-def _leave_out_loading(patch: pytest.MonkeyPatch) -> None:
+def leave_out_loading(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(packaging, "check_answers", lambda *_: None)
 
 
@@ -123,7 +123,7 @@ def _promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifa
         templates.place_mlflow_database(root)
         (root / "requirements.lock").write_text(REQUIREMENTS)
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            _leave_out_loading(patch)
+            leave_out_loading(patch)
             images = write_data(Path(folder), ROWS)
             for seed, arguments in enumerate(runs):
                 run_on(images, Project(root), train(Project(root), seed), **arguments)
