@@ -3,7 +3,6 @@
 import json
 import re
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
@@ -39,8 +38,11 @@ def test_a_first_run_runs_everything_and_promotes(clone, first):
     assert first["decision"]["verdict"] == "first"
     assert first["model"]["version"] == 1
     assert first["model"]["aliases"] == ["champion", "reference"]
-    for step in first["steps"][:5]:
-        assert (Path(step["path"]) / "manifest.json").is_file()
+    chain = clone.json("lineage", "vit")["lineage"]["steps"]
+    assert [(made["step"], made["key"], made["digest"]) for made in chain] == [
+        (step["step"], step["key"], step["digest"]) for step in first["steps"][:5]
+    ]
+    assert {made["provenance"]["run"] for made in chain} == {first["run"]}
 
 
 def train_and_list_imports(clone, *arguments):

@@ -279,7 +279,6 @@ def test_damage_is_found_in_a_jpeg_that_is_decoded_smaller(progressive):
 
 
 def test_a_photo_of_a_phone_is_read():
-    pytest.importorskip("pi_heif")
     assert to_array(HEIC, 32, 1, "crop")[::16, ::16, 0].tolist() == [[250, 20], [20, 250]]
 
 

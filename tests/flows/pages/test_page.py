@@ -3,8 +3,6 @@
 import re
 from html.parser import HTMLParser
 
-import pytest
-
 from flows.pages import publish
 from tasks.data import thumbnails
 from tests.tasks.toy_data import HEIC
@@ -110,6 +108,5 @@ def test_whatever_is_drawn_says_its_value_where_the_pointer_rests_on_it():
 
 
 def test_a_photo_of_a_phone_has_a_thumbnail_where_its_package_is_installed():
-    pytest.importorskip("pi_heif")
     assert thumbnails.of_encoded(HEIC, "a photo")["alt"] == "a photo"
     assert "cannot be decoded" in thumbnails.of_encoded(HEIC[:300], "a photo")["alt"]

@@ -125,8 +125,6 @@ def test_the_auto_classes_load_it_in_a_process_without_the_project(project, vers
 def test_an_onnx_file_gives_the_probabilities_of_the_package(
     project, version, tmp_path, monkeypatch
 ):
-    pytest.importorskip("onnxscript")
-    pytest.importorskip("onnxruntime")
     done = export(project, version, tmp_path / "toy", "onnx")
     assert (done.compared, done.same) == (ROWS, ROWS)
     assert done.difference < 1e-5
@@ -148,8 +146,6 @@ def test_what_is_there_is_not_overwritten(project, version, tmp_path):
 def test_a_network_of_ones_own_is_exported_with_the_module_of_its_package(
     project, run, tmp_path, monkeypatch
 ):
-    pytest.importorskip("onnxscript")
-    pytest.importorskip("onnxruntime")
     settings = {"factory": "examples.network:build_model", "arguments": {"channels": 1}}
     folder = project.root / "custom"
     network = models.build("custom", settings, (8, 8, 1), len(LABELS))
@@ -198,9 +194,6 @@ def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channe
     ("form", "config"), [("huggingface", RESNET), ("huggingface", CONVNEXT), ("onnx", RESNET)]
 )
 def test_what_is_written_answers_as_the_network_that_was_saved(tmp_path, form, config):
-    if form == "onnx":
-        pytest.importorskip("onnxscript")
-        pytest.importorskip("onnxruntime")
     model = saved(tmp_path / "model", "auto", {"config": config})
     folder = tmp_path / "folder"
     folder.mkdir()

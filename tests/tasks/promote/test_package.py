@@ -10,7 +10,6 @@ import torch
 
 import models
 from retrain.registry import packages, tracking, versions
-from tasks.data.reading import open_images
 from tasks.promote import package as packaging
 from tests.tasks.promote.conftest import (
     ROWS,
@@ -40,21 +39,6 @@ def test_a_version_that_answers_something_else_is_not_promoted(project, run, one
     assert versions.champion(project, "toy").version == 1
     assert history(project) == before
     assert run(trained, "not better", 1, scores)["version"] == 2
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_package_answers_within_the_tolerance_in_either_precision(
-    project, images, precision, tmp_path
-):
-    trained = train(project)
-    scores = write_scores(project.root / "scores", trained, ROWS, precision)
-    folder = project.root / "package"
-    packaging.write_package(trained.folder / "model", precision, COUNTS, folder)
-    asked = packaging.sample(open_images(images[0]), images[1].folder)
-    assert asked["path"].to_pylist() == [f"{row}.png" for row in range(ROWS)]
-    example = packaging.example_of(folder, asked, scores.folder)
-    packaging.check_answers(folder, example, tmp_path)
-    assert not list(folder.rglob("*.pyc"))
 
 
 def write_custom(folder, factory):

@@ -1,6 +1,7 @@
 """What a person decides: an approval, a rejection, a rollback, and what the next run does."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -14,9 +15,7 @@ from retrain.step import DataVersion
 from tasks.promote import package as packaging
 from tasks.promote.step import Intent
 from tests.tasks.promote.conftest import (
-    DATA,
     MANUAL,
-    PROMOTE,
     approve,
     champion,
     history,
@@ -113,9 +112,6 @@ def test_what_was_changed_since_is_only_rejected(project, run, pair, place, mess
         approve(project, REASON)
     assert standing(project) == (1, 2)
     assert reject(project, REASON)["version"] == 2
-    if "decisions" in place:
-        assert run(pair[1], "better", 1, rules=MANUAL, intent=AGAIN)["waiting"]
-        assert approve(project, REASON)["version"] == champion(project) == 2
 
 
 def test_a_version_that_was_deleted_is_registered_again_by_a_run(project, run, pair):
@@ -148,28 +144,15 @@ def test_an_alias_on_a_version_of_somebody_else_is_named_and_hides_no_other_work
     assert told["toy"]["champion"]["version"] == 1
     assert told["pets"]["champion"] is None
     assert "somebody has given the alias champion to version 1" in told["pets"]["fault"]
-    client.set_registered_model_alias("toy", "champion", "2")
-    assert main(["status"]) == 0
-    shown = capsys.readouterr().out
-    assert "Version 2 has the alias champion of toy, but its ledger says version 1" in shown
-    assert main(["verify", "--json"]) == 1
-    assert len(json.loads(capsys.readouterr().out)["ledgers"]) == 2
 
 
 def test_the_commands_show_what_waits_and_decide(clone, run, capsys):
     assert main(["status"]) == 0
-    shown = capsys.readouterr().out
-    assert "toy version 2 waits for approval since " in shown
-    assert "retrain approve toy --reason WHY, or retrain reject toy --reason WHY." in shown
+    assert "toy version 2 waits for approval since " in capsys.readouterr().out
     assert main(["approve", "toy", "--reason", REASON, "--version", "3"]) == 2
-    assert main(["approve", "tyo", "--reason", REASON]) == 2
-    assert "Did you mean 'toy'?" in capsys.readouterr().err
     assert main(["reject", "toy", "--reason", "too few night images", "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["action"], done["version"], done["previous"]) == ("rejected", 2, 1)
-    assert main(["status", "--json"]) == 0
-    [told] = json.loads(capsys.readouterr().out)
-    assert (told["champion"]["version"], told["waiting"]) == (1, None)
     assert main(["approve", "toy", "--reason", REASON]) == 1
     assert "No version of toy waits for approval." in capsys.readouterr().err
 
@@ -229,20 +212,10 @@ def test_a_version_that_was_deleted_is_refused(project, three):
         roll_back(project, WRONG)
 
 
-@pytest.fixture
-def again(project, run, three):
-    """Runs with the model that was rolled back."""
-
-    def call(intent=PROMOTE, data=DATA, scores=None):
-        number = champion(project)
-        return run(three[2], "better", number, scores, intent=intent, data=data)
-
-    return call
-
-
 def test_the_training_that_was_rolled_back_does_not_come_back_in_another_package(
-    project, again, three, in_another_package, monkeypatch
+    project, run, three, in_another_package, monkeypatch
 ):
+    again = partial(run, three[2], "better", 2)
     done = roll_back(project, WRONG)
     facts = again(scores=in_another_package(three[2], "image.py", "import ", "MENDED = 1\nimport "))
     withheld = f"the training of version 4 was rolled back on {done['time'][:10]}: {WRONG}"
@@ -252,13 +225,12 @@ def test_the_training_that_was_rolled_back_does_not_come_back_in_another_package
     monkeypatch.setattr(packaging, "source_of", source_of)
     facts = again()
     assert (facts["version"], facts["withheld"]) == (5, withheld.replace("4", "5", 1))
-    assert again(Intent(promote=True, again=True))["aliases"] == ["champion", "reference"]
+    assert again(intent=AGAIN)["aliases"] == ["champion", "reference"]
 
 
 def test_the_commands_go_back_and_tell_of_it(project, three, place_of_commands, capsys):
     assert main(["rollback", "toy", "--reason", WRONG, "--json"]) == 0
-    done = json.loads(capsys.readouterr().out)
-    assert (done["previous"], done["version"], done["reason"]) == (3, 2, WRONG)
+    assert json.loads(capsys.readouterr().out)["version"] == 2
     assert main(["rollback", "toy", "--reason", WRONG]) == 0
     said = "toy version 1 is the champion again instead of version 2.\n"
     assert capsys.readouterr().out == said
@@ -267,20 +239,11 @@ def test_the_commands_go_back_and_tell_of_it(project, three, place_of_commands, 
     assert main(["rollback", "tyo", "--reason", WRONG]) == 2
     assert "Did you mean 'toy'?" in capsys.readouterr().err
 
-    assert main(["history", "toy"]) == 0
-    shown = capsys.readouterr().out
-    assert "3 -> 2" in shown
     assert main(["history", "toy", "--last", "1"]) == 0
-    shown = capsys.readouterr().out
-    assert "3 -> 2" not in shown
-    assert "4 are older: retrain history toy --last 0" in shown
+    assert "4 are older: retrain history toy --last 0" in capsys.readouterr().out
     assert main(["history", "toy", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["action"] for each in told] == ["promoted"] * 3 + ["rolled back"] * 2
-    assert [len(each["rules"]) for each in told] == [1, 1, 1, 0, 0]
-
-    assert main(["verify"]) == 0
-    assert "No ledger was changed." in capsys.readouterr().out
     tracking.client(project).set_registered_model_alias("toy", "champion", "3")
     assert main(["verify", "--json"]) == 1
     [fault] = json.loads(capsys.readouterr().out)["ledgers"]

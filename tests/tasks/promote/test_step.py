@@ -79,13 +79,6 @@ def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, look, 
     assert state(project) == before
 
 
-def test_a_decision_against_a_champion_of_the_past_is_not_carried_out(project, run):
-    run(train(project), "first")
-    with pytest.raises(ValueError, match="champion version None, but champion is version 1"):
-        run(train(project, seed=1), "first")
-    assert len(history(project)) == 1
-
-
 def test_a_run_that_was_deleted_is_made_again(project, run):
     trained = train(project)
     client = tracking.client(project)
