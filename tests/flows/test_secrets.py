@@ -6,14 +6,11 @@ configuration of fsspec.
 
 import base64
 import json
-import os
-import pty
 import re
 import secrets
 import shutil
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from time import sleep
 
@@ -22,6 +19,7 @@ import pytest
 
 from tests import templates
 from tests.flows.conftest import RETRAIN, draw_photos, make_clone
+from tests.flows.test_terminal import ESCAPE, Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -33,21 +31,6 @@ ENVIRONMENT = {
     "FSSPEC_HTTP": json.dumps({"headers": {"X-Token": TOKEN}}),
 }
 SIZES = ("--set", "images.channels=3", "--set", "images.size=8")
-
-
-@dataclass
-class Interactive:
-    """A run on a terminal.
-
-    Attributes:
-        text: What the terminal got.
-        code: The exit code.
-        listening: Addresses where the run's processes listened.
-    """
-
-    text: str = ""
-    code: int | None = None
-    listening: set[str] = field(default_factory=set)
 
 
 @contextmanager
@@ -108,35 +91,26 @@ def netrc(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def interactive(clone, served, netrc):
-    """The clone's first run."""
-    run = Interactive()
+    """What the clone's first run shows in a terminal, and where its processes listened."""
+    listening = set()
     with serving_photos(served) as url:
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.chdir(clone.root)
-            arguments = (*RETRAIN, "train", "vit", "--set", f"data.path={url}", *SIZES)
-            terminal = {"TERM": "xterm", "COLUMNS": "400"}  # so that no line is wrapped
-            environment = clone.environment | ENVIRONMENT | netrc | terminal
-            os.execve(arguments[0], arguments, environment)
-        watching = threading.Thread(target=watch, args=(psutil.Process(pid), run))
+        more = ENVIRONMENT | netrc
+        given = ("train", "vit", "--set", f"data.path={url}", *SIZES)
+        terminal = Terminal(clone, *given, columns=400, **more)  # so that no line is wrapped
+        process = psutil.Process(terminal.process.pid)
+        watching = threading.Thread(target=watch, args=(process, listening))
         watching.start()
-        got = b""
-        with suppress(OSError):  # the end of a terminal
-            while piece := os.read(terminal, 65536):
-                got += piece
-        os.close(terminal)
-        run.code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        text = ESCAPE.sub("", terminal.end())
         watching.join()
-    run.text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", got.decode())
-    return run
+    return text, listening
 
 
-def watch(process, run):
+def watch(process, listening):
     """Notes where a process and its children listen, until it ends."""
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+    while process.is_running():
         for each in (process, *process.children(recursive=True)):
             with suppress(psutil.Error):
-                run.listening |= {
+                listening |= {
                     socket.laddr.ip.removeprefix("::ffff:")
                     for socket in each.net_connections("inet")
                     if socket.status == psutil.CONN_LISTEN
@@ -163,18 +137,17 @@ OURS = re.compile(
 
 
 def test_a_terminal_gets_our_lines_only(interactive):
-    assert interactive.code == 0, interactive.text
-    lines = [line for line in re.split(r"[\r\n]+", interactive.text) if line.strip()]
+    lines = [line for line in re.split(r"[\r\n]+", interactive[0]) if line.strip()]
     assert [line for line in lines if not OURS.match(line)] == []
     assert any(line.startswith("took ") for line in lines)
 
 
 def test_a_run_listens_on_loopback_only(interactive):
-    assert interactive.listening == {"127.0.0.1"}
+    assert interactive[1] == {"127.0.0.1"}
 
 
 def test_a_run_shows_and_leaves_no_secret(interactive, clone):
-    assert not any(secret in interactive.text for secret in SECRETS)
+    assert not any(secret in interactive[0] for secret in SECRETS)
     assert left_in(clone.root) == []
     [record] = (clone.root / ".retrain" / "runs" / "train" / "vit").glob("latest.json")
     path = json.loads(record.read_text(encoding="utf-8"))["data"]["path"]

@@ -25,9 +25,9 @@ BAR = re.compile(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] ")
 class Terminal:
     """A command that runs in a terminal."""
 
-    def __init__(self, clone, *arguments, **more):
+    def __init__(self, clone, *arguments, columns=COLUMNS, **more):
         self.screen, shown = pty.openpty()
-        fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+        fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         environment = clone.environment | {"TERM": "xterm-256color"} | more
         self.process = subprocess.Popen(
             [*RETRAIN, *arguments],

@@ -60,16 +60,6 @@ def test_comments_docstrings_formatting_and_code_for_type_checkers_do_not_count(
     assert digests() == before
 
 
-def test_the_logic_counts_and_is_named(write, digests):
-    write("tasks/step", STEP)
-    before = digests()
-    write("tasks/step", STEP.replace("double(x)", "double(x) + 1"))
-    after = digests()
-    assert before.keys() == after.keys() == {"tasks.helper", "tasks.step"}
-    assert before["tasks.step"] != after["tasks.step"]
-    assert before["tasks.helper"] == after["tasks.helper"]
-
-
 def test_imports_are_followed_inside_functions_and_packages_and_beside_them(write, digests):
     for name in ("tasks/deep", "mine", "shared/numbers", "retrain", "tasks/other"):
         write(name, "N = 1")

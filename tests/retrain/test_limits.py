@@ -4,10 +4,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from uuid import UUID, uuid4
 
-import psutil
 import pytest
 
 from retrain.project import Project
@@ -16,6 +15,12 @@ from retrain.step import DataVersion, Step
 from retrain.workload import Workload
 
 ROOT = Path(__file__).parents[2]
+
+
+def workload(**sections):
+    return Workload(name="toy", data={"path": "x"}, model={"family": "vit"}, **sections)
+
+
 BLOCK = """
 import time
 from asyncio import CancelledError
@@ -55,48 +60,64 @@ def test_a_run_that_lost_its_slot_is_not_told_as_a_limit(prefect_session, tmp_pa
     from prefect import flow
     from prefect.concurrency import _leases
 
-    from tests.retrain.hanging import WORKLOAD
-
     monkeypatch.setattr(_leases, "_RENEWAL_RETRY_MAX_DELAY", 0.1)
 
     @flow
     def small():
         with _leases.maintain_concurrency_lease(uuid4(), 300, raise_on_lease_renewal_failure=True):
-            Run("toy", workload, version, Project(tmp_path), "run")(step, version)
+            Run("toy", workload(), version, Project(tmp_path), "run")(step, version)
 
     def waits(version, workspace):
         for _ in range(300):
             sleep(0.1)
 
     step, version = Step("first", waits, ("data",)), DataVersion("abc", tracked=True)
-    workload = Workload.model_validate(WORKLOAD)
-
     with pytest.raises(ConnectionError, match=r"first was ended, .* has given the run's slot away"):
         small()
 
 
-@pytest.mark.slow
-def test_a_training_that_hangs_on_its_workers_is_ended_with_them(prefect_session, tmp_path):
+HANGS = """
+import time
+from pathlib import Path
+from prefect import flow, runtime
+from retrain.project import Project
+from retrain.runs.run import Run
+from retrain.step import DataVersion, Step
+from tests.retrain.test_limits import workload
+
+def waits(version, workspace):
+    print("tried", flush=True)
+    time.sleep(600)
+
+@flow
+def toy():
+    run, version = str(runtime.flow_run.id), DataVersion("abc", tracked=True)
+    print(run, flush=True)
+    given = workload(limits={"first": 0.0005})
+    Run("toy", given, version, Project(Path.cwd()), run)(Step("first", waits, ("data",)), version)
+
+toy()
+"""
+
+
+def test_a_step_that_hangs_fails_at_its_limit_and_is_not_tried_again(prefect_session, tmp_path):
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL
 
     done = subprocess.run(
-        [sys.executable, "-c", "from tests.retrain.hanging import main; main()"],
+        [sys.executable, "-c", HANGS],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PREFECT_API_URL": PREFECT_API_URL.value()},
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
-        timeout=300,  # of ten minutes that the workers wait
+        timeout=300,
     )
     assert done.returncode == 1
-    message = f"first did not end within {(tmp_path / 'limit').read_text()} h (limits.first)."
+    message = "first did not end within 0.0005 h (limits.first)."
     assert f"StepTimeoutError: {message}" in done.stderr
-    assert (tmp_path / "tries").read_text() == "x"  # it is not tried again
+    run, *tries = done.stdout.split()
+    assert tries == ["tried"]
     with get_client(sync_client=True) as client:
-        ended = client.read_flow_run(UUID((tmp_path / "run").read_text())).state
+        ended = client.read_flow_run(UUID(run)).state
     assert ended.type == "FAILED"
     assert message in ended.message
-    worker, until = int((tmp_path / "worker").read_text()), monotonic() + 30
-    while psutil.pid_exists(worker):  # Ray ends it when it notices
-        assert monotonic() < until
-        sleep(0.5)

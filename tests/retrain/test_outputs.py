@@ -63,18 +63,6 @@ def test_a_parameter_that_is_new_changes_the_key_and_the_definition():
     assert difference(before, planned(**{"train.lr": 0.5, "train.new": None}))  # its key changed
 
 
-def test_a_default_that_has_changed_changes_the_key_of_all_who_have_it():
-    reading = replace(STEP, reads=("train",))
-    train = WORKLOAD.train.model_copy(update={"epochs": WORKLOAD.train.epochs + 10})
-    first, changed = (
-        plan(reading, workload, [DATA])
-        for workload in (WORKLOAD, WORKLOAD.model_copy(update={"train": train}))
-    )
-    assert first.config["train.epochs"] == 20  # which nobody has written down
-    assert changed.key != first.key
-    assert difference(first, changed) == "train.epochs 20 -> 30"
-
-
 def test_a_default_that_is_written_down_is_the_same_training():
     sections = {"data": {"path": "x"}, "model": {"family": "vit"}}
     reading = replace(STEP, reads=("train",))

@@ -191,9 +191,6 @@ def test_images_of_parquet_files_are_corrected(project, stored, class_names):
     assert file.read_bytes() == before
     assert read(file.parent) == {digest_of(IMAGES[3]): "cat"}
     assert flow.plan(project, "photos", project.root / "corrected.csv").changes == []
-    for wrong in ({"row": 9}, {"row": 1}, {"file": "gone.parquet"}):
-        with pytest.raises(UsageError, match="has changed or is gone since it was listed"):
-            flow.plan(project, "photos", write_csv(project, rows[0] | wrong))
 
 
 def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project):

@@ -1,15 +1,9 @@
-"""Predictions of a registered version: by its own code, in order, and the same after a kill."""
+"""Predictions of a registered version: by its own code, and in order."""
 
 import hashlib
 import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
-from time import sleep
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +14,6 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
-from tasks.compute import answer, asked
 from tasks.data import package
 from tasks.data.champion import Registered
 from tasks.predict.predict import Source, open_source, predict, sample
@@ -28,42 +21,9 @@ from tasks.promote.package import write_package
 from tests.tasks.toy_data import png as picture, write_files, write_parquet
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
 
-ROOT = Path(__file__).parents[3]
-ROWS, BATCH = 50, 16
-WAITS = """
-    import time
-    time.sleep(1.0 * bool(first))
-"""
+ROWS = 50
 BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
 UNREADABLE = "30.png"  # it is gone after the input has been listed
-# Classifies with the program that is named.
-CLASSIFIES = """
-import sys
-from pathlib import Path
-from retrain.store import Store
-from tasks.compute import asked
-from tasks.predict.predict import predict
-from tests.tasks.predict.test_predict import registered, source
-
-package, images, store = map(Path, sys.argv[1:4])
-asked.PROGRAM = Path(sys.argv[4])
-predict(registered(package, 2), source(images), package.parent / "killed.parquet", Store(store))
-"""
-
-
-@dataclass(frozen=True)
-class Toy:
-    """A network that is registered twice.
-
-    Attributes:
-        model: The network's folder.
-        champion: Its package as it is.
-        older: A package with the same network, whose own decoder inverts each image.
-    """
-
-    model: Path
-    champion: Registered
-    older: Registered
 
 
 def registered(folder: Path, number: int) -> Registered:
@@ -79,39 +39,16 @@ def registered(folder: Path, number: int) -> Registered:
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory) -> Toy:
+def toy(tmp_path_factory) -> tuple[Path, Registered]:
+    """A network, and a package with it whose own decoder inverts each image."""
     root = tmp_path_factory.mktemp("project")
     model = write_model(root / "train").folder / "model"
-    write_package(model, "fp32", dict.fromkeys(LABELS, 12), root / "package")
-    shutil.copytree(root / "package", root / "older")
+    write_package(model, "fp32", dict.fromkeys(LABELS, 12), root / "older")
     decoder = root / "older" / "code" / "models" / "image.py"
     text, last = decoder.read_text(), "return np.asarray(image).reshape(size, size, channels)"
     assert last in text
     decoder.write_text(text.replace(last, last.replace("return ", "return 255 - ")))
-    return Toy(model, registered(root / "package", 1), registered(root / "older", 2))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_batches(tmp_path_factory):
-    """The program that answers, with batches of a few images, of which each but the first waits."""
-    folder = tmp_path_factory.mktemp("clone") / "tasks" / "compute"
-    folder.mkdir(parents=True)
-    text = Path(answer.__file__).read_text(encoding="utf-8")
-    for before, after in (
-        ("parents[2]\n", f"parents[2]\nCLONE = {str(ROOT)!r}\n"),
-        ("sys.path.insert(0, str(PROJECT))", "sys.path.insert(0, CLONE)"),
-        ("MAX_ROWS, MAX_BYTES = 256,", f"MAX_ROWS, MAX_BYTES = {BATCH},"),
-        (
-            "    first, images = batch\n",
-            f"    first, images = batch\n{WAITS}",
-        ),
-    ):
-        assert text.count(before) == 1
-        text = text.replace(before, after)
-    (folder / "answer.py").write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asked, "PROGRAM", folder / "answer.py")
-        yield
+    return model, registered(root / "older", 2)
 
 
 def images() -> dict[str, bytes]:
@@ -135,10 +72,10 @@ def source(folder: Path) -> Source:
 
 
 @pytest.fixture(scope="module")
-def first(toy, folder, small_batches, tmp_path_factory):
+def first(toy, folder, tmp_path_factory):
     """What the older package answers, whose code differs from this clone's; and the file."""
     place = tmp_path_factory.mktemp("first")
-    written, _ = predict(toy.older, source(folder), place / "out.parquet", Store(place / "store"))
+    written, _ = predict(toy[1], source(folder), place / "out.parquet", Store(place / "store"))
     assert [path.name for path in place.iterdir() if path.is_file()] == ["out.parquet"]
     assert not list((place / "store").rglob("*.parquet"))
     return written, place / "out.parquet"
@@ -154,7 +91,7 @@ def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, firs
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in images().items()}
     digests[UNREADABLE] = None
     assert table["sha256"].to_pylist() == [digests[name] for name in sorted(digests)]
-    expected = plain_probabilities(toy.model, 255 - pixels(ROWS), 256)
+    expected = plain_probabilities(toy[0], 255 - pixels(ROWS), 256)
     for row, name in enumerate(sorted(images())):
         label, probabilities, error = (
             table[column][row].as_py() for column in ("label", "probabilities", "error")
@@ -180,24 +117,7 @@ def test_the_file_says_what_made_it(toy, first):
     assert json.loads(metadata[b"labels"]) == list(LABELS)
     assert metadata[b"retrain.model"] == b"toy"
     assert metadata[b"retrain.version"] == b"2"
-    assert metadata[b"retrain.package"].decode() == toy.older.version.package_digest
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_path):
-    store = tmp_path / "store"
-    process = subprocess.Popen(
-        [sys.executable, "-c", CLASSIFIES, toy.older.package, folder, store, asked.PROGRAM],
-        cwd=ROOT,
-    )
-    while not (parts := [*store.rglob("answers/*.parquet")]):
-        assert process.poll() is None
-        sleep(0.05)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    predict(toy.older, source(folder), tmp_path / "out.parquet", Store(store))
-    assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
-    assert not any(path.exists() for path in parts)
+    assert metadata[b"retrain.package"].decode() == toy[1].version.package_digest
 
 
 def test_the_answers_for_a_file_that_has_changed_are_not_taken(folder):
@@ -208,7 +128,7 @@ def test_the_answers_for_a_file_that_has_changed_are_not_taken(folder):
 
 
 def test_a_sample_has_the_facts_and_features_of_images_that_have_a_label(toy, folder, tmp_path):
-    found = sample(toy.older, source(folder), tmp_path)
+    found = sample(toy[1], source(folder), tmp_path)
     assert len(found) == ROWS - len(BAD) - 1
     assert found["features"].null_count == 0
     assert set(found["side"].to_pylist()) == {8.0}
