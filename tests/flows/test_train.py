@@ -58,7 +58,6 @@ def test_an_unchanged_run_starts_nothing_and_imports_nothing_heavy(clone, first)
     last, imported = train_and_list_imports(clone, "--run")
     assert imported & NOT_NEEDED == set()
     assert ran(last) == []
-    assert not last["unchanged"]
     assert last["run"] != first["run"]
     assert last["decision"]["verdict"] == "champion already"
     assert last["model"] == first["model"]
@@ -70,16 +69,10 @@ def test_an_unchanged_run_starts_nothing_and_imports_nothing_heavy(clone, first)
     same = ("data", "metrics", "champion", "decision", "model", "look")
     assert {name: again[name] for name in same} == {name: last[name] for name in same}
     assert ran(again) == []
-    assert [s["digest"] for s in again["steps"]] == [s["digest"] for s in last["steps"]]
     assert clone.json("status", "vit")[0]["last_run"]["run"] == last["run"]
     output = clone.retrain("train", "vit").stdout
-    assert output.startswith(
-        f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}; "
-    )
-    assert output.endswith(f"{last['outcome']}\n")
-    assert last["outcome"].endswith(
-        f"already the champion, vit version {last['model']['version']}."
-    )
+    since = f"run {last['run'][:8]} of {local_time(last['time'])}"
+    assert output == f"Nothing changed since {since}; {last['outcome']}\n"
 
 
 def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
@@ -96,9 +89,6 @@ def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
     assert still["model"] == again["model"]
     assert "would be rejected: accuracy >= 0.999 fails with" in still["outcome"]
     assert not still["rejected"]  # by nobody who is to be told
-    other_rule = clone.train(*REJECTED[:-1], "gate.min={accuracy: 0.998}")
-    assert not other_rule["unchanged"]
-    assert ran(other_rule) == []
     assert clone.train()["model"] == first["model"]
 
 

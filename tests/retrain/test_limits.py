@@ -76,25 +76,25 @@ def test_a_run_that_lost_its_slot_is_not_told_as_a_limit(prefect_session, tmp_pa
         small()
 
 
+def hangs(version, workspace):
+    print("tried", flush=True)
+    sleep(600)
+
+
 HANGS = """
-import time
 from pathlib import Path
 from prefect import flow, runtime
 from retrain.project import Project
 from retrain.runs.run import Run
 from retrain.step import DataVersion, Step
-from tests.retrain.test_limits import workload
-
-def waits(version, workspace):
-    print("tried", flush=True)
-    time.sleep(600)
+from tests.retrain.test_limits import hangs, workload
 
 @flow
 def toy():
     run, version = str(runtime.flow_run.id), DataVersion("abc", tracked=True)
     print(run, flush=True)
     given = workload(limits={"first": 0.0005})
-    Run("toy", given, version, Project(Path.cwd()), run)(Step("first", waits, ("data",)), version)
+    Run("toy", given, version, Project(Path.cwd()), run)(Step("first", hangs, ("data",)), version)
 
 toy()
 """

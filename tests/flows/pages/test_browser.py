@@ -1,9 +1,5 @@
 """Pages in a real browser: no request, no error, nothing that a screen reader stumbles over."""
 
-import shutil
-import subprocess
-import tarfile
-
 import pytest
 
 from tests.browser import opened
@@ -66,29 +62,3 @@ def test_a_phone_breaks_no_word_of_the_report_and_cuts_none(clone, first, tmp_pa
         for name in (f"{first['run']}.html", "latest.html"):
             tab.open(folder / name)
             assert tab.evaluate(BROKEN_WORDS) == [], name
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(clone, first, tmp_path, tmp_path_factory, scheme):
-    axe = _axe(tmp_path_factory.mktemp("axe"))
-    with opened(tmp_path) as tab:
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        tab.call("Emulation.setEmulatedMedia", features=features)
-        tab.open(clone.root / "reports" / "vit" / f"{first['run']}.html")
-        tab.evaluate(axe)
-        found = tab.evaluate("axe.run().then(result => result.violations)")
-    serious = [one for one in found if one["impact"] in ("serious", "critical")]
-    assert serious == []
-
-
-def _axe(folder):
-    """The code of axe-core, from npm."""
-    if shutil.which("npm") is None:
-        pytest.skip("there is no npm here")
-    done = subprocess.run(
-        ["npm", "pack", "axe-core@4"], cwd=folder, capture_output=True, text=True, timeout=120
-    )
-    if done.returncode:
-        pytest.skip("axe-core cannot be fetched here")
-    with tarfile.open(folder / done.stdout.split()[-1]) as tar:
-        return tar.extractfile("package/axe.min.js").read().decode()

@@ -11,7 +11,6 @@ from transformers import ViTForImageClassification
 from models.network import in_stored_units, normalise
 from retrain.params import load_workload
 from retrain.project import Project
-from tasks.compute import ray_data
 from tasks.data.shards import open_prepared
 from tasks.embed.step import embed
 from tests.tasks.embed.conftest import run_embed
@@ -49,19 +48,6 @@ def test_embeddings_are_those_of_a_plain_loop_to_the_bit(embedded, images, backb
         "shape": [16],
         "storage": "embeddings",
     }
-
-
-@pytest.mark.slow
-def test_actors_write_the_same_bytes_as_this_process(
-    ray_session, embedded, images, backbone, tmp_path, monkeypatch
-):
-    import ray
-
-    monkeypatch.setattr(ray_data, "SECONDS_PER_IMAGE", 1.0)  # as if it took long
-    monkeypatch.setattr(ray_data, "_in_threads", None)
-    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
-    plan = run_embed(tmp_path / "plan", images, backbone)
-    assert plan.files() == embedded.files()
 
 
 @pytest.mark.parametrize(

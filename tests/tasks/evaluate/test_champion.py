@@ -3,23 +3,23 @@
 import json
 import logging
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from retrain.disk import sha256_of, write_json
+from retrain.disk import sha256_of
 from retrain.errors import DamagedArtifactError, EndsHereError, RejectedDataError
-from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
+from retrain.outputs import plan
 from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.runs.run import Mode, Run, following
-from retrain.step import DataVersion
-from retrain.store import Artifact, Store
+from retrain.step import DataVersion, Step
+from retrain.store import Artifact
 from retrain.workload import Data, Evaluate, Gate, Model, Workload
 from tasks.data import image_table, package
 from tasks.evaluate.champion import refuse_missing, score_ahead, score_opponents
@@ -173,30 +173,22 @@ def test_it_is_asked_once_and_found_in_the_store_after_that(older, project, data
         followed(look, score_opponents, data[0], others, scores)
 
 
-def stored(store: Store, artifact: Artifact) -> Artifact:
-    """The same artifact in the store."""
-    made = Plan(artifact.step, {}, {}, {}, {})
-    folder = store.folder(artifact.step, made.key)
-    shutil.copytree(artifact.folder, folder)
-    files = list_files(folder)
-    manifest = {
-        "digest": digest_of_output(artifact.facts, files),
-        "facts": artifact.facts,
-        "files": files,
-        "plan": asdict(made),
-        "provenance": {"run": "another"},
-    }
-    write_json(folder / MANIFEST, manifest)
-    found = store.find(artifact.step, made.key)
-    assert found
-    return found
+def stored(run: Run, artifact: Artifact) -> Artifact:
+    """The same artifact in the store of a run."""
+
+    def copy(workspace):
+        shutil.copytree(artifact.folder, workspace.folder, dirs_exist_ok=True)
+        return artifact.facts
+
+    step = Step(artifact.step, copy, inputs=())
+    return run.make(step, plan(step, WORKLOAD, ()), WORKLOAD, ())[0]
 
 
 @pytest.mark.parametrize("step", ["pull", "validate"])
 def test_damaged_test_images_are_found_and_go(older, scores, tmp_path, step):
     runner, _, _ = older
     store = runner.store
-    made = {each.step: stored(store, each) for each in write_data(tmp_path, ROWS + 1)}
+    made = {each.step: stored(runner, each) for each in write_data(tmp_path, ROWS + 1)}
     folder = made[step].folder
     file = folder / ("data/test.parquet" if step == "pull" else image_table.FILE_NAME)
     content = file.read_bytes()

@@ -8,7 +8,6 @@ from models.image import to_array
 from retrain.outputs import list_files
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate, Images
-from tasks.compute import ray_data
 from tasks.data import reading
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
@@ -99,17 +98,6 @@ def test_images_that_were_set_aside_are_left_out(tmp_path):
     assert sum(facts["rows"].values()) == 40
     left = pd.concat([open_prepared(folder).split(name).rows for name in SPLITS])
     assert not left["path"].isin(["2/broken.png", "2/tiny.png"]).any()
-
-
-@pytest.mark.slow
-def test_the_bytes_are_the_same_in_this_process_and_by_ray(tmp_path, monkeypatch, ray_session):
-    monkeypatch.setattr(reading, "WORTH_ROWS", 7)
-    listed = []
-    for start in (1e6, 0.0):
-        monkeypatch.setattr(ray_data, "START", start)
-        write_digits(tmp_path / str(start))
-        listed.append(list_files(run(tmp_path / str(start))[1]))
-    assert listed[0] == listed[1]
 
 
 def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(tmp_path, monkeypatch):
