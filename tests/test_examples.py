@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.flows.conftest import draw_photos
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -26,17 +28,8 @@ def test_the_docs_show_what_changes_in_a_function():
 
 
 def test_the_script_before_it_is_ported_runs(tmp_path):
-    import numpy as np
-    from PIL import Image
-
-    random = np.random.default_rng(0)
     for split in ("train", "val"):
-        for name, dark in (("night", 0), ("day", 100)):
-            folder = tmp_path / "photos" / split / name
-            folder.mkdir(parents=True)
-            for number in range(8):
-                pixels = random.integers(dark, dark + 100, (16, 16, 3), np.uint8)
-                Image.fromarray(pixels).save(folder / f"{number}.png")
+        draw_photos(tmp_path / "photos" / split, classes=2, each=8, size=16)
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "single_gpu.py", "photos"],
         cwd=tmp_path, capture_output=True, text=True,

@@ -1,39 +1,31 @@
 """The answers of `predict` and of a server, and labels that come later, give a verdict."""
 
 import json
-from datetime import UTC, datetime, timedelta
 
 import pyarrow.parquet as pq
 
 from retrain.project import Project
 from retrain.registry import versions
-from retrain.runs.flow_runs import EVENTS
 
 
 def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, tmp_path):
     [test] = (clone.root / ".retrain/store/pull").glob("*/data/test.parquet")
     output = tmp_path / "out.parquet"
     clone.json("predict", "vit", "--input", str(test), "--output", str(output))
-    document = clone.json("drift", "vit")
-    assert "has a label yet" in document["outcome"]
-    assert (document["production"]["images"], document["production"]["labelled"]) == (360, 0)
 
     truth = pq.read_table(next(clone.root.glob(".retrain/store/evaluate/*/predictions.parquet")))
     labels = truth.select(["sha256", "label"])
     pq.write_table(labels, tmp_path / "labels.parquet")
-    added = clone.retrain("drift", "vit", "--labels", str(tmp_path / "labels.parquet"), "--json")
-    assert "360 new" in added.stderr
-    found = json.loads(added.stdout)["production"]
-    assert found["labelled"] == 360
+    added = clone.json("drift", "vit", "--labels", str(tmp_path / "labels.parquet"))
+    found = added["production"]
+    assert (found["images"], found["labelled"], found["worse"]) == (360, 360, False)
     assert abs(found["difference"]) < 1e-9
-    assert found["worse"] is False
-    assert "As tested" in (clone.root / "reports/vit/production.html").read_text(encoding="utf-8")
 
     # A server has answered most of what came later wrong.
     model = versions.champion(Project(clone.root), "vit")
     rows = [
         {"sha256": f"{number:064}", "label": "1", "confidence": 0.9,
-         "weights": model.weights, "time": minute(number).isoformat()}
+         "weights": model.weights, "time": "2026-01-05T00:00:00+00:00"}
         for number in range(600)
     ]  # fmt: skip
     (tmp_path / "log").mkdir()
@@ -45,8 +37,6 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     late = ("--labels", str(tmp_path / "late.csv"))
     document = clone.json("drift", "vit", *late, "--answers", str(tmp_path / "log"))
     assert document["state"] == "Worse"
-    assert EVENTS["Worse"] == "worse"
-    assert document["production"]["classes"][0]["label"] == "0"
     assert "worse than production.max_drop allows" in document["outcome"]
     assert "Worse" in (clone.root / "reports/vit/production.html").read_text(encoding="utf-8")
     refused = clone.retrain("drift", "vit", "--answers", str(tmp_path / "gone"), code=2)
@@ -58,8 +48,3 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
     assert document["production"]["instead"] == model.version
     said = "An earlier version has labels: retrain drift vit --version 1"
     assert document["outcome"].endswith(said)
-    assert document["production"]["labelled"] == 0
-
-
-def minute(number: int) -> datetime:
-    return datetime(2026, 1, 5, tzinfo=UTC) + timedelta(minutes=number)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests import hub
-from tests.flows.conftest import ROOT, ran, shorten_trainings
+from tests.flows.conftest import ROOT, draw_photos, ran, shorten_trainings
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
 
@@ -14,26 +14,21 @@ pytestmark = pytest.mark.slow
 def small(tmp_path_factory):
     """What replaces the data and the weights of workloads that would download them."""
     root = tmp_path_factory.mktemp("hub")
-    beans = {
-        "data.path": hub.write_beans(root / "beans"), "data.format": "parquet", "images.size": 32,
-        "model.pretrained": hub.write_vit(root / "vit", 32),
+    data = {
+        "data.path": draw_photos(root / "photos", each=24, size=40), "data.format": "folders",
     }  # fmt: skip
-    mnist = {
-        "data.path": hub.write_mnist(root / "mnist"), "data.format": "parquet",
-        "model.config.embedding_size": 8, "model.config.hidden_sizes": [8, 8, 8, 8],
-    }  # fmt: skip
-    doggos = {
-        "data.path": hub.write_doggos(root / "doggos"), "images.size": 32,
-        "model.pretrained": hub.write_clip(root / "clip", 32),
-    }  # fmt: skip
-    cifar10 = {
-        "data.path": hub.write_cifar10(root / "cifar10"), "data.format": "parquet",
-        "model.hidden_size": 16, "model.layers": 1, "model.heads": 2,
-    }  # fmt: skip
-    all_changes = {"beans": beans, "mnist": mnist, "doggos": doggos, "cifar10": cifar10}
+    vit, clip = hub.write_vit(root / "vit", 32), hub.write_clip(root / "clip", 32)
+    more = {
+        "beans": {"images.size": 32, "model.pretrained": vit},
+        "mnist": {"model.config.embedding_size": 8, "model.config.hidden_sizes": [8, 8, 8, 8]},
+        "doggos": {"images.size": 32, "model.pretrained": clip},
+        "cifar10": {"model.hidden_size": 16, "model.layers": 1, "model.heads": 2},
+    }
     return {
-        name: [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-        for name, changes in all_changes.items()
+        name: [
+            word for each in (data | values).items() for word in ("--set", "{}={}".format(*each))
+        ]
+        for name, values in more.items()
     }
 
 
