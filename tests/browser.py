@@ -1,11 +1,11 @@
-"""Opens a page in a headless Chromium without a network, and says what went wrong there."""
+"""Opens a page in a headless Chromium."""
 
 import json
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -19,14 +19,9 @@ SECONDS = 30.0
 
 @dataclass
 class Tab:
-    """An open page.
-
-    Attributes:
-        faults: Requests that were made beyond the page, errors of the page and of its console.
-    """
+    """An open page."""
 
     socket: ClientConnection
-    faults: list[str] = field(default_factory=list)
     _number: int = 0
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -57,23 +52,12 @@ class Tab:
 
     def _next(self) -> dict[str, Any]:
         message: dict[str, Any] = json.loads(self.socket.recv(SECONDS))
-        method, values = message.get("method"), message.get("params", {})
-        if method == "Network.requestWillBeSent":
-            url = values["request"]["url"]
-            if not url.startswith(("file:", "data:")):
-                self.faults.append(f"request to {url}")
-        elif method == "Network.loadingFailed":
-            self.faults.append(values["errorText"])
-        elif method == "Runtime.exceptionThrown":
-            self.faults.append(str(values["exceptionDetails"]))
-        elif method == "Log.entryAdded" and values["entry"]["level"] in ("error", "warning"):
-            self.faults.append(values["entry"]["text"])
         return message
 
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Tab]:
-    """A tab of a browser of its own, offline.
+    """A tab of a browser of its own.
 
     Args:
         folder: An empty one, for the browser's profile.
@@ -96,12 +80,7 @@ def opened(folder: Path) -> Iterator[Tab]:
             pages = [one for one in json.load(answer) if one["type"] == "page"]
         with connect(pages[0]["webSocketDebuggerUrl"], max_size=None) as socket:
             tab = Tab(socket)
-            for domain in ("Page", "Network", "Runtime", "Log"):
-                tab.call(f"{domain}.enable")
-            tab.call(
-                "Network.emulateNetworkConditions",
-                offline=True, latency=0, downloadThroughput=0, uploadThroughput=0,
-            )  # fmt: skip
+            tab.call("Page.enable")
             yield tab
     finally:
         process.kill()
