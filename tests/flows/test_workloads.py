@@ -3,7 +3,7 @@
 import pytest
 
 from tests import hub
-from tests.flows.conftest import ROOT, draw_photos, ran, shorten_trainings
+from tests.flows.conftest import ROOT, draw_photos, shorten_trainings
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
 
@@ -45,12 +45,3 @@ def test_every_example_runs(clone, small, examples, workload):
     document = clone.train(*small.get(workload, ()), workload=workload)
     assert document["model"]["version"] >= 1
     assert (clone.root / "reports" / workload / f"{document['run']}.html").is_file()
-
-
-def test_another_head_on_the_same_embeddings_embeds_nothing_again(clone, small, examples):
-    first = clone.train(*small["doggos"], workload="doggos")
-    assert [step["step"] for step in first["steps"]][2:5] == ["preprocess", "embed", "train"]
-    again = clone.train(*small["doggos"], "--set", "model.hidden=64", workload="doggos")
-    assert ran(again) == ["train", "evaluate"]
-    planned = clone.json("train", "vit", "--dry-run", "--refresh")
-    assert "embed" not in [step["step"] for step in planned["steps"]]

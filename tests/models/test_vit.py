@@ -42,17 +42,9 @@ def test_the_settings_decide_the_network_and_a_narrow_one_starts_with_larger_wei
         assert float(weights.std()) == pytest.approx(deviation, rel=0.1)
 
 
-def test_a_patch_that_does_not_divide_the_image_is_refused():
-    wrong = Settings(**TINY | {"patch_size": 3})
-    assert wrong.faults(SHAPE) == ["model.patch_size: 3 does not divide images.size 8."]
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"pretrained_version": "a" * 64}, "pretrained_version: is of no use without model.pretr"),
-        ({"hidden_size": 10, "heads": 3}, "heads: 3 does not divide hidden_size 10"),
-        ({"pretrained": "a/b", "layers": 3}, "pretrained: brings its own sizes: leave out layers"),
         ({"dropout": 1.0}, "less than 1"),
         ({"layers": 0}, "greater than or equal to 1"),
         ({"width": 3}, "Extra inputs are not permitted"),

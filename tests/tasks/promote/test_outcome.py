@@ -234,14 +234,11 @@ def test_the_command_prints_the_chain(project, version, capsys):
         code, output, _ = run_command(capsys, reference)
         assert code == 0
         assert "toy version 1 (champion, reference), registered" in output
-    assert f"package      {version.package_digest}" in output
-    assert "data         path data, version data-1, tracked True" in output
     record = lineage.read(project, version)
     assert f"test rows {ROWS}, sha256 {record['images']['splits']['test']['sha256']}" in output
     assert "machine      not recorded" in output  # the toy's training was in no step
     document = json.loads(run_command(capsys, "toy", "--json")[1])
     assert document["lineage"]["images"]["splits"] == record["images"]["splits"]
-    assert document["decisions"][0]["action"] == "promoted"
 
 
 @pytest.mark.parametrize(
