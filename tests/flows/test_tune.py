@@ -119,10 +119,10 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
     ("space", "said"),
     [
         ("{}", "tune.space: nothing to search."),
-        ("{train.lrr: {choices: [1]}}", "tune.space.train.lrr: train.lrr: no such key. Did you mean"),
+        ("{train.lrr: {choices: [1]}}", "train.lrr: no such key. Did you mean"),
         ("{train.lr: {low: 0, high: 0.1}}", "tune.space.train.lr: train.lr: should be greater"),
         ("{train.optimizer: {choices: [sdg]}}", "train.optimizer: should be"),
-        ("{model.heads: {choices: [4, 5]}}", "tune.space.model.heads: model.heads: 5 does not divide"),
+        ("{model.heads: {choices: [4, 5]}}", "model.heads: 5 does not divide"),
         ("{gate.margin: {choices: [0.1]}}", "tune.space.gate.margin: no training depends on it"),
         ("{train.best.mode: {choices: [max]}}", "tune.space.train.best.mode: trials are compared"),
         ("{train.arguments: {choices: [{a: 1}]}}", "train.arguments: the project's own"),
