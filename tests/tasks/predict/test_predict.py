@@ -20,7 +20,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
-from tasks.compute import answer, asked
+from tasks.compute import package_client, package_worker
 from tasks.data import package
 from tasks.data.champion import Registered
 from tasks.predict.predict import Source, open_source, predict, sample
@@ -41,12 +41,12 @@ CLASSIFIES = """
 import sys
 from pathlib import Path
 from retrain.store import Store
-from tasks.compute import asked
+from tasks.compute import package_client
 from tasks.predict.predict import predict
 from tests.tasks.predict.test_predict import registered, source
 
 package, images, store = map(Path, sys.argv[1:4])
-asked.PROGRAM = Path(sys.argv[4])
+package_client.PROGRAM = Path(sys.argv[4])
 predict(registered(package, 2), source(images), package.parent / "killed.parquet", Store(store))
 """
 
@@ -96,7 +96,7 @@ def small_batches(tmp_path_factory):
     """The program that answers, with batches of a few images, of which each but the first waits."""
     folder = tmp_path_factory.mktemp("clone") / "tasks" / "compute"
     folder.mkdir(parents=True)
-    text = Path(answer.__file__).read_text(encoding="utf-8")
+    text = Path(package_worker.__file__).read_text(encoding="utf-8")
     for before, after in (
         ("parents[2]\n", f"parents[2]\nCLONE = {str(ROOT)!r}\n"),
         ("sys.path.insert(0, str(PROJECT))", "sys.path.insert(0, CLONE)"),
@@ -108,9 +108,9 @@ def small_batches(tmp_path_factory):
     ):
         assert text.count(before) == 1
         text = text.replace(before, after)
-    (folder / "answer.py").write_text(text)
+    (folder / "package_worker.py").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asked, "PROGRAM", folder / "answer.py")
+        patch.setattr(package_client, "PROGRAM", folder / "package_worker.py")
         yield
 
 
@@ -187,7 +187,15 @@ def test_the_file_says_what_made_it(toy, first):
 def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_path):
     store = tmp_path / "store"
     process = subprocess.Popen(
-        [sys.executable, "-c", CLASSIFIES, toy.older.package, folder, store, asked.PROGRAM],
+        [
+            sys.executable,
+            "-c",
+            CLASSIFIES,
+            toy.older.package,
+            folder,
+            store,
+            package_client.PROGRAM,
+        ],
         cwd=ROOT,
     )
     while not (parts := [*store.rglob("answers/*.parquet")]):
