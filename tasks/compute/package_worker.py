@@ -2,8 +2,8 @@
 
     python -I -B package_worker.py QUESTION.parquet ANSWERS THREADS FIRST END
 
-It writes a line when a file of answers is there. It ends after the last one, or when its input is
-closed.
+It writes a line when a file of answers is there; a library may print others. It ends after the last
+file, or when its input is closed.
 
 The question has a row for each image: `file` (relative to a folder, as bytes), `row` (0 in an image
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
@@ -72,8 +72,6 @@ def main() -> None:
     import mlflow.pyfunc  # noqa: F401
     import transformers.models.vit.modeling_vit  # noqa: F401
 
-    told = os.dup(1)
-    os.dup2(2, 1)  # for a library that prints
     sys.path.insert(0, str(PROJECT))
     from tasks.data.reading import ImageFiles
 
@@ -98,7 +96,7 @@ def main() -> None:
         with use:
             _answer(model, classes, asked, answers, batch)
         free.put((model, use))
-        os.write(told, b"\n")
+        print(flush=True)
 
     waiting = map(delayed(answer), batches(files, asked, first, end))
     Parallel(len(workers), backend="threading", batch_size=1, pre_dispatch="n_jobs")(waiting)
@@ -193,10 +191,19 @@ def _answer(model: Any, classes: list[str], asked: pa.Table, answers: Path, batc
     predict: Predict = model.predict
     if any(wanted):
         predict = getattr(model.unwrap_python_model(), "predict_with_features", predict)
-    answered = answers_of(predict, [data for data, _ in images])
-    file = file_of(answers, first)
-    pq.write_table(_as_table(images, answered, wanted, classes), file.with_suffix(".partial"))
-    file.with_suffix(".partial").rename(file)
+    rows = answers_of(predict, [data for data, _ in images])
+    for (data, unreadable), row, is_wanted in zip(images, rows, wanted, strict=True):
+        if "probabilities" in row:
+            row["probabilities"] = [row["probabilities"][name] for name in classes]
+        if not is_wanted:
+            row["features"] = None
+        if unreadable:
+            row["error"] = unreadable
+        else:
+            row["sha256"] = hashlib.sha256(data).hexdigest()
+    partial = file_of(answers, first).with_suffix(".partial")
+    pq.write_table(pa.Table.from_pylist(rows, ANSWER), partial)
+    partial.rename(file_of(answers, first))
 
 
 def answers_of(predict: Predict, images: Sequence[bytes]) -> list[dict[str, Any]]:
@@ -219,25 +226,6 @@ def answers_of(predict: Predict, images: Sequence[bytes]) -> list[dict[str, Any]
             return [{"error": why}]
         half = len(images) // 2
         return answers_of(predict, images[:half]) + answers_of(predict, images[half:])
-
-
-def _as_table(
-    images: Sequence[Image],
-    answers: Sequence[dict[str, Any]],
-    wanted: Sequence[bool],
-    classes: list[str],
-) -> pa.Table:
-    """The answers for some images as `package_client.ask` gives them."""
-    for (data, unreadable), answer, is_wanted in zip(images, answers, wanted, strict=True):
-        if "probabilities" in answer:
-            answer["probabilities"] = [answer["probabilities"][name] for name in classes]
-        if not is_wanted:
-            answer["features"] = None
-        if unreadable:
-            answer["error"] = unreadable
-        else:
-            answer["sha256"] = hashlib.sha256(data).hexdigest()
-    return pa.Table.from_pylist(answers, ANSWER)
 
 
 def _remove_the_project() -> None:
