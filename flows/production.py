@@ -7,7 +7,7 @@ event `retrain.production`, on which an automation of Prefect can start `train/v
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,11 @@ from retrain.registry.ledger import CHAMPION
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.flow_runs import emit
-from retrain.runs.records import Document, check_name
+from retrain.runs.records import Document
 from retrain.workload import Production
 from tasks.production import (
     MIN_IMAGES,
-    Added,
-    keep_labels,
+    keep_labels as keep_labels,
     measure,
     read_answers,
     read_labels,
@@ -68,15 +67,9 @@ def production(
             model=model.identity(),
             production=found,
             state="Worse" if found["worse"] else None,
-            outcome=sentence(model.title, found) + _instead(model.name, found),
+            outcome=sentence(model, found),
         )
         return publish.write(project, document)
-
-
-def add_labels(project: Project, name: str, file: Path) -> Added:
-    """Adds the labels of a file; the arguments and the errors of `tasks.production.keep_labels`."""
-    check_name(project, name)
-    return keep_labels(project, name, file)
 
 
 def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[str, Any]:
@@ -97,7 +90,7 @@ def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[st
     if found["worse"] is not None:
         return found | {"instead": None}
     # Where labels come later than the next champion, no champion ever has enough of them.
-    labelled = every[every["sha256"].isin(known.index)]
+    labelled = every[every["sha256"].isin(known)]
     images = labelled.groupby("weights")["sha256"].nunique()
     earlier = (
         version.version
@@ -105,13 +98,6 @@ def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[st
         if version.version < model.version and images.get(version.weights, 0) >= MIN_IMAGES
     )
     return found | {"instead": next(earlier, None)}
-
-
-def _instead(name: str, found: Mapping[str, Any]) -> str:
-    """What to ask, if a version has too few labels and an earlier one has them."""
-    if found["instead"] is None:
-        return ""
-    return f" An earlier version has labels: retrain drift {name} --version {found['instead']}"
 
 
 def show(document: Document) -> None:

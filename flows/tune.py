@@ -10,7 +10,8 @@ validation split decides; nothing is registered, compared with the champion or p
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import asdict
 from math import inf, prod
 from pathlib import Path
 from time import monotonic
@@ -19,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from flows.reports.training import DataReport
-from flows.train import IMPORTS, prepare
-from retrain.errors import DamagedArtifactError, EndsHereError, UsageError
+from flows.train import IMPORTS, prepare, train
+from retrain.errors import DamagedArtifactError, EndsHereError
 from retrain.flow import steps_flow
 from retrain.locks import locked
 from retrain.messages import message_of
@@ -30,8 +31,9 @@ from retrain.project import Project
 from retrain.runs import console, preflight
 from retrain.runs.records import Document
 from retrain.runs.run import Mode, Run, current_run
-from retrain.step import DataVersion, Step, digest_of
-from retrain.workload import Searched, Workload
+from retrain.runs.task import is_transient
+from retrain.step import DataVersion, digest_of
+from retrain.workload import Workload
 from tasks.data.champion import Start
 from tasks.data.shards import prepared_by
 from tasks.embed.step import embed
@@ -69,15 +71,14 @@ class TuningReport(DataReport):
             return base
         trials, metric = _ranked(run), run.workload.train.best.metric
         base["look"]["study"] = run.project.relative(_journal(run))
-        wanted = _wanted(run.workload, space_of(run.workload))
-        document = base | {"trials": trials, "search": {"metric": metric, "wanted": wanted}}
-        if not trials or trials[0]["state"] != COMPLETE:
-            return document
+        base |= {"trials": trials, "search": {"metric": metric, "wanted": _wanted(run.workload)}}
+        if not trials or trials[0]["state"] == FAILED:
+            return base
         best = trials[0]
         value = console.number(best["best"][metric])
         sentence = f"trial {best['trial']} is the best of {len(trials)}: {metric} {value}"
-        document |= {"best": best, "command": _command(run, best["values"])}
-        return document | {"outcome": f"{run.workload.name}: {sentence}."}
+        base |= {"best": best, "command": _command(run, best["values"])}
+        return base | {"outcome": f"{run.workload.name}: {sentence}."}
 
     def show(self, document: Document) -> None:
         """Shows the trials, the best first, and how to use its values."""
@@ -101,6 +102,7 @@ class TuningReport(DataReport):
     steps=(pull, validate, preprocess, embed, train_network),
     tells=TuningReport(),
     version=data_version,
+    beside=train,
     imports=IMPORTS,
 )
 def tune(version: DataVersion) -> None:
@@ -113,14 +115,8 @@ def tune(version: DataVersion) -> None:
     preflight.refuse(run.workload, space_faults(run.workload, run.project))
     data = pull(version)
     images = prepare(data, validate(data))
-    space = space_of(run.workload)
-    wanted = _wanted(run.workload, space)
-    if run.mode is Mode.LOOK:
-        trials = _ranked(run)
-        if len(trials) < wanted or trials[0]["state"] == FAILED:
-            over = f"{len(trials)} of {wanted} trials are over"
-            raise EndsHereError(train_network.name, over)
-    else:
+    wanted = _wanted(run.workload)
+    if run.mode is not Mode.LOOK:
         journal = _journal(run)
         journal.parent.mkdir(parents=True, exist_ok=True)
         with locked(journal.with_name("lock"), purpose="Waits for another search of this study"):
@@ -129,50 +125,50 @@ def tune(version: DataVersion) -> None:
             journal.touch()
             study = _study(run)
             while len(study.trials) < wanted:
-                _run_trial(run, study, space, (images, data, NEW))
-    best = _ranked(run)[0]
-    if best["state"] != COMPLETE:
-        reasons = sorted({row["reason"] for row in _ranked(run)})
-        raise ValueError(f"All {wanted} trials failed. Change tune.space. {' '.join(reasons)}")
-    train_network(images, data, NEW, workload=vary(run.workload, best["values"]))
+                _run_trial(run, study, (images, data, NEW))
+    trials = _ranked(run)
+    has_best = bool(trials) and trials[0]["state"] == COMPLETE
+    if run.mode is Mode.LOOK and (len(trials) < wanted or not has_best):
+        raise EndsHereError(train_network.name, f"{len(trials)} of {wanted} trials are over")
+    if not has_best:
+        reasons = " ".join(sorted({trial["reason"] for trial in trials}))
+        raise ValueError(f"All {wanted} trials failed. Change tune.space. {reasons}")
+    train_network(images, data, NEW, workload=vary(run.workload, trials[0]["values"]))
 
 
-def _run_trial(run: Run, study: "Study", space: Space, inputs: tuple[Any, ...]) -> None:
+def _run_trial(run: Run, study: "Study", inputs: tuple[Any, ...]) -> None:
     """Draws the values of the next trial, trains with them, and keeps how it has ended."""
     from optuna.trial import TrialState, create_trial
 
-    number, choice, began = len(study.trials), run.workload.train.best, monotonic()
-    drawn = _draw(run.workload, study, space)
+    number, metric, began = len(study.trials), run.workload.train.best.metric, monotonic()
+    space = space_of(run.workload)
+    drawn = draw(run.workload, study, space)
     values = {name: _value_of(each) for name, each in drawn.items()}
     best, reason = None, None
     try:
-        varied = vary(run.workload, values)
-        preflight.refuse(varied, train_network.check(varied, run.project))
-        facts = train_network(*inputs, workload=varied).facts
+        facts = train_network(*inputs, workload=_varied(run.workload, run.project, values)).facts
         best = {"epoch": facts["best_epoch"]}
-        best |= {name: facts[name] for name in facts if name.startswith(("val_", choice.metric))}
-    except DamagedArtifactError:  # the images are made again, and the search goes on
-        raise
-    except (ValueError, RuntimeError) as error:  # such as memory that does not suffice
+        best |= {name: facts[name] for name in facts if name.startswith(("val_", metric))}
+    except Exception as error:  # such as memory that does not suffice
+        if isinstance(error, DamagedArtifactError) or is_transient(error):
+            raise  # it is not of the values
         reason = message_of(error)
     state = FAILED if best is None else COMPLETE
     seconds = round(monotonic() - began, 3)
     study.add_trial(
         create_trial(
             state=TrialState.FAIL if best is None else TrialState.COMPLETE,
-            value=None if best is None else best[choice.metric],
+            value=None if best is None else best[metric],
             params=drawn,
             distributions=space,
             user_attrs={"state": state, "best": best, "reason": reason, "seconds": seconds},
         )
     )
-    found = (
-        f"{choice.metric} {console.number(best[choice.metric])}" if best else f"failed: {reason}"
-    )
+    found = f"failed: {reason}" if best is None else f"{metric} {console.number(best[metric])}"
     console.say(escape(f"trial {number}: {found}; {' '.join(_settings(values))}"))
 
 
-def _draw(workload: Workload, study: "Study", space: Space) -> dict[str, Any]:
+def draw(workload: Workload, study: "Study", space: Space) -> dict[str, Any]:
     """The values of the next trial, as Optuna has them: first the workload's own.
 
     So the best trial is never worse than what is there. All combinations are tried of a space that
@@ -182,39 +178,42 @@ def _draw(workload: Workload, study: "Study", space: Space) -> dict[str, Any]:
     """
     import optuna
 
-    number, current = len(study.trials), workload.flat()
+    number = len(study.trials)
+    if number == 0:
+        own = _own_values(workload, space)
+        with suppress(ValueError):  # they are outside of the space
+            return optuna.trial.create_trial(value=0.0, params=own, distributions=space).params
     seed = int(digest_of([workload.tune.seed, number])[:8], 16)
     is_small = _size(space) <= workload.tune.trials
     kind = optuna.samplers.BruteForceSampler if is_small else optuna.samplers.TPESampler
     past = optuna.create_study(direction=study.direction, sampler=kind(seed=seed))
     past.add_trials(study.trials)
+    return past.ask(space).params
+
+
+def _own_values(workload: Workload, space: Space) -> dict[str, Any]:
+    """The values that a workload has, as Optuna would draw them."""
+    current = workload.flat()
     own = {name: current.get(name) for name in space}
     for name, distribution in space.items():
-        if "choices" in vars(distribution):
-            own[name] = as_yaml(own[name])
-    try:
-        if number == 0 and None not in own.values():
-            optuna.trial.create_trial(value=0.0, params=own, distributions=space)
-            return own
-    except ValueError:  # they are outside of the space
-        pass
-    return past.ask(space).params
+        for text in vars(distribution).get("choices", ()):
+            if vary(workload, {name: parse_yaml(text)}).flat() == current:
+                own[name] = text
+    return own
 
 
 def _study(run: Run) -> "Study":
     """The trials of the search that have ended; none in a search that has not begun."""
     import optuna
-    from optuna.storages import InMemoryStorage, JournalStorage
+    from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    journal = _journal(run)
+    journal, larger = _journal(run), larger_is_better(run.workload.train.best)
     return optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(journal)))
-        if journal.exists()
-        else InMemoryStorage(),
+        storage=JournalStorage(JournalFileBackend(str(journal))) if journal.exists() else None,
         study_name="search",
-        direction="maximize" if larger_is_better(run.workload.train.best) else "minimize",
+        direction="maximize" if larger else "minimize",
         load_if_exists=True,
     )
 
@@ -223,14 +222,12 @@ def _journal(run: Run) -> Path:
     """The file of a search, which is known by its space and seed, and by the rest of a training."""
     inputs = [run.artifacts[name] for name in (prepared_by(run.workload), pull.name)]
     training, tuning = plan(train_network, run.workload, [*inputs, NEW]), run.workload.tune
-    varied = tuple(f"{name}." for name in tuning.space)
-    config = {
-        name: value for name, value in training.config.items() if not f"{name}.".startswith(varied)
+    rest = {
+        name: value for name, value in training.config.items() if not _is_in(name, *tuning.space)
     }
-    space = {name: searched.model_dump(mode="json") for name, searched in tuning.space.items()}
-    identity = asdict(replace(training, config=config)) | {"space": space, "seed": tuning.seed}
-    folder = run.project.state / "searches" / run.workload.name / digest_of(identity)[:16]
-    return folder / "journal.log"
+    identity = asdict(training) | tuning.model_dump(mode="json", exclude={"trials"})
+    folder = run.project.state / "searches" / run.workload.name
+    return folder / digest_of(identity | {"config": rest})[:16] / "journal.log"
 
 
 def _ranked(run: Run) -> list[dict[str, Any]]:
@@ -240,38 +237,32 @@ def _ranked(run: Run) -> list[dict[str, Any]]:
         values = {name: _value_of(drawn) for name, drawn in trial.params.items()}
         rows.append({"trial": trial.number, "values": values} | trial.user_attrs)
 
-    def rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
-        best = row["best"]
-        return best is not None, score(best, run.workload.train.best) if best else (), -row["trial"]
+    def rank(row: Mapping[str, Any]) -> tuple[float, ...]:
+        return score(row["best"], run.workload.train.best) if row["best"] else (-inf,)
 
     return sorted(rows, key=rank, reverse=True)
 
 
 def space_of(workload: Workload) -> Space:
-    """What a workload's `tune.space` lets a trial have, by name.
+    """What a workload's `tune.space` lets a trial have, by name; without faults."""
+    return {name: _distribution(workload, name) for name in sorted(workload.tune.space)}
+
+
+def _distribution(workload: Workload, name: str) -> "BaseDistribution":
+    """A range is one of whole numbers if its ends are, unless the workload's own value is none.
 
     Raises:
         ValueError: A range makes no sense, as Optuna says.
     """
-    current, space = workload.flat(), {}
-    for name, searched in sorted(workload.tune.space.items()):
-        try:
-            space[name] = _distribution(searched, current.get(name))
-        except ValueError as error:
-            raise ValueError(f"tune.space.{name}: {error}") from None
-    return space
-
-
-def _distribution(searched: Searched, current: Any) -> "BaseDistribution":
-    """A range is one of whole numbers if its ends are, unless the workload's own value is none."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+    searched, current = workload.tune.space[name], workload.flat().get(name)
     if searched.choices:
         return CategoricalDistribution([as_yaml(choice) for choice in searched.choices])
     given = searched.model_dump(exclude={"choices"}, exclude_none=True)
-    numbers = [given[name] for name in ("low", "high", "step") if name in given]
-    is_whole = all(type(number) is int for number in numbers) and not isinstance(current, float)
-    return IntDistribution(**given) if is_whole else FloatDistribution(**given)
+    values = [*given.values(), current]
+    kind = FloatDistribution if float in map(type, values) else IntDistribution
+    return kind(**given)
 
 
 def _value_of(drawn: Any) -> Any:
@@ -281,23 +272,21 @@ def _value_of(drawn: Any) -> Any:
     return float(f"{drawn:.{DIGITS}g}") if isinstance(drawn, float) else drawn
 
 
-def _wanted(workload: Workload, space: Space) -> int:
+def _wanted(workload: Workload) -> int:
     """How many trials there are to be in all."""
-    return int(min(workload.tune.trials, _size(space)))
+    return int(min(workload.tune.trials, _size(space_of(workload))))
 
 
 def _size(space: Space) -> float:
     """How many combinations there are; infinity if they cannot be counted."""
-    sizes = []
-    for distribution in space.values():
-        drawn = vars(distribution)
-        if "choices" in drawn:
-            sizes.append(len(drawn["choices"]))
-        elif isinstance(drawn["low"], int):
-            sizes.append(len(range(drawn["low"], drawn["high"] + 1, drawn["step"])))
-        else:
-            return inf
-    return prod(sizes)
+    drawn = [vars(distribution) for distribution in space.values()]
+    try:
+        return prod(
+            len(each.get("choices") or range(each["low"], each["high"] + 1, each["step"]))
+            for each in drawn
+        )
+    except TypeError:  # a range of real numbers
+        return inf
 
 
 def space_faults(workload: Workload, project: Project) -> Iterator[str]:
@@ -307,37 +296,45 @@ def space_faults(workload: Workload, project: Project) -> Iterator[str]:
     if not workload.tune.space:
         yield f"tune.space: nothing to search. Give it values: --set 'tune.space={EXAMPLE}'"
     for name in workload.tune.space:
-        yield from _faults_of_name(name, workload)
-    try:
-        space = space_of(workload)
-    except ValueError as error:
-        yield str(error)
-        return
-    for name, distribution in space.items():
-        drawn = vars(distribution)
-        for end in drawn.get("choices") or (drawn["low"], drawn["high"]):
-            values = {name: _value_of(end)}
-            try:
-                preflight.check([train_network], vary(workload, values), project)
-            except UsageError as error:
-                fault = str(error).removeprefix(f"workload {workload.name}: ")
-                yield f"tune.space: with {_settings(values)[0]}: {fault}"
+        try:
+            _check_searched(name, workload, project)
+        except ValueError as error:
+            fault = str(error).removeprefix(f"workload {workload.name}: ")
+            yield f"tune.space.{name}: {fault}"
 
 
-def _faults_of_name(name: str, workload: Workload) -> Iterator[str]:
-    """Finds why a parameter is not one that can be searched."""
-    if not _is_read_by(train_network, name):
-        yield f"tune.space.{name}: no training depends on it, and a trial is a training."
-    elif embed.needed(workload) and _is_read_by(embed, name):
-        yield f"tune.space.{name}: the embeddings depend on it, and are made once."
+def _check_searched(name: str, workload: Workload, project: Project) -> None:
+    """Checks a parameter of the space, and each end of its range, or each of its choices.
+
+    Raises:
+        ValueError: It cannot be searched, or not with these values.
+    """
+    if not _is_in(name, *train_network.reads):
+        raise ValueError("no training depends on it, and a trial is a training.")
+    if embed.needed(workload) and _is_in(name, *embed.reads):
+        raise ValueError("the embeddings depend on it, and are made once.")
     for part, reason in NOT_SEARCHED.items():
-        if f"{name}.".startswith(f"{part}."):
-            yield f"tune.space.{name}: {reason}"
+        if _is_in(name, part):
+            raise ValueError(reason)
+    drawn = vars(_distribution(workload, name))
+    for end in drawn.get("choices") or (drawn["low"], drawn["high"]):
+        _varied(workload, project, {name: _value_of(end)})
 
 
-def _is_read_by(step: Step, name: str) -> bool:
-    """Whether a parameter can make a difference to a step."""
-    return any(f"{name}.".startswith(f"{part}.") for part in step.reads)
+def _is_in(name: str, *parts: str) -> bool:
+    """Whether a parameter is one of some parameters and sections, or in one of them."""
+    return any(f"{name}.".startswith(f"{part}.") for part in parts)
+
+
+def _varied(workload: Workload, project: Project, values: Mapping[str, Any]) -> Workload:
+    """A workload with the values of a trial.
+
+    Raises:
+        UsageError: They make a training fail.
+    """
+    varied = vary(workload, values)
+    preflight.refuse(varied, train_network.check(varied, project))
+    return varied
 
 
 def _settings(values: Mapping[str, Any]) -> list[str]:

@@ -45,8 +45,8 @@ class Classifier(Pretrained):
     A family with such a config has it as `config`; None for a pretrained network.
     """
 
-    def without_memory(self, shape: Shape, root: Path) -> None:
-        """Makes the network with tensors that have shapes but no values."""
+    def check_network(self, shape: Shape, root: Path) -> None:
+        """Checks that the network learns from images of the shape, without memory."""
         _try(self, shape, 2, root)
 
     def build(self, shape: tuple[int, ...], classes: int) -> "Network":
@@ -167,7 +167,7 @@ def _place(settings: Any) -> str:
 
 
 def _try(settings: Any, shape: Shape, classes: int, root: Path) -> Any:
-    """A network without memory that has learnt from images; see `pretrained.try_without_memory`.
+    """A network on the meta device that has learnt from images; see `pretrained.try_on_meta`.
 
     Raises:
         ValueError: There is no such network, or it does not take the images.
@@ -175,7 +175,7 @@ def _try(settings: Any, shape: Shape, classes: int, root: Path) -> Any:
     from transformers import AutoModelForImageClassification
 
     config = _config(settings, shape, classes, root)
-    return pretrained.try_without_memory(
+    return pretrained.try_on_meta(
         lambda: AutoModelForImageClassification.from_config(config).train(),
         shape,
         f"{_place(settings)}: this {config.model_type} cannot take",

@@ -77,7 +77,7 @@ def check(name: str, version: str | None, shape: Shape, root: Path) -> None:
     config = pretrained.read_config(name, version, root)
     kind, pooling = _kind_of(name, config)
     own = getattr(config, "vision_config", config)
-    pretrained.try_without_memory(
+    pretrained.try_on_meta(
         lambda: EmbeddingClassifier(kind(own, **options(pooling)), pooling, nn.Identity()),
         shape,
         f"model.pretrained: {name} gives no embedding of",

@@ -43,8 +43,8 @@ class Settings(Pretrained):
         """The cost of a forward pass over one embedding: what is trained is the head."""
         return 2.0 * WIDTH * self.hidden
 
-    def without_memory(self, shape: Shape, root: Path) -> None:
-        """Tries the backbone."""
+    def check_network(self, shape: Shape, root: Path) -> None:
+        """Checks the backbone."""
         from models import backbone
 
         backbone.check(self.pretrained, self.pretrained_version, shape, root)

@@ -46,8 +46,10 @@ class Family(BaseModel):
         """
         return None
 
-    def without_memory(self, shape: Shape, root: Path) -> None:
-        """Makes the network with tensors that have shapes but no values, which takes seconds.
+    def check_network(self, shape: Shape, root: Path) -> None:
+        """Checks that the network can be made and takes the images, in seconds.
+
+        Its tensors have shapes but no values, so it needs no memory.
 
         Raises:
             ValueError: The network cannot be made, or does not take the images.

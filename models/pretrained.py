@@ -291,8 +291,8 @@ def _image_processor(place: Mapping[str, Any]) -> Any:
         return None
 
 
-def try_without_memory(make: Callable[[], Any], shape: Shape, beginning: str) -> Any:
-    """Has a new network take two images, and go back, with tensors that have shapes but no values.
+def try_on_meta(make: Callable[[], Any], shape: Shape, beginning: str) -> Any:
+    """Has a new network take two images, and go back, on PyTorch's device without memory.
 
     Args:
         make: Makes the network.

@@ -9,7 +9,6 @@ that came.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import hypot
 from pathlib import Path
@@ -115,30 +114,14 @@ def _read_log(file: Path) -> pa.Table:
         raise UsageError(f"{file} is no log of predictions: {error}") from error
 
 
-@dataclass(frozen=True)
-class Added:
-    """What a file of labels has brought.
-
-    Attributes:
-        images: How many images it has.
-        new: How many of them had no label before.
-        changed: How many of them had another one.
-    """
-
-    images: int
-    new: int
-    changed: int
-
-
-def read_labels(project: Project, name: str) -> "pd.Series[str]":
+def read_labels(project: Project, name: str) -> dict[str, str]:
     """The labels of the images of a model, by the SHA-256 of each; they may be none."""
     file = folder_of(project, name) / FILE
     table = pq.read_table(file, schema=LABELS) if file.exists() else LABELS.empty_table()
-    frame: pd.DataFrame = table.to_pandas()
-    return frame.set_index("sha256")["label"]
+    return dict(zip(*table.to_pydict().values(), strict=True))
 
 
-def keep_labels(project: Project, name: str, file: Path) -> Added:
+def keep_labels(project: Project, name: str, file: Path) -> str:
     """Adds the labels of a file; those that are known already change nothing.
 
     Args:
@@ -147,6 +130,9 @@ def keep_labels(project: Project, name: str, file: Path) -> Added:
         file: CSV or Parquet, with the columns `label`, and `sha256` (hex, of the encoded image) or
             `path` (the image, relative to the file's folder).
 
+    Returns:
+        For a person, how many labels the file has, and how many of them are new or changed.
+
     Raises:
         UsageError: The file cannot be read, lacks a column or a value, or gives an image two
             labels.
@@ -154,12 +140,13 @@ def keep_labels(project: Project, name: str, file: Path) -> Added:
     given, folder = _read_given(file), folder_of(project, name)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f"{FILE}.lock"):
-        known = read_labels(project, name).to_dict()
+        known = read_labels(project, name)
         changed = [image for image in given.keys() & known if known[image] != given[image]]
         rows = [{"sha256": image, "label": label} for image, label in (known | given).items()]
         with disk.replacing(folder / FILE) as aside:
             pq.write_table(pa.Table.from_pylist(rows, LABELS), aside)
-    return Added(len(given), len(given.keys() - known), len(changed))
+    new = given.keys() - known
+    return f"{len(given):,} labels: {len(new):,} new, {len(changed):,} changed."
 
 
 def _read_given(file: Path) -> dict[str, str]:
@@ -189,7 +176,7 @@ def _read_given(file: Path) -> dict[str, str]:
 
 def measure(
     answers: "pd.DataFrame",
-    labels: "pd.Series[str]",
+    labels: Mapping[str, str],
     test: Mapping[str, float],
     classes: Sequence[Mapping[str, Any]],
     limits: Production,
@@ -217,9 +204,7 @@ def measure(
         `limits.max_drop`; None if too few images have labels.
     """
     frame = answers.drop_duplicates("sha256")
-    frame = frame.assign(
-        week=frame["time"].dt.strftime("%G-W%V"), true=frame["sha256"].map(labels.to_dict())
-    )
+    frame = frame.assign(week=frame["time"].dt.strftime("%G-W%V"), true=frame["sha256"].map(labels))
     weeks = [{"week": name} | _counts(part) for name, part in frame.groupby("week")]
     recent = frame[frame["week"].isin([row["week"] for row in weeks[-limits.weeks :]])]
     known = recent.dropna(subset=["true"])
@@ -270,27 +255,36 @@ def _difference(found: Mapping[str, Any], test: Mapping[str, float]) -> dict[str
     }
 
 
-def sentence(name: str, found: Mapping[str, Any]) -> str:
+def sentence(version: ModelVersion, found: Mapping[str, Any]) -> str:
     """The result in a sentence, for people.
 
     Args:
-        name: The version.
-        found: What `measure` gives.
+        version: The version.
+        found: What `measure` gives; and `instead`, the number of an earlier version to ask about,
+            or None.
     """
-    images, labelled = found["images"], found["labelled"]
+    images, labelled, ask = found["images"], found["labelled"], ""
+    if found["instead"]:
+        instead = f"retrain drift {version.name} --version {found['instead']}"
+        ask = f" An earlier version has labels: {instead}"
     if not images:
-        return f"{name} has answered nothing in production that was kept."
+        return f"{version.title} has answered nothing in production that was kept.{ask}"
     if not labelled:
-        return f"None of the {images:,} images that {name} has classified has a label yet."
+        return (
+            f"None of the {images:,} images that {version.title} has classified has a label "
+            f"yet.{ask}"
+        )
     text = (
-        f"{name} has {found['accuracy']:.1%} of {labelled:,} labelled images right in production "
-        f"({found['low']:.1%} to {found['high']:.1%}), and {found['test']:.1%} in its test: "
+        f"{version.title} has {found['accuracy']:.1%} of {labelled:,} labelled images right in "
+        f"production ({found['low']:.1%} to {found['high']:.1%}), and {found['test']:.1%} in its "
+        "test: "
     )
     change = (
         f"{100 * found['difference']:+.1f} points ({100 * found['difference_low']:+.1f} to "
         f"{100 * found['difference_high']:+.1f})"
     )
     if found["worse"] is None:
-        return f"{text}{change}. That are too few labels for a verdict: it needs {MIN_IMAGES}."
+        few = f"That are too few labels for a verdict: it needs {MIN_IMAGES}."
+        return f"{text}{change}. {few}{ask}"
     verdict = "worse than production.max_drop allows" if found["worse"] else "not clearly worse"
     return f"{text}{verdict}, {change}."

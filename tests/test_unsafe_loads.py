@@ -15,7 +15,7 @@ LOADS = {"read_pickle", "unsafe_load", "full_load", "load_model"}
 # What goes between processes of one run; and the packages of the registry, which are code.
 ALLOWED = {
     "tasks/compute/ray_data.py": ["pickle"],
-    "tasks/compute/answer.py": ["mlflow.pyfunc.load_model"],
+    "tasks/compute/package_worker.py": ["mlflow.pyfunc.load_model"],
     "tasks/train/stream.py": ["pickle"],
 }
 

@@ -110,9 +110,8 @@ def drift(
     else:
         predict.find_named(project, f"{workload}@{version}")  # a mistake is refused at once
         for file in labels:
-            added = by_labels.add_labels(project, workload, Path(place(file)))
-            says = f"{added.images:,} labels: {added.new:,} new, {added.changed:,} changed."
-            print(f"{file}: {says}", file=sys.stderr)
+            said = by_labels.keep_labels(project, workload, Path(place(file)))
+            print(f"{file}: {said}", file=sys.stderr)
         folders = tuple(map(place, answers))
         run = partial(by_labels.production, workload, folders, version)
         show = by_labels.show

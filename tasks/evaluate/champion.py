@@ -26,7 +26,7 @@ from retrain.runs.run import current_run
 from retrain.step import Facts, Step, Workspace, step
 from retrain.store import Artifact, Store, refuse_damaged
 from retrain.workload import Gate
-from tasks.compute.asked import ask, rows_of
+from tasks.compute.package_client import ask, rows_of
 from tasks.data import image_table, package as packaged, predictions
 from tasks.data.champion import Registered, Scored, TestSplit
 from tasks.data.metrics import summarise

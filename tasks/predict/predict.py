@@ -26,7 +26,7 @@ from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
 from retrain.store import Store
-from tasks.compute.asked import ANSWERS, ask, rows_of
+from tasks.compute.package_client import ANSWERS, ask, rows_of
 from tasks.data import image_facts, package, predictions
 from tasks.data.champion import Registered
 from tasks.data.index import list_unlabelled

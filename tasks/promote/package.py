@@ -26,7 +26,7 @@ from retrain.disk import sha256_of, write_json
 from retrain.project import Project
 from retrain.registry import packages, tracking
 from retrain.registry.versions import ModelVersion
-from tasks.compute.asked import ask, rows_of
+from tasks.compute.package_client import ask, rows_of
 from tasks.data import image_table, package, predictions
 from tasks.data.reading import ImageFiles, places_of
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 from retrain.runs import console
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from tasks.compute.asked import ask, rows_of
+from tasks.compute.package_client import ask, rows_of
 from tasks.data.champion import Registered
 from tasks.data.image_table import read_split
 from tasks.data.reading import open_images, places_of

@@ -54,14 +54,14 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
 
 
 def try_settings(workload: Workload, project: Project, version: DataVersion) -> tuple[()]:
-    """Makes the network without memory, and finds the user's functions, in seconds.
+    """Checks the network, and finds the user's functions, in seconds.
 
     Raises:
         ValueError: They cannot be made or found, or do not go with the other settings.
     """
     settings, shape = described(workload)
     train, root = workload.train, project.root
-    settings.without_memory(shape, root)
+    settings.check_network(shape, root)
     if factory := workload.model.model_dump().get("factory"):
         user_code.find(factory, FACTORY, root)
     if train.function:

@@ -81,6 +81,15 @@ def test_a_search_whose_trials_all_failed_fails_until_it_is_refreshed(clone, fir
         assert "All 2 trials failed. Change tune.space." in failed.stderr
 
 
+def test_a_training_that_does_not_end_in_its_time_is_a_failed_trial(clone, first):
+    settings = ("train.epochs=1000", "limits.train=0.0003")
+    space = "tune.space={train.lr: {choices: [0.001, 0.002]}}"
+    sets = [word for each in (*settings, space) for word in ("--set", each)]
+    failed = clone.retrain("tune", "vit", *sets, code=1)
+    assert failed.stdout.count("failed: train did not end within 0.0003 h") == 2
+    assert "All 2 trials failed." in failed.stderr
+
+
 LONG = (
     *("--set", "train.epochs=30", "--set", "scale.checkpoint_seconds=0.1"),
     *("--set", "tune.space={train.lr: {low: 0.001, high: 0.01, log: true}}"),
@@ -110,10 +119,10 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
     ("space", "said"),
     [
         ("{}", "tune.space: nothing to search."),
-        ("{train.lrr: {choices: [1]}}", "with train.lrr=1: train.lrr: no such key. Did you mean"),
-        ("{train.lr: {low: 0, high: 0.1}}", "with train.lr=0.0: train.lr: should be greater"),
+        ("{train.lrr: {choices: [1]}}", "train.lrr: no such key. Did you mean"),
+        ("{train.lr: {low: 0, high: 0.1}}", "tune.space.train.lr: train.lr: should be greater"),
         ("{train.optimizer: {choices: [sdg]}}", "train.optimizer: should be"),
-        ("{model.heads: {choices: [4, 5]}}", "with model.heads=5: model.heads: 5 does not divide"),
+        ("{model.heads: {choices: [4, 5]}}", "model.heads: 5 does not divide"),
         ("{gate.margin: {choices: [0.1]}}", "tune.space.gate.margin: no training depends on it"),
         ("{train.best.mode: {choices: [max]}}", "tune.space.train.best.mode: trials are compared"),
         ("{train.arguments: {choices: [{a: 1}]}}", "train.arguments: the project's own"),
@@ -123,6 +132,13 @@ def test_a_space_that_cannot_be_searched_is_refused_before_anything_runs(space, 
     project, overrides = Project(ROOT), dict([parse_override(f"tune.space={space}")])
     workload = load_workload(project.params, "vit", overrides)
     assert any(said in fault for fault in tune.space_faults(workload, project))
+
+
+def test_a_workload_with_time_limits_for_other_steps_can_be_searched():
+    limits = {"limits": {"pull": 1.0, "evaluate": 1.0}}
+    workload = load_workload(ROOT / "params.yaml", "vit", limits)
+    tune.tune.check(workload, Project(ROOT))
+    assert not [*tune.space_faults(workload, Project(ROOT))]
 
 
 def closeness(values):
@@ -136,7 +152,7 @@ def drawn(space, trials, ended=()):
     study = optuna.create_study(direction="maximize")
     study.add_trials(ended)
     while len(study.trials) < trials:
-        values = tune._draw(workload, study, of)
+        values = tune.draw(workload, study, of)
         study.add_trial(
             optuna.trial.create_trial(params=values, distributions=of, value=closeness(values))
         )
@@ -151,3 +167,12 @@ def test_the_same_values_are_drawn_whenever_a_search_was_ended():
     assert trials[0].params == {"train.lr": 0.003}  # the workload's own
     assert len({trial.params["train.lr"] for trial in trials}) == 20
     assert max(trial.value for trial in trials) > -0.1
+
+
+def test_the_first_values_are_the_workloads_own_also_where_they_are_a_section():
+    stops = {"patience": 3}
+    space = {"train.early_stopping": {"choices": [None, stops]}, "train.seed": {"choices": [0, 1]}}
+    overrides = {"tune.space": space, "train.early_stopping": stops}
+    workload = load_workload(ROOT / "params.yaml", "vit", overrides)
+    values = tune.draw(workload, optuna.create_study(), tune.space_of(workload))
+    assert values == {"train.early_stopping": '{"patience": 3}', "train.seed": "0"}

@@ -134,7 +134,7 @@ def refusal(settings, shape=SHAPE, root=ROOT):
     version = settings.find_version(root)
     settings = settings.model_copy(update={"pretrained_version": version})
     with pytest.raises(ValueError) as before:
-        settings.without_memory(shape, root)
+        settings.check_network(shape, root)
     with pytest.raises(ValueError) as later:
         settings.build(shape, 3)
     assert str(before.value) == str(later.value)

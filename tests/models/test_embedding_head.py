@@ -99,7 +99,7 @@ def fault(folder: Path, shape: tuple[int, int, int] = (SIZE, SIZE, 3)) -> str | 
     """What is said before a run."""
     settings = declared(folder)
     try:
-        settings.without_memory(shape, Path())
+        settings.check_network(shape, Path())
     except ValueError as error:
         return str(error)
     return None

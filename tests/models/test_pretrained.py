@@ -56,7 +56,7 @@ def test_faults_of_a_folder_are_found_before_it_is_loaded(tmp_path):
     for content in ("{", "[]", "{}"):
         (tmp_path / "start" / "config.json").write_text(content)
         with pytest.raises(ValueError, match=r"^model.pretrained: start: .*/start"):
-            declared().without_memory((8, 8, 3), tmp_path)
+            declared().check_network((8, 8, 3), tmp_path)
 
 
 class Hub(BaseHTTPRequestHandler):

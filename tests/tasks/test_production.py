@@ -14,13 +14,13 @@ from retrain.project import Project
 from retrain.workload import Production
 from tasks.production import (
     ANSWERS,
-    Added,
     keep_labels,
     measure,
     read_answers,
     read_labels,
     sentence,
 )
+from tests.tasks.toy_model import VERSION
 
 
 def test_a_log_of_a_server_is_read_without_a_torn_line(tmp_path):
@@ -55,18 +55,18 @@ def project(tmp_path):
 
 
 def known(project) -> dict[str, str]:
-    return read_labels(project, "vit").to_dict()
+    return read_labels(project, "vit")
 
 
 def test_labels_are_added_and_the_last_one_counts(project, tmp_path):
     (tmp_path / "1.csv").write_text(f"sha256,label\n{A},1\n{B},cat\n")
-    assert keep_labels(project, "vit", tmp_path / "1.csv") == Added(2, 2, 0)
+    assert keep_labels(project, "vit", tmp_path / "1.csv") == "2 labels: 2 new, 0 changed."
     assert known(project) == {A: "1", B: "cat"}
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "b.png").write_bytes(b"b")
     pq.write_table(pa.table({"path": ["photos/b.png"], "label": ["dog"]}), tmp_path / "2.parquet")
-    assert keep_labels(project, "vit", tmp_path / "2.parquet") == Added(1, 0, 1)
-    assert keep_labels(project, "vit", tmp_path / "2.parquet") == Added(1, 0, 0)
+    assert keep_labels(project, "vit", tmp_path / "2.parquet") == "1 labels: 0 new, 1 changed."
+    assert keep_labels(project, "vit", tmp_path / "2.parquet") == "1 labels: 0 new, 0 changed."
     assert known(project) == {A: "1", B: "dog"}
 
 
@@ -109,13 +109,9 @@ def answered(rows) -> pd.DataFrame:
     ).to_pandas()  # fmt: skip
 
 
-def labelled(rows: dict[str, str]) -> pd.Series:
-    return pd.Series(rows, dtype=str)
-
-
 def test_each_week_has_its_accuracy_and_an_image_counts_once():
     answers = answered([("a", "cat", 0), ("b", "dog", 0), ("a", "dog", 1), ("c", "cat", 1)])
-    found = measure(answers, labelled({"a": "cat", "b": "cat"}), TEST, CLASSES, LIMITS)
+    found = measure(answers, {"a": "cat", "b": "cat"}, TEST, CLASSES, LIMITS)
     first, second = found["weeks"]
     assert (first["week"], first["images"], first["labelled"], first["correct"]) == (
         "2026-W02", 2, 2, 1,
@@ -124,14 +120,14 @@ def test_each_week_has_its_accuracy_and_an_image_counts_once():
     assert (first["low"], first["high"]) == pytest.approx((0.0945, 0.9055), abs=1e-4)
     assert (second["images"], second["labelled"], second["accuracy"]) == (1, 0, None)
     assert found["worse"] is None
-    assert "too few labels" in sentence("vit version 1", found)
+    assert "too few labels" in sentence(VERSION, found | {"instead": None})
 
 
 @pytest.mark.parametrize(("wrong", "worse"), [(10, False), (14, False), (40, True)])
 def test_a_version_is_worse_if_the_whole_interval_of_the_difference_is(wrong, worse):
     images = [f"{number:03}" for number in range(200)]
     answers = answered([(image, "cat", 1) for image in images])
-    truth = labelled({image: "dog" if n < wrong else "cat" for n, image in enumerate(images)})
+    truth = {image: "dog" if n < wrong else "cat" for n, image in enumerate(images)}
     found = measure(answers, truth, TEST, CLASSES, LIMITS)
     assert found["worse"] is worse
     assert found["difference"] == pytest.approx(-wrong / 200 + 0.05)
@@ -142,7 +138,7 @@ def test_a_version_is_worse_if_the_whole_interval_of_the_difference_is(wrong, wo
 def test_the_interval_of_the_difference_is_newcombes():
     images = [f"{number:03}" for number in range(70)]
     answers = answered([(image, "cat", 0) for image in images])
-    truth = labelled({image: "cat" if n < 56 else "dog" for n, image in enumerate(images)})
+    truth = {image: "cat" if n < 56 else "dog" for n, image in enumerate(images)}
     test = {"accuracy": 48 / 80, "rows": 80}
     found = measure(answers, truth, test, CLASSES, LIMITS)
     # Table II of the source, method 10, example a.
@@ -154,15 +150,15 @@ def test_the_verdict_is_about_the_last_weeks_and_tells_unknown_labels():
     old = [(f"old-{number}", "cat", 0) for number in range(100)]
     new = [(f"new-{number}", "cat", week) for week in (4, 5) for number in range(20 * week)]
     truth = {image: "cow" if image.startswith("old") else "cat" for image, _, _ in old + new}
-    found = measure(answered(old + new), labelled(truth), TEST, CLASSES, LIMITS)
+    found = measure(answered(old + new), truth, TEST, CLASSES, LIMITS)
     assert (found["labelled"], found["accuracy"], found["worse"]) == (100, 1.0, False)
     assert found["unknown"] == []
-    found = measure(answered(old), labelled(truth), TEST, CLASSES, LIMITS)
+    found = measure(answered(old), truth, TEST, CLASSES, LIMITS)
     assert (found["accuracy"], found["worse"], found["unknown"]) == (0.0, True, ["cow"])
 
 
 def test_without_answers_or_labels_it_says_so():
-    none = measure(answered([]), labelled({}), TEST, CLASSES, LIMITS)
-    assert "answered nothing" in sentence("vit version 1", none)
-    found = measure(answered([("a", "cat", 0)]), labelled({"b": "cat"}), TEST, CLASSES, LIMITS)
-    assert sentence("vit version 1", found).startswith("None of the 1 images")
+    none = measure(answered([]), {}, TEST, CLASSES, LIMITS)
+    assert "answered nothing" in sentence(VERSION, none | {"instead": None})
+    found = measure(answered([("a", "cat", 0)]), {"b": "cat"}, TEST, CLASSES, LIMITS)
+    assert sentence(VERSION, found | {"instead": 1}).startswith("None of the 1 images")

@@ -1,8 +1,8 @@
 """Asks a package about images, in a process of its own.
 
 The package brings its own code, which may be an older `models` than this clone has: one process
-cannot load both. So a program answers, `answer.py`, with a thread for each GPU, or for each core.
-In a cluster, Ray runs programs if the images are many.
+cannot load both. So a program answers, `package_worker.py`, with a thread for each GPU, or for each
+core. In a cluster, Ray runs programs if the images are many.
 """
 
 import json
@@ -11,9 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -23,16 +21,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retrain import disk
 from retrain.servers import ray_cluster
 from tasks.compute import ray_data
-from tasks.compute.answer import PART, file_of
+from tasks.compute.package_worker import PART, file_of
 from tasks.data.package import classes_of
 from tasks.data.reading import ImageFiles, Place
 
 logger = logging.getLogger(__name__)
 
-PROGRAM = Path(__file__).with_name("answer.py")
+PROGRAM = Path(__file__).with_name("package_worker.py")
 ANSWERS = "answers"
 ENVIRONMENT = {
     "RETRAIN_LOG_PREDICTIONS": "",  # what is asked here is no request to a server
@@ -80,19 +77,15 @@ def ask(
     package, folder = package.absolute(), folder.absolute()  # the program runs in another folder
     answers, question = folder / ANSWERS, folder / "question.parquet"
     answers.mkdir(parents=True, exist_ok=True)
-    running: Iterator[object]  # it starts when it is followed, below
     if len(places) > PART and ray_cluster.is_remote():
         # In a folder that all machines see.
         package = shutil.copytree(package, folder / "package", dirs_exist_ok=True)
-        bounds = pairwise([*range(0, len(places), PART), len(places)])
-        seconds = len(places) * ray_data.SECONDS_PER_IMAGE
-        run = partial(_run_to_its_end, question, answers)
-        running = ray_data.each(lambda _: run, [*bounds], seconds=seconds, on_gpus=True)
+        running = _run_on_machines(question, answers, len(places))
     else:
         running = _run(question, answers, cpu_count(), (0, len(places)))
     _write(question, package, files, places, features, is_check)
     first = 0
-    for _ in chain(running, [None]):  # once more after its end
+    for _ in chain(running, [None]):  # it starts here; and once more after its end
         while (file := file_of(answers, first)).exists():
             table = pq.read_table(file)
             first += len(table)
@@ -108,7 +101,7 @@ def _write(
     features: Sequence[bool],
     is_check: bool,
 ) -> None:
-    """Writes what `answer.py` reads."""
+    """Writes what `package_worker.py` reads."""
     told = {
         "package": str(package),
         "classes": [*classes_of(package)],
@@ -121,9 +114,8 @@ def _write(
         "row": pa.array([row for _, row in places], pa.int64()),
         "features": pa.array(features or [False] * len(places), pa.bool_()),
     }
-    with disk.replacing(question) as aside:
-        described = pa.table(columns).replace_schema_metadata({"question": json.dumps(told)})
-        pq.write_table(described, aside)
+    described = pa.table(columns).replace_schema_metadata({"question": json.dumps(told)})
+    pq.write_table(described, question)
 
 
 def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> Iterator[None]:
@@ -153,9 +145,15 @@ def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> 
             raise ValueError((message.splitlines() or [f"exit code {program.returncode}"])[-1])
 
 
-def _run_to_its_end(question: Path, answers: Path, part: tuple[int, int]) -> None:
-    """Has a program answer a part on a core, or on the GPU that this process sees."""
-    deque(_run(question, answers, 1, part), maxlen=0)
+def _run_on_machines(question: Path, answers: Path, images: int) -> Iterator[object]:
+    """Has programs answer parts, each on a core of the cluster, or on the GPU that it sees."""
+
+    def run(part: tuple[int, int]) -> list[None]:
+        return [*_run(question, answers, 1, part)]
+
+    bounds = pairwise([*range(0, images, PART), images])
+    seconds = images * ray_data.SECONDS_PER_IMAGE
+    return ray_data.each(lambda _: run, [*bounds], seconds=seconds, on_gpus=True)
 
 
 def rows_of(answers: pa.Table, column: str) -> NDArray[np.float32]:

@@ -1,9 +1,9 @@
 """A program that loads a package and classifies images with it, without the project's own code.
 
-    python -I -B answer.py QUESTION.parquet ANSWERS THREADS FIRST END
+    python -I -B package_worker.py QUESTION.parquet ANSWERS THREADS FIRST END
 
-It writes a line when a file of answers is there. It ends after the last one, or when its input is
-closed.
+It writes a line when a file of answers is there; a library may print others. It ends after the last
+file, or when its input is closed.
 
 The question has a row for each image: `file` (relative to a folder, as bytes), `row` (0 in an image
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
@@ -19,21 +19,20 @@ import hashlib
 import json
 import os
 import sys
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from threading import Lock, Thread
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from joblib import Parallel, delayed
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -50,7 +49,8 @@ PART = 32 * MAX_ROWS
 # The bytes, and why the file of the image cannot be read; empty, or None if it can.
 Image = tuple[bytes, str | None]
 Batch = tuple[int, list[Image]]  # the row of the first image, and the images
-Use = AbstractContextManager[Any]  # in which a package uses its GPU
+# A loaded package, and the context in which it uses its GPU.
+Worker = tuple[Any, AbstractContextManager[Any]]
 Predict = Callable[[Any], Any]  # a data frame with the column `image`, to one with the answers
 # What a package may say of an image: the label, the probability of each class, and the features; or
 # why it refuses the image. And what the image is.
@@ -67,62 +67,39 @@ ANSWER = pa.schema(
 
 def main() -> None:
     """Answers the question that the arguments name."""
-    Thread(target=_end_with_the_asker, daemon=True).start()
+    Thread(target=_end_with_the_client, daemon=True).start()
     # Before a check of the package, which is to find out only what the package imports by itself.
     import mlflow.pyfunc  # noqa: F401
     import transformers.models.vit.modeling_vit  # noqa: F401
 
-    told = os.dup(1)
-    os.dup2(2, 1)  # for a library that prints
-    question, answers, *numbers = sys.argv[1:]
-    answer(Path(question), Path(answers), partial(os.write, told, b"\n"), *map(int, numbers))
-
-
-def answer(
-    question: Path, answers: Path, tell: Callable[[], object], threads: int, first: int, end: int
-) -> None:
-    """Answers the rows of a question from the first one to before the end.
-
-    Args:
-        question: The file with the question.
-        answers: The folder for the answers.
-        tell: Called when a file of answers is there.
-        threads: How many batches are answered at once, if there are no GPUs.
-        first: The first row.
-        end: The row after the last one.
-    """
     sys.path.insert(0, str(PROJECT))
     from tasks.data.reading import ImageFiles
 
     _remove_the_project()
+    question, answers = map(Path, sys.argv[1:3])
+    threads, first, end = map(int, sys.argv[3:])
     asked = pq.read_table(question, memory_map=True)
     described = json.loads(asked.schema.metadata[b"question"])
-    package = Path(described["package"])
+    package, classes = Path(described["package"]), described["classes"]
     if described["is_check"]:
         sys.meta_path.insert(0, RefusesOthers(package))
-    models = _load(package, threads)
+    workers = _load(package, threads)
+    free = SimpleQueue[Worker]()
+    for worker in workers:
+        free.put(worker)
     while (file := file_of(answers, first)).exists():
         first += pq.read_metadata(file).num_rows
     files = ImageFiles(Path(described["root"]), described["image_column"])
-    waiting, lock = batches(files, asked, first, end), Lock()
 
-    def work(model: Any, use: Use) -> None:
-        try:
-            while batch := _take(waiting, lock):
-                with use:
-                    _answer(model, described["classes"], asked, answers, batch)
-                tell()
-        finally:  # after an error, the other threads end, too
-            with lock:
-                waiting.close()
+    def answer(batch: Batch) -> None:
+        model, use = free.get()
+        with use:
+            _answer(model, classes, asked, answers, batch)
+        free.put((model, use))
+        print(flush=True)
 
-    with ThreadPoolExecutor(len(models)) as pool:
-        deque(pool.map(work, *zip(*models, strict=True)), maxlen=0)
-
-
-def _take(waiting: Iterator[Batch], lock: Lock) -> Batch | None:
-    with lock:
-        return next(waiting, None)
+    waiting = map(delayed(answer), batches(files, asked, first, end))
+    Parallel(len(workers), backend="threading", batch_size=1, pre_dispatch="n_jobs")(waiting)
 
 
 def file_of(answers: Path, first: int) -> Path:
@@ -169,27 +146,22 @@ class RefusesOthers(MetaPathFinder):
             )
 
 
-def _load(package: Path, threads: int) -> list[tuple[Any, Use]]:
-    """The package on each GPU; without any, one for all threads; each with what it is used in."""
+def _load(package: Path, threads: int) -> list[Worker]:
+    """The package on each GPU; without any, one for all threads."""
     import mlflow.pyfunc
     import torch
 
-    models = []
-    gpus: list[Use] = [torch.cuda.device(gpu) for gpu in range(torch.cuda.device_count())]
+    workers = []
+    gpus: list[Any] = [torch.cuda.device(gpu) for gpu in range(torch.cuda.device_count())]
     for use in gpus or [nullcontext()]:
         with use:
             # MLflow would search the installed libraries for half a second, to warn of others.
             model = mlflow.pyfunc.load_model(str(package), suppress_warnings=True)
-            models.append((model, use))
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in PACKAGES and module:
-            assert Path(str(module.__file__)).is_relative_to(package), (
-                f"{name} is not the package's"
-            )
-    return models if gpus else models * threads
+            workers.append((model, use))
+    return workers if gpus else workers * threads
 
 
-def batches(files: "ImageFiles", asked: pa.Table, first: int, end: int) -> Generator[Batch]:
+def batches(files: "ImageFiles", asked: pa.Table, first: int, end: int) -> Iterator[Batch]:
     """Reads images in batches, whose bounds depend on the images alone."""
     batch, size = list[Image](), 0
     for row, image in enumerate(_read(files, asked.slice(first, end - first)), first):
@@ -219,10 +191,19 @@ def _answer(model: Any, classes: list[str], asked: pa.Table, answers: Path, batc
     predict: Predict = model.predict
     if any(wanted):
         predict = getattr(model.unwrap_python_model(), "predict_with_features", predict)
-    answered = answers_of(predict, [data for data, _ in images])
-    file = file_of(answers, first)
-    pq.write_table(_as_table(images, answered, wanted, classes), file.with_suffix(".partial"))
-    file.with_suffix(".partial").rename(file)
+    rows = answers_of(predict, [data for data, _ in images])
+    for (data, unreadable), row, is_wanted in zip(images, rows, wanted, strict=True):
+        if "probabilities" in row:
+            row["probabilities"] = [row["probabilities"][name] for name in classes]
+        if not is_wanted:
+            row["features"] = None
+        if unreadable:
+            row["error"] = unreadable
+        else:
+            row["sha256"] = hashlib.sha256(data).hexdigest()
+    partial = file_of(answers, first).with_suffix(".partial")
+    pq.write_table(pa.Table.from_pylist(rows, ANSWER), partial)
+    partial.rename(file_of(answers, first))
 
 
 def answers_of(predict: Predict, images: Sequence[bytes]) -> list[dict[str, Any]]:
@@ -247,25 +228,6 @@ def answers_of(predict: Predict, images: Sequence[bytes]) -> list[dict[str, Any]
         return answers_of(predict, images[:half]) + answers_of(predict, images[half:])
 
 
-def _as_table(
-    images: Sequence[Image],
-    answers: Sequence[dict[str, Any]],
-    wanted: Sequence[bool],
-    classes: list[str],
-) -> pa.Table:
-    """The answers for some images as `asked.ask` gives them."""
-    for (data, unreadable), answer, is_wanted in zip(images, answers, wanted, strict=True):
-        if "probabilities" in answer:
-            answer["probabilities"] = [answer["probabilities"][name] for name in classes]
-        if not is_wanted:
-            answer["features"] = None
-        if unreadable:
-            answer["error"] = unreadable
-        else:
-            answer["sha256"] = hashlib.sha256(data).hexdigest()
-    return pa.Table.from_pylist(answers, ANSWER)
-
-
 def _remove_the_project() -> None:
     """Removes this clone from the places where Python looks for modules, and its modules."""
     sys.path[:] = [path for path in sys.path if Path(path).absolute() != PROJECT]
@@ -277,7 +239,7 @@ def _remove_the_project() -> None:
         del sys.modules[name]
 
 
-def _end_with_the_asker() -> None:
+def _end_with_the_client() -> None:
     """Ends this process when the one that has started it is gone, which closes the pipe."""
     os.read(0, 1)
     os._exit(1)
