@@ -95,6 +95,7 @@ def test_a_worker_and_a_person_who_train_at_once_make_one_champion(environment, 
         assert team.json("verify", **own)["ledgers"] == []
         [entry] = person.json("history", "vit", **own)
     assert entry["action"] == "promoted"
+    assert server.get("work_pools/local").json()["concurrency_limit"] == 1
     states = [run["state"]["type"] for run in server.post("flow_runs/filter", json={}).json()]
     assert [state for state in states if state != "SCHEDULED"] == ["COMPLETED"] * 2
     kept = s3.list_objects_v2(Bucket="retrain", Prefix="mlflow/")["Contents"]
