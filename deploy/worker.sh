@@ -5,7 +5,10 @@
 # their names are those of their machines.
 set -euo pipefail
 : "${PREFECT_API_URL:?a worker needs the address of a Prefect server}"
-prefect --no-prompt work-pool create local --type process --overwrite
-prefect --no-prompt deploy --all
+if ! prefect work-pool inspect local > /dev/null 2>&1; then
+  prefect --no-prompt work-pool create local --type process
+  prefect work-pool set-concurrency-limit local 1 # a run at a time; what you set later stays
+fi
+python -m retrain.servers.deployments
 exec python -m retrain.servers.program worker prefect worker start \
   --pool local --type process --name "$(hostname)"

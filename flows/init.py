@@ -56,7 +56,8 @@ DEPLOYMENT = """\
       workload: {name}
     tags: [train, {name}]
     schedules:
-      - cron: "0 4 * * 1"  # Mondays, 04:00
+      - slug: weekly
+        cron: "0 4 * * 1"  # Mondays, 04:00
         timezone: Etc/UTC
 """
 

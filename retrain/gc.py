@@ -100,14 +100,13 @@ def _needed(project: Project) -> tuple[set[str], set[str]]:
         )
     for name in tracking.model_names(project):
         ledger = decisions.read(project, name)
-        if not versions.numbers(ledger):  # a model of other people
-            continue
-        used = [versions.champion(project, name), versions.reference(project, name)]
-        if ledger.waiting:
-            used.append(versions.get(project, name, ledger.waiting.version))
-        for version in filter(None, used):
-            files |= {version.package_digest, version.run_id}
-            outputs |= {output["digest"] for output in lineage.read(project, version)["steps"]}
+        if versions.numbers(ledger):  # else a model of other people
+            used = [versions.champion(project, name), versions.reference(project, name)]
+            if ledger.waiting:
+                used.append(versions.get(project, name, ledger.waiting.version))
+            for version in filter(None, used):
+                files |= {version.package_digest, version.run_id}
+                outputs |= {output["digest"] for output in lineage.read(project, version)["steps"]}
     return outputs, files
 
 
@@ -115,34 +114,20 @@ def _outputs(store: Store, needed: Collection[str], before: float) -> Iterator[F
     """The outputs that were not used since a time, and what killed runs have left of others."""
     from filelock import Timeout
 
-    for step, key in store.entries():
-        if store.inspect(step, key)[0].get("digest") in needed:
-            continue
+    stored = ((step, key, store.folder(step, key)) for step, key in store.entries())
+    for step, key, path in chain(stored, store.leftovers()):
+        # A run takes an output under this lock. A process that waits for it notices when its file
+        # is another one.
         with suppress(Timeout), store.lock(step, key, wait=False):
-            # A run takes an output under this lock.
-            if store.last_used(step, key) < before:
-                yield _finding("artifact", store, step, key, store.folder(step, key))
-    for step, key, path in store.leftovers():
-        if store.last_used(step, key) < before:
-            yield _finding("scratch", store, step, key, path)
-
-
-def _finding(kind: str, store: Store, step: str, key: str, folder: Path) -> Finding:
-    """A folder of a key; the key's lock goes with the last of them."""
-
-    def remove() -> None:
-        if kind == "artifact":
-            store.discard(step, key)
-        else:
-            rmtree(folder)
-        if not store.folder(step, key).exists():
-            # A process that waits for the lock notices that its file is another one now.
-            store.lock_file(step, key).unlink(missing_ok=True)
-
-    # A file with another name, too, stays on the disk.
-    stats = [path.stat() for path in folder.rglob("*") if path.is_file()]
-    size = sum(stat.st_size for stat in stats if stat.st_nlink == 1)
-    return Garbage(kind, f"{step} {key}", size), remove
+            kind, remove = "scratch", partial(rmtree, path)
+            if path == store.folder(step, key):
+                kind, remove = "artifact", partial(store.discard, step, key)
+            if store.last_used(step, key) < before and not (
+                kind == "artifact" and store.inspect(step, key)[0].get("digest") in needed
+            ):
+                yield Garbage(kind, f"{step} {key}", size_of(path)), remove
+            if not store.folder(step, key).exists():
+                store.lock_file(step, key).unlink()
 
 
 def _files(project: Project, needed: Collection[str], before: float) -> Iterator[Finding]:
@@ -168,5 +153,6 @@ def total(garbage: Collection[Garbage]) -> str:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    return sum(path.stat().st_size for path in (folder, *folder.rglob("*")) if path.is_file())
+    """Bytes of a file, or of all files in a folder; one with another name, too, is not freed."""
+    stats = [path.stat() for path in (folder, *folder.rglob("*")) if path.is_file()]
+    return sum(stat.st_size for stat in stats if stat.st_nlink == 1)

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+import traceback
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,8 +68,8 @@ def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
 
 def lacks_space(error: BaseException) -> bool:
     """Whether a disk is full, which a library, a database or a server may hide."""
-    is_full = any(getattr(cause, "errno", None) in FULL for cause in _causes(error))
-    return is_full or least_space()[0] < MIN_BYTES
+    causes = "".join(traceback.format_exception(error))
+    return any(os.strerror(code) in causes for code in FULL) or least_space()[0] < MIN_BYTES
 
 
 def message_of(error: BaseException) -> str:
@@ -78,22 +78,21 @@ def message_of(error: BaseException) -> str:
     A full disk is named, whatever the error says of it. The text of a library is
     cut to a few lines; the traceback in the log has all of it.
     """
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, UsageError):
+        return text
     # A `ValueError` is the project's own, or about a value that the user gave.
-    if not isinstance(error, ValueError) and lacks_space(error):
+    is_own = isinstance(error, ValueError)
+    if not is_own and lacks_space(error):
         space, folder = least_space()
         remaining = f"{space / 1e6:.0f} MB are left there"
         return f"The disk is full: make room in {folder} ({remaining}), or use another disk."
-    return _shortened(error)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and the errors that led to it; libraries may make a circle of them."""
-    cause: BaseException | None = error
-    seen: set[int] = set()
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__ or cause.__context__
+    limit = MAX_LINES if is_own else MAX_LIBRARY_LINES
+    lines = [line for line in text.splitlines() if line.strip()]
+    shown = [line if len(line) <= MAX_WIDTH else f"{line[:MAX_WIDTH]} …" for line in lines[:limit]]
+    if len(lines) > limit:
+        shown.append(f"… ({len(lines) - limit} more lines)")
+    return "\n".join(shown)
 
 
 def least_space() -> tuple[int, Path]:
@@ -106,18 +105,6 @@ def least_space() -> tuple[int, Path]:
     return min((shutil.disk_usage(folder).free, folder) for folder in folders if folder.exists())
 
 
-def _shortened(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    if isinstance(error, UsageError):
-        return text
-    limit = MAX_LINES if isinstance(error, ValueError) else MAX_LIBRARY_LINES
-    lines = [line for line in text.splitlines() if line.strip()]
-    shown = [line if len(line) <= MAX_WIDTH else f"{line[:MAX_WIDTH]} …" for line in lines[:limit]]
-    if len(lines) > limit:
-        shown.append(f"… ({len(lines) - limit} more lines)")
-    return "\n".join(shown)
-
-
 _NOBODY_READS = (errno.EPIPE, errno.EIO)  # the pipe is closed; the terminal is gone
 
 
@@ -125,20 +112,19 @@ class Output(io.FileIO):
     """A file descriptor that drops what nobody reads any more, where others fail.
 
     Attributes:
-        leads_to_log: Whether all of the process's output goes to a log file now. What its disk has
-            no room for is dropped, too: the error that a person has to be told is the one of the
-            run.
+        log: The file that all of the process's output goes to now; None if it goes to no file. What
+            its disk has no room for is dropped, too: the error that a person has to be told is the
+            one of the run.
     """
 
-    leads_to_log = False
+    log: Path | None = None
 
     def write(self, data: Any, /) -> int:
         """Writes the bytes, or drops them; returns how many they are."""
         try:
             return super().write(data)
         except OSError as error:
-            is_lost = error.errno in FULL and Output.leads_to_log
-            if error.errno not in _NOBODY_READS and not is_lost:
+            if error.errno not in (_NOBODY_READS + FULL if Output.log else _NOBODY_READS):
                 raise
             return memoryview(data).nbytes
 

@@ -128,15 +128,12 @@ class Store:
                 yield path.parent.name, path.name
 
     def leftovers(self) -> Iterator[tuple[str, str, Path]]:
-        """The step, the key and the folder of what killed runs have left; each key is locked."""
-        from filelock import Timeout
-
+        """The step, the key and the folder of what is being made, or killed runs have left."""
         half = [path for end in ("partial", "discarded") for path in self.root.glob(f"*/.*.{end}")]
         half = [path for path in half if not self._is_own(path.parent)]
         for path in sorted([*half, *self.root.glob(f"{_SCRATCH}/*/*")]):
             step, key = path.parent.name, path.name.removeprefix(".").partition(".")[0]
-            with suppress(Timeout), self.lock(step, key, wait=False):
-                yield step, key, path
+            yield step, key, path
 
     def _is_own(self, folder: Path) -> bool:
         return folder.name in (_SCRATCH, _LAST, _HOLDS)

@@ -155,6 +155,19 @@ def test_a_pod_may_little_and_has_bounds():
         assert container["resources"]["requests"]["cpu"]
 
 
+def test_a_pool_gets_a_limit_when_it_is_made_and_keeps_another_one():
+    """Its command is tried with a server by tests/test_team_servers.py."""
+    shell = documents("prefect-worker.yaml")[-1]["spec"]["template"]["spec"]["initContainers"][0]
+    for pool, text in (
+        ("local", (DEPLOY / "worker.sh").read_text()),
+        ("kubernetes", shell["args"][0]),
+    ):
+        lines = [line.strip() for line in text.splitlines()]
+        [limit] = [number for number, line in enumerate(lines) if "set-concurrency-limit" in line]
+        assert lines[limit].startswith(f"prefect work-pool set-concurrency-limit {pool} 1")
+        assert lines[limit + 1] == "fi"
+
+
 def test_all_that_run_steps_see_one_store():
     volume = {"name": "store", "persistentVolumeClaim": {"claimName": "retrain-store"}}
     [claim] = documents("store.yaml")

@@ -44,6 +44,7 @@ def test_a_worker_and_a_person_who_train_at_once_make_one_champion(
     assert team.json("verify", **own)["ledgers"] == []
     [entry] = person.json("history", "vit", **own)
     assert entry["action"] == "promoted"
+    assert server.get("work_pools/local").json()["concurrency_limit"] == 1
     states = [run["state"]["type"] for run in server.post("flow_runs/filter", json={}).json()]
     assert [state for state in states if state != "SCHEDULED"] == ["COMPLETED"] * 2
     for name in environment.keys() - own.keys():

@@ -293,7 +293,8 @@ def up(*, project: Clone) -> Answer:
     from retrain.servers import services
 
     already_running = services.running(project)
-    running, deployments = services.up(project)
+    with console.shown_on(sys.stderr):
+        running, deployments = services.up(project)
 
     def show() -> None:
         for name, url in running.items():

@@ -9,26 +9,19 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Lock
 from time import monotonic
 from typing import Any, TextIO
 
 from rich.box import SIMPLE
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.filesize import decimal
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress as Bar,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.table import Table
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 from retrain import messages
@@ -38,47 +31,14 @@ logger = logging.getLogger("retrain")
 logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
 
 PLAIN_LINE_SECONDS = 5.0
-DRAWN_SECONDS = 0.1  # between two updates of a count, which may be a million small files
 WIDTH = 110  # without a terminal, so that tables in a CI log are not cut at 80
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a training.
-
-    Attributes:
-        epoch: The current epoch, from 1.
-        epochs: The number of epochs.
-        fraction: The fraction of all optimizer steps that is done, 0 to 1.
-        images_per_second: The recent speed of training, all workers together.
-        loss: The training loss, a moving mean; None if it is not known.
-        seconds_left: The time until the end of the last epoch.
-    """
-
-    epoch: int
-    epochs: int
-    fraction: float
-    images_per_second: float
-    loss: float | None
-    seconds_left: float
-
-    def __str__(self) -> str:
-        loss = "" if self.loss is None else f"loss {self.loss:.3f}  "
-        return (
-            f"epoch {self.epoch}/{self.epochs}  {loss}"
-            f"{self.images_per_second:,.0f} images/s  {self.seconds_left:.0f} s left"
-        )
-
-
-@dataclass
 class _Screen:
-    """The screen, when this process has one, and the file that has all other output."""
+    """The screen of this process."""
 
     console: Console | None = None
-    log: Path | None = None
 
-
-_screen = _Screen()
 
 # Shows the fraction that is done, None if it is not known, and a text.
 Show = Callable[[float | None, str], None]
@@ -97,93 +57,50 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
         to_stderr: Write to standard error, because standard output is reserved for a result.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    saved = {fd: os.dup(fd) for fd in (1, 2)}
-    screen = messages.open_output(os.dup(2 if to_stderr else 1))
-    file = messages.open_output(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
-    for fd in saved:
-        os.dup2(file.fileno(), fd)
-    handler = logging.StreamHandler(file)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.getLogger().addHandler(handler)
-    logging.captureWarnings(True)
-    _screen.log, messages.Output.leads_to_log = log, True
-    try:
-        with shown_on(screen):
-            yield
-    finally:
-        logging.getLogger().removeHandler(handler)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for fd, original in saved.items():
-            os.dup2(original, fd)
-            os.close(original)
-        screen.close()
-        file.close()
-        _screen.log, messages.Output.leads_to_log = None, False
-
-
-def log_file() -> Path | None:
-    """The file with the other output of this process; None where it is not sent to a file."""
-    return _screen.log
+    # To standard error, as Prefect's own handler, if that is there already.
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with ExitStack() as stack:
+        screen = stack.enter_context(messages.open_output(os.dup(2 if to_stderr else 1)))
+        messages.Output.log = log
+        stack.callback(setattr, messages.Output, "log", None)
+        file = stack.enter_context(log.open("ab"))
+        for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
+            stream.flush()
+            kept = os.dup(fd)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, fd)
+            stack.callback(stream.flush)
+            os.dup2(file.fileno(), fd)
+        stack.enter_context(shown_on(screen))
+        yield
 
 
 @contextmanager
 def shown_on(stream: TextIO) -> Iterator[None]:
     """Prints all lines of this module to a stream, such as standard output."""
-    is_plain = os.environ.get("TERM") in ("dumb", "unknown")  # it has no live bar
-    width = None if stream.isatty() else WIDTH
-    _screen.console = Console(file=stream, width=width, force_terminal=False if is_plain else None)
-    # Prefect's, by which a worker shows these lines; it would show them a second time.
-    root, shown = logging.getLogger(), (sys.stderr, sys.__stderr__)
-    handlers = [each for each in root.handlers if getattr(each, "stream", None) in shown]
-    for handler in handlers:
-        root.removeHandler(handler)
+    _Screen.console = Console(file=stream, width=None if stream.isatty() else WIDTH)
     try:
         yield
     finally:
-        _screen.console = None
-        for handler in handlers:
-            root.addHandler(handler)
+        _Screen.console = None
 
 
 def say(line: str | Table) -> None:
     """Shows a line, with its times in the local zone and as a log record too, or a table."""
+    screen = _Screen.console
     if isinstance(line, str):
         line = with_local_times(line)
-    if isinstance(line, str) and line:
-        logger.info(Text.from_markup(line).plain.strip())
-    if _screen.console:
-        # A path is not broken in a narrow terminal, so that it can be copied.
-        if isinstance(line, str) and is_live():
-            line = wrapped(line, width=_screen.console.width)
-        _screen.console.print(line, highlight=False, soft_wrap=isinstance(line, str))
+        if line and (screen is None or messages.Output.log):  # else the records have the screen
+            logger.info(Text.from_markup(line).plain.strip())
+        if screen and is_live():  # a path is not broken in a narrow terminal: it can be copied
+            line = wrapped(line, width=screen.width)
+    if screen:
+        screen.print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
 def ended(step: str, cached: bool, why: str, seconds: float) -> None:
     """Shows the line of a step that has ended."""
     say(escape(f"{step:<20} {'cached' if cached else 'ran':<7} {seconds:6.1f} s  {why}"))
-
-
-@contextmanager
-def telling_meanwhile(tell: Callable[..., None], *arguments: Any) -> Iterator[None]:
-    """Runs a function in a thread beside the block, in the context of the run.
-
-    In that context, Prefect assigns the lines to the run.
-
-    Args:
-        tell: The function. It returns when the `Event` is set that is its last argument.
-        arguments: The other arguments of the function.
-    """
-    over = Event()
-    thread = Thread(target=copy_context().run, args=(tell, *arguments, over), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @contextmanager
@@ -203,55 +120,43 @@ def progress(name: str) -> Iterator[Show]:
         part = "" if name == outer_name else f"{name}  "
         yield lambda fraction, text: show_outer(fraction, part + text)
         return
-    with _live_bar(name) if is_live() else nullcontext(_plain_lines(name)) as show:
-        token = _shown.set((name, show))
-        try:
-            yield show
-        finally:
-            _shown.reset(token)
-
-
-def is_live() -> bool:
-    """Whether `progress` draws a live bar, and not lines."""
-    return _screen.console is not None and _screen.console.is_terminal
-
-
-@contextmanager
-def _live_bar(name: str) -> Iterator[Show]:
-    bar = Bar(
+    bar = Progress(
         SpinnerColumn(),
         TextColumn(name, markup=False),
         BarColumn(bar_width=20),
         TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
-        console=_screen.console,
+        console=_Screen.console,
         transient=True,
         redirect_stdout=False,  # by itself, Rich would print all of `sys.stdout` there too
         redirect_stderr=False,
+        disable=not is_live(),
     )
-    with bar:
-        task = bar.add_task("", total=None)
-
-        def show(fraction: float | None, text: str) -> None:
-            total = None if fraction is None else 1.0
-            # Of one that is complete, Rich would stop the clock, and another part may follow.
-            bar.update(task, total=total, completed=min(fraction or 0.0, 0.999), description=text)
-
-        yield show
-
-
-def _plain_lines(name: str) -> Show:
-    last = monotonic()
+    task, last = bar.add_task("", total=None), monotonic()
     context = copy_context()  # of the run: Prefect needs it for lines from the training's thread
 
-    def show(_: float | None, text: str) -> None:
+    def show(fraction: float | None, text: str) -> None:
         nonlocal last
-        if monotonic() - last >= PLAIN_LINE_SECONDS:
+        total = None if fraction is None else 1.0
+        # Of one that is complete, Rich would stop the clock, and another part may follow.
+        bar.update(task, total=total, completed=min(fraction or 0.0, 0.999), description=text)
+        if bar.disable and monotonic() - last >= PLAIN_LINE_SECONDS:
             last = monotonic()
             # Two threads cannot be in the same context.
             context.copy().run(say, escape(f"  {name}  {text}"))
 
-    return show
+    token = _shown.set((name, show))
+    try:
+        with bar:
+            yield show
+    finally:
+        _shown.reset(token)
+
+
+def is_live() -> bool:
+    """Whether `progress` draws a live bar, and not lines."""
+    screen = _Screen.console
+    return screen is not None and screen.is_terminal and not screen.is_dumb_terminal
 
 
 @contextmanager
@@ -267,18 +172,15 @@ def counted(name: str, total: int | None, unit: str = "images") -> Iterator[Call
         A function to call with the number of those that have been done since the last call; from
         any thread.
     """
-    done, drawn, lock = 0, 0.0, Lock()
+    done, lock = 0, Lock()
     amount = decimal if unit == "bytes" else "{:,}".format
 
     def show(count: int) -> None:
-        nonlocal done, drawn
+        nonlocal done
         with lock:
             done += count
-            if done != total and monotonic() - drawn < DRAWN_SECONDS:
-                return
-            drawn = monotonic()
-        count_text = f"{amount(done)} of {amount(total)}" if total else amount(done)
-        update(done / total if total else None, count_text)
+            count_text = f"{amount(done)} of {amount(total)}" if total else amount(done)
+            update(done / total if total else None, count_text)
 
     with progress(name) as update:
         yield show
@@ -286,17 +188,21 @@ def counted(name: str, total: int | None, unit: str = "images") -> Iterator[Call
 
 def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Shows rows under column names; all columns but the first are numbers."""
-    drawn = _table(columns, rows)
-    for column in drawn.columns[1:]:
-        column.justify = "right"
-    say(drawn)
+    say(_table(columns, rows, "right"))
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Prints rows under column names; None is an empty cell."""
+    with shown_on(sys.stdout):
+        say(_table(columns, rows, "left"))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], justify: JustifyMethod) -> Table:
     """A table; None is an empty cell, and a column without a value is left out."""
     cells = [["" if cell is None else escape(str(cell)) for cell in row] for row in rows]
     filled = [place for place in range(len(columns)) if any(row[place] for row in cells)]
-    drawn = Table(*(columns[place] for place in filled), box=SIMPLE, pad_edge=False)
+    names = [Column(columns[place], justify=justify if place else "left") for place in filled]
+    drawn = Table(*names, box=SIMPLE, pad_edge=False)
     for row in cells:
         drawn.add_row(*(row[place] for place in filled))
     return drawn
@@ -327,9 +233,3 @@ def print_steps(document: Mapping[str, Any]) -> None:
             ended(step["step"], step["cached"], step["why"], step["seconds"])
         if "error" in document:
             say(escape(f"It failed: {document['error']}"))
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Prints rows under column names; None is an empty cell."""
-    width = None if sys.stdout.isatty() else WIDTH
-    Console(width=width).print(_table(columns, rows), highlight=False)

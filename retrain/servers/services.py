@@ -7,12 +7,10 @@ server, and Prefect's own commands read it there.
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from time import monotonic, sleep
 from typing import Any
 
@@ -23,7 +21,7 @@ from retrain.disk import write_json
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.servers import databases
+from retrain.servers import databases, deployments
 from retrain.servers.program import POOL, end_processes
 from retrain.servers.reachable import answers
 
@@ -31,9 +29,9 @@ CONFIGURATION, DESCRIPTION = "deploy/supervisord.conf", "services.json"
 HOST = "127.0.0.1"
 USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
 START_SECONDS = 180.0  # a first start makes a database, on a machine that may be busy
-LOG_LINES, LOG_BYTES = 12, 2000
-API = "PREFECT_API_URL"
-ALIVE, NOT_STARTED = ("STARTING", "RUNNING"), "STOPPED"  # as supervisor has it
+LOG_BYTES = 2000  # of the end of a log, for the message
+API = deployments.API
+ALIVE = ("STARTING", "RUNNING")  # as supervisor has it
 # The page of each that answers when it can be used; the worker has Prefect make its pool.
 PAGES = {"prefect": "/api/health", "mlflow": "/health", "worker": f"/api/work_pools/{POOL}"}
 
@@ -55,17 +53,14 @@ def up(project: Project) -> tuple[dict[str, str | None], list[str]]:
             this call had started are stopped.
     """
     project.logs.mkdir(parents=True, exist_ok=True)
-    with locked(project.state / "services.lock"):
-        ran_before = running(project)
-        try:
-            if not ran_before:
-                _start(project)
-            _wait(project)
-            return running(project), _deploy(project)
-        except BaseException:
-            if not ran_before:
-                _stop(project)
-            raise
+    with locked(project.state / "services.lock"), ExitStack() as stack:
+        if not running(project):
+            stack.callback(_stop, project)
+            _start(project)
+        _wait(project)
+        registered = deployments.register(project, server_api(project))
+        stack.pop_all()
+    return running(project), registered
 
 
 def down(project: Project) -> list[str]:
@@ -84,12 +79,12 @@ def running(project: Project) -> dict[str, str | None]:
         The address of the pages of each for a browser, None for the worker, by its name for
         supervisor, which its log has, too.
     """
-    states = _states(project)
-    return {
-        name: url
-        for name, url in _described(project).items()
-        if states.get(name, NOT_STARTED) != NOT_STARTED
-    }
+    states: dict[str, str] = {}
+    with suppress(OSError):  # supervisor does not run
+        found = _supervisor(project).getAllProcessInfo()
+        states = {each["name"]: each["statename"] for each in found}
+    urls = _described(project)
+    return {name: urls[name] for name in urls if states.get(name, "STOPPED") != "STOPPED"}
 
 
 def _described(project: Project) -> dict[str, str | None]:
@@ -151,7 +146,16 @@ def _start(project: Project) -> None:
         "PREFECT_HOME": str(databases.of_prefect(project).parent),
         API: api,
     }
-    process = _run(project, variables, "supervisor.supervisord", "-c", CONFIGURATION)
+    process = subprocess.run(
+        [sys.executable, "-m", "supervisor.supervisord", "-c", CONFIGURATION],
+        cwd=project.root,
+        env=os.environ | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    )
     if process.returncode:
         raise ValueError(f"supervisord did not start:\n{process.stdout}")
     write_json(project.state / DESCRIPTION, urls | {"worker": None})
@@ -160,11 +164,9 @@ def _start(project: Project) -> None:
 
 def _free(usual: int) -> int:
     """The usual port if it is free, else another one."""
-    try:
-        probe = socket.create_server((HOST, usual))
-    except OSError:
-        probe = socket.create_server((HOST, 0))
-    with probe:
+    with suppress(OSError), socket.create_server((HOST, usual)):
+        return usual
+    with socket.create_server((HOST, 0)) as probe:
         return int(probe.getsockname()[1])
 
 
@@ -172,17 +174,8 @@ def _supervisor(project: Project) -> Any:
     """The interface of the project's supervisor; a call raises `OSError` if it does not run."""
     from supervisor.childutils import getRPCInterface
 
-    url = f"unix://{project.state}/supervisor.sock"
-    return getRPCInterface({"SUPERVISOR_SERVER_URL": url}).supervisor
-
-
-def _states(project: Project) -> dict[str, str]:
-    """The state of each service in supervisor, by its name; empty if supervisor does not run."""
-    try:
-        found = _supervisor(project).getAllProcessInfo()
-    except OSError:
-        return {}
-    return {service["name"]: service["statename"] for service in found}
+    variables = {"SUPERVISOR_SERVER_URL": f"unix://{project.state}/supervisor.sock"}
+    return getRPCInterface(variables).supervisor
 
 
 def _wait(project: Project) -> None:
@@ -194,8 +187,10 @@ def _wait(project: Project) -> None:
     deadline = monotonic() + START_SECONDS
     for name in running(project):
         while not is_ready(project, name):
-            if _states(project)[name] not in ALIVE or monotonic() > deadline:
-                last, *_ = _supervisor(project).tailProcessStdoutLog(name, 0, LOG_BYTES)
+            supervisor = _supervisor(project)
+            state = supervisor.getProcessInfo(name)["statename"]
+            if state not in ALIVE or monotonic() > deadline:
+                last, *_ = supervisor.tailProcessStdoutLog(name, 0, LOG_BYTES)
                 log = project.relative(project.logs / f"{name}.log")
                 raise ValueError(f"{name} did not start; {log} ends:\n{last}")
             sleep(0.2)
@@ -210,34 +205,3 @@ def _stop(project: Project) -> None:
         process.wait()
     end_processes(f"{project.state}:")
     forget_ended(project)
-
-
-def _deploy(project: Project) -> list[str]:
-    """Has Prefect register the deployments of `prefect.yaml`; returns their names.
-
-    Raises:
-        ValueError: Prefect refuses one.
-    """
-    own = {API: server_api(project), "PREFECT_CLI_COLORS": "false", "COLUMNS": "500"}
-    process = _run(project, own, "prefect", "--no-prompt", "deploy", "--all")
-    # Prefect skips an invalid entry; the exit code is 0 if others are valid.
-    if process.returncode or "Skipping" in process.stdout:
-        last_lines = "\n".join(process.stdout.splitlines()[-LOG_LINES:])
-        raise ValueError(f"The deployments of prefect.yaml were refused:\n{last_lines}")
-    return re.findall(r"Deployment '(.+)' successfully", process.stdout)
-
-
-def _run(
-    project: Project, variables: Mapping[str, str], *module: str
-) -> "subprocess.CompletedProcess[str]":
-    """Runs a module in the clone, where Prefect reads `prefect.toml`."""
-    return subprocess.run(
-        [sys.executable, "-m", *module],
-        cwd=project.root,
-        env=os.environ | variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-    )

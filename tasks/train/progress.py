@@ -7,9 +7,10 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from contextvars import copy_context
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from rich.markup import escape
 
 from retrain.disk import write_text
 from retrain.runs import console
-from retrain.runs.console import Progress
 from tasks.train.job import Epoch
 
 if TYPE_CHECKING:
@@ -33,6 +33,34 @@ LINE_SECONDS = 2.0  # between the lines of two epochs
 LONG_SECONDS = 60.0  # after which a line is due in a log even if no epoch has ended
 # Of an epoch's entry; its number is shown otherwise.
 NOT_SHOWN = ("epoch", "seconds", "val_macro_recall", "lr", "images_per_second")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a training.
+
+    Attributes:
+        epoch: The current epoch, from 1.
+        epochs: The number of epochs.
+        fraction: The fraction of all optimizer steps that is done, 0 to 1.
+        images_per_second: The recent speed of training, all workers together.
+        loss: The training loss, a moving mean; None if it is not known.
+        seconds_left: The time until the end of the last epoch.
+    """
+
+    epoch: int
+    epochs: int
+    fraction: float
+    images_per_second: float
+    loss: float | None
+    seconds_left: float
+
+    def __str__(self) -> str:
+        loss = "" if self.loss is None else f"loss {self.loss:.3f}  "
+        return (
+            f"epoch {self.epoch}/{self.epochs}  {loss}"
+            f"{self.images_per_second:,.0f} images/s  {self.seconds_left:.0f} s left"
+        )
 
 
 def write(scratch: Path, progress: Progress, history: Sequence[Epoch]) -> None:
@@ -144,8 +172,15 @@ def followed(
             lines.show(progress, history, is_over=is_over)
         return history
 
-    with console.telling_meanwhile(_follow, file, take, log):
+    over = Event()
+    # In the context of the run, in which Prefect assigns the lines to it.
+    thread = Thread(target=copy_context().run, args=(_follow, file, take, log, over), daemon=True)
+    thread.start()
+    try:
         yield
+    finally:
+        over.set()
+        thread.join()
     log(take(is_over=True))
 
 

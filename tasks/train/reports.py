@@ -19,7 +19,6 @@ from ray.train import Checkpoint, Result, UserCallback
 from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
 
 from retrain.disk import write_text
-from retrain.runs.console import Progress
 from tasks.data.shards import open_prepared
 from tasks.train import function, progress
 from tasks.train.job import CHECKPOINTS, RAY, TrainingJob, score
@@ -140,7 +139,7 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         """Writes the progress, in which a report is taken for an epoch."""
         epochs, reports = self._job.hyperparameters.epochs, len(self.history)
         last = self.history[-1]
-        current = Progress(
+        current = progress.Progress(
             epoch=min(reports, epochs),  # whose loss it is
             epochs=epochs,
             fraction=min(reports / epochs, 1.0),

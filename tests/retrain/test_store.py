@@ -227,7 +227,6 @@ def test_an_artifact_that_is_being_made_again_is_not_reported(store, made):
     store.partial("toy", made.key).mkdir()
     with store.lock("toy", made.key):
         assert verify(store) == []
-        assert list(store.leftovers()) == []
     assert len(verify(store)) == 1
     assert [path for _, _, path in store.leftovers()] == [store.partial("toy", made.key)]
 

@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
+from retrain.runs import console
 from retrain.servers import program, services
 from retrain.servers.program import MARK
 from tests import templates
@@ -178,6 +179,62 @@ def test_up_leaves_alone_what_runs_and_refuses_what_does_not_fit(project):
         services.up(project)
     file.write_text(good)
     assert pids(project) == before
+
+
+ANOTHER = """
+  - name: another
+    entrypoint: small.py:small
+    schedules:
+      - cron: "0 5 * * *"
+      - interval: 3600
+      - rrule: FREQ=DAILY
+    work_pool:
+      name: local
+"""
+
+
+def test_what_a_person_paused_stays_so_and_what_left_the_file_is_removed(project, api, capsys):
+    file = project.root / "prefect.yaml"
+    text = file.read_text()
+    file.write_text(text + ANOTHER)
+    services.up(project)
+    name, other = "deployments/name/small/vit", "deployments/name/small/another"
+    [weekly] = api(name)["schedules"]
+    pause = ("deployment", "schedule", "pause", "small/vit", weekly["id"])
+    subprocess.run([sys.executable, "-m", "prefect", *pause], cwd=project.root, check=True)
+    url = f"{services.server_api(project)}/deployments/{api(other)['id']}"
+
+    def send(method, path, body=None):  # again while the database is locked
+        until(lambda: httpx.request(method, f"{url}/{path}", json=body).is_success)
+
+    send("POST", "pause_deployment")
+    for each in api(other)["schedules"][:2]:
+        send("PATCH", f"schedules/{each['id']}", {"active": False})
+    was = [each["active"] for each in api(other)["schedules"]]
+    assert sorted(was) == [False, False, True]
+
+    file.write_text(text + ANOTHER.replace("rrule", "slug: daily\n        rrule"))
+    services.up(project)
+    assert [each["active"] for each in api(name)["schedules"]] == [False]
+    assert [each["active"] for each in api(other)["schedules"]] == was
+    assert api(other)["paused"]
+
+    bare = ANOTHER.partition("    schedules")[0] + ANOTHER[ANOTHER.index("    work_pool") :]
+    file.write_text(text + bare)
+    send("POST", "schedules", [{"schedule": {"cron": "0 7 * * *"}, "slug": "of-mine"}])
+    services.up(project)
+    assert [each["slug"] for each in api(other)["schedules"]] == ["of-mine"]
+
+    moved = text.replace("0 3 * * 1", "0 6 * * 1").replace("slug: weekly", "slug: mondays")
+    assert moved != text
+    file.write_text(moved)
+    with console.shown_on(sys.stdout):
+        assert services.up(project)[1] == ["small/vit"]
+    assert "small/another is no longer in prefect.yaml, and is removed." in capsys.readouterr().out
+    [mondays] = api(name)["schedules"]
+    assert (mondays["slug"], mondays["active"]) == ("mondays", True)
+    assert [each["name"] for each in api("deployments/filter", {})] == ["vit"]
+    file.write_text(text)
 
 
 def test_down_leaves_nothing_alive(project):

@@ -4,9 +4,8 @@ from threading import Event
 
 import pytest
 
-from retrain.runs.console import Progress
 from tasks.train import progress
-from tasks.train.progress import FILE, followed
+from tasks.train.progress import FILE, Progress, followed
 
 EPOCH = {"epoch": 1, "val_loss": 0.5, "images_per_second": 7.0}
 
