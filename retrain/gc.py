@@ -100,7 +100,7 @@ def _needed(project: Project) -> tuple[set[str], set[str]]:
         )
     for name in tracking.model_names(project):
         ledger = decisions.read(project, name)
-        if not versions.numbers(ledger):  # a model of other people
+        if not (versions.numbers(ledger) or ledger.lost):  # a model of other people
             continue
         used = [versions.champion(project, name), versions.reference(project, name)]
         if ledger.waiting:

@@ -53,7 +53,8 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
     states = [overview.state_of(project, name) for name in listed]
 
     def show() -> None:
-        used = [state for state in states if state["champion"] or state["last_run"] or workload]
+        known = ("champion", "last_run", "fault")
+        used = [state for state in states if workload or any(state[name] for name in known)]
         if used:
             columns = ("workload", "champion", "accuracy", "age", "data")
             console.print_table(columns, [_status_row(state) for state in used])

@@ -39,7 +39,7 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             ledger was deleted, or cannot be read.
     """
     client, name = tracking.client(project), version.name
-    run, written = tracking.ledger_run(client, project, name), 0
+    run, written = versions.ledger_run(project, name), 0
     model = settle(project, name)
     while not (written or model.latest(decision)):
         if model.champion != decision.previous:

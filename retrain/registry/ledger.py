@@ -127,6 +127,7 @@ class Ledger:
         name: The name of the model.
         entries: Oldest first.
         run: The id of the run with the entries; None if it has none yet.
+        is_named: Whether the registered model names that run.
         aliases: The number of a version, by alias, as MLflow has them.
         versions: The versions, by number.
     """
@@ -134,6 +135,7 @@ class Ledger:
     name: str
     entries: tuple[Entry, ...] = ()
     run: str | None = None
+    is_named: bool = False
     aliases: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[int, Row] = field(default_factory=dict)
 
@@ -171,8 +173,25 @@ class Ledger:
         return not (is_away or self.untold)
 
     @property
+    def lost(self) -> str | None:
+        """That there are decisions without their registered model, for a person; None if not.
+
+        The numbers of a new one would begin at 1, where those of the decisions did.
+        """
+        if self.is_named or not self.entries:
+            return None
+        return (
+            f"The registered model of {self.name} is gone, or lacks its tag retrain.ledger_run; "
+            f"MLflow's run {self.run} still has {len(self.entries)} decisions about it. Bring "
+            "MLflow's database back from a backup. Or begin without these decisions: mlflow runs "
+            f"delete --run-id {self.run}"
+        )
+
+    @property
     def fault(self) -> str | None:
         """What is wrong with the champion, for a person; None if nothing is."""
+        if self.lost:
+            return self.lost
         alias, champion = self.aliases.get(CHAMPION), self.champion
         if champion is None:
             if not alias:

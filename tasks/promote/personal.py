@@ -69,7 +69,7 @@ def _decide(
     version = versions.get(project, name, number)
     if version is None:
         remedy = f"run again: retrain train {name}" if waiting else "choose another with --to"
-        raise ValueError(f"{name} version {number} was deleted; {remedy}.")
+        raise ValueError(ledger.lost or f"{name} version {number} was deleted; {remedy}.")
     decision = Decision(
         action=action,
         version=number,

@@ -287,6 +287,25 @@ def test_the_commands_go_back_and_tell_of_it(project, three, place_of_commands, 
     assert fault["model"] == "toy"
 
 
+def test_a_person_is_told_that_the_registered_model_was_deleted(
+    project, run, three, place_of_commands, capsys
+):
+    tracking.client(project).delete_registered_model("toy")
+    said = "The registered model of toy is gone"
+    for command in ("status", "status toy", "verify --json"):
+        main(command.split())
+        assert said in capsys.readouterr().out.replace("\n", " ")
+    for command in ("rollback toy --reason x", "rollback toy --reason x --to 1", "lineage toy",
+                    "gc --yes"):  # fmt: skip
+        assert main(command.split()) > 0
+        assert said in capsys.readouterr().err.replace("\n", " ")
+    with pytest.raises(ValueError, match=said):
+        run(three[1], "first")
+    assert main(["history", "toy"]) == 0
+    assert "2 -> 3" in capsys.readouterr().out
+    assert len(history(project)) == 3
+
+
 @pytest.mark.slow
 def test_a_deployment_goes_back_and_is_named_in_the_ledger(
     project, three, place_of_commands, prefect_session, monkeypatch
