@@ -33,6 +33,7 @@ def state_of(project: Project, name: str) -> dict[str, Any]:
         "workload": name,
         "champion": champion and champion.public(),
         "since": ledger.appointment and ledger.appointment.time,
+        "changed_rules": ledger.appointment and ledger.appointment.changed_rules,
         "fault": ledger.fault,
         "waiting": ledger.waiting and _waiting(name, ledger.waiting, champion),
         "last_run": last_run,

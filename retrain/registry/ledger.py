@@ -46,6 +46,8 @@ class Decision:
         run: The Prefect flow run that decided.
         test_images: The identity of the images that were compared on; None for a person's decision.
         reference: Whether the version also gets the alias `reference` if it gets `champion`.
+        changed_rules: The rules of the gate that were not those of `params.yaml`, in words; None if
+            all were.
         reviews: The number of the entry that waited, if this is what a person said of it.
         package: The digest of the version's package.
         training: The digest of its training.
@@ -64,10 +66,17 @@ class Decision:
     run: str | None = None
     test_images: str | None = None
     reference: bool = False
+    changed_rules: str | None = None
     reviews: int | None = None
     package: str | None = None
     training: str | None = None
     document: Any = None
+
+    @property
+    def why(self) -> str:
+        """The reason, and the rules that were changed; empty if there is neither."""
+        changed = self.changed_rules and f"by changed rules: {self.changed_rules}"
+        return "; ".join(filter(None, (self.reason, changed)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from retrain.errors import did_you_mean
+from retrain.errors import did_you_mean, validate
+from retrain.params import as_yaml, origin_of
 from retrain.project import Project
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
@@ -125,6 +126,18 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
             for part in scores.facts["slices"]
         ],
     }
+
+
+def changed_rules(workload: Workload) -> str | None:
+    """The rules of the gate that are not those of `params.yaml`, in words; None if all are."""
+    origin = origin_of(workload)
+    of_file, ours = validate(Gate, origin.tree.get("gate") or {}, origin.entry), workload.gate
+    changed = [
+        f"gate.{name} {as_yaml(getattr(of_file, name))} -> {as_yaml(getattr(ours, name))}"
+        for name in Gate.model_fields
+        if getattr(of_file, name) != getattr(ours, name)
+    ]
+    return ", ".join(changed) or None
 
 
 def _verdict(
