@@ -56,7 +56,8 @@ def compare_champion(
         `images`, how many were compared, and `groups`, how many groups of them belong together;
         `learnt`, `other_classes` and `absent`, as in `pair`;
         `new_classes`, those of the challenger that the opponent does not know; `recorded`, whether
-        it is known what the opponent was trained on; and `metrics`, for each metric in
+        it is known what the opponent was trained on, and `start_recorded`, the same of the models
+        that the challenger started from; and `metrics`, for each metric in
         `gate.metric` and `gate.no_worse` the values of both models and what `paired.compare` gives.
         Without images to compare, `metrics` is empty. A slice, or a class, with fewer than
         `gate.min_compared` groups is left out, and if nothing is left of a rule, `not_compared`
@@ -66,7 +67,8 @@ def compare_champion(
     # The challenger has learnt a test image only if the model that it started from did.
     learnt = [np.zeros(0, np.uint64)]
     recorded = learnt_images(registered.project, registered.version)
-    for file in (recorded, scores.folder / REPORT / LEARNT):
+    of_challenger = scores.folder / REPORT / LEARNT
+    for file in (recorded, of_challenger):
         if file and file.exists():
             learnt.append(np.load(file, allow_pickle=False))
     groups = np.load(scores.folder / GROUPS, allow_pickle=False)
@@ -76,6 +78,7 @@ def compare_champion(
     return counts | {
         "new_classes": [name for name in challenger.known if name not in opponent.known],
         "recorded": recorded is not None,
+        "start_recorded": of_challenger.exists(),
         "metrics": {name: facts for metrics in by_name.values() for name, facts in metrics.items()},
         "not_compared": [name for name, compared in by_name.items() if not compared],
     }

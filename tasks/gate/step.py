@@ -291,8 +291,11 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
     for kind, why in reasons.items():
         if count := comparison[kind]:
             yield f"{count:,} test image{' was' if count == 1 else 's were'} left out: {why}."
-    if not comparison["recorded"]:
-        yield f"It is not known which images {name}, was trained on; none were left out for that."
+    whose = {"recorded": f"{name},", "start_recorded": "the model that this one started from"}
+    for kind, model in whose.items():
+        if not comparison[kind]:
+            unknown = f"It is not known which images {model} was trained on"
+            yield f"{unknown}; none were left out for that."
     groups = comparison["groups"]
     if groups < rules.min_compared:
         yield (

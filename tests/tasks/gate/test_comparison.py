@@ -101,10 +101,12 @@ def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path, knows, count
     assert (found["images"], found["learnt"], found["recorded"]) == (images, count, True)
     assert found["metrics"].get("accuracy", {}).get("gained") == gained  # of 29 none
     assert found["not_compared"] == []
+    assert found["start_recorded"] is False
     # The start of the challenger may have learnt some, too.
     learnt(tmp_path / "ours" / REPORT / LEARNT, [0, 199])
     artifacts = (Artifact("evaluate", "k", "d", tmp_path / name, {}) for name in ("ours", "theirs"))
-    assert compare_champion(RULES, *artifacts, OPPONENT, None)["learnt"] == count + 1
+    known = compare_champion(RULES, *artifacts, OPPONENT, None)
+    assert (known["learnt"], known["start_recorded"]) == (count + 1, True)
 
 
 def test_only_classes_that_both_know_are_compared(tmp_path):

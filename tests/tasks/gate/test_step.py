@@ -46,7 +46,7 @@ def found(outcome: str, metric="accuracy", **others) -> dict:
     }  # fmt: skip
     facts = {
         "images": 360, "groups": 360, "units": {"cat": 180, "dog": 180},
-        "learnt": 0, "recorded": True, "other_classes": 0, "level": 0.05,
+        "learnt": 0, "recorded": True, "start_recorded": True, "other_classes": 0, "level": 0.05,
         "absent": [], "new_classes": [], "not_compared": [],
     }  # fmt: skip
     return facts | {"metrics": {metric: of}} | others
@@ -331,6 +331,7 @@ UNSEEN = scores([*TABLE, NEW | {"rows": 40, "predicted": 0}])
 IN_GROUPS = found("cannot tell", groups=72, units={"cat": 36, "dog": 36})
 ABSENT = [f"n{number}" for number in range(12)]
 LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABSENT)
+LOST_START = found("better", start_recorded=False)
 
 
 @pytest.mark.parametrize(
@@ -386,6 +387,17 @@ LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABS
                 "left out for that.",
                 "The compared images have none of the classes n0, n1, n2, n3, n4, n5, n6, n7, n8, "
                 "n9 and 2 more.",
+                ...,
+                ...,
+            ],
+        ),
+        (
+            Gate(),
+            scores(),
+            against(LOST_START),
+            [
+                "It is not known which images the model that this one started from was trained "
+                "on; none were left out for that.",
                 ...,
                 ...,
             ],
