@@ -168,11 +168,12 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
-    """The version with a package; None when the package is not registered."""
+    """The version with a package; None when there is none with its record."""
     ledger = tracking.read_model(project, name)
     for number in numbers(ledger):
         if ledger.versions[number].tags[PACKAGE] == package_digest:
-            return of(project, ledger, number)
+            with suppress(ValueError):  # its record is gone: such a package is registered again
+                return of(project, ledger, number)
     return None
 
 
@@ -192,9 +193,15 @@ def get(project: Project, name: str, number: int) -> ModelVersion | None:
 
 
 def every_of(project: Project, name: str) -> list[ModelVersion]:
-    """All versions of a model that this project has registered, the newest first."""
-    ledger = tracking.read_model(project, name)
-    return [of(project, ledger, number) for number in numbers(ledger)]
+    """The versions of a model that this project has registered, the newest first.
+
+    Those whose record is gone, which `retrain verify` names, are left out.
+    """
+    ledger, found = tracking.read_model(project, name), []
+    for number in numbers(ledger):
+        with suppress(ValueError):
+            found.append(of(project, ledger, number))
+    return found
 
 
 def numbers(ledger: Ledger) -> list[int]:
@@ -306,7 +313,7 @@ def _record(project: Project, number: int, run_id: str, source: str, record: str
     if content is None or hashlib.sha256(content).hexdigest() != record:
         raise ValueError(
             f"version {number}: the record of its lineage, {path} of MLflow run {run_id}, "
-            f"{'is gone' if content is None else 'was changed'}"
+            f"{'is gone' if content is None else 'was changed'}: take it from a backup of MLflow"
         )
     return dict(json.loads(content))
 

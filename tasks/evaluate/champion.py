@@ -149,7 +149,14 @@ def score_opponents(
     if champion is None:
         return None, None
     project, name = current_run().project, current_run().workload.name
-    reference = versions.reference(project, name)
+    reference = None
+    try:
+        reference = versions.reference(project, name)
+    except ValueError as error:
+        current_run().warn(
+            f"{name} {error}. That is the reference, the best version so far; models are compared "
+            "with the champion alone. To have another one, move the alias in MLflow."
+        )
     try:
         of_champion = _scored(evaluate_champion, champion, pulled, validated, scores)
     except ValueError as error:

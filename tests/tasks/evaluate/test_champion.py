@@ -259,6 +259,22 @@ def test_a_reference_that_does_not_answer_is_set_aside(
     client.delete_registered_model_alias("toy", versions.REFERENCE)
 
 
+def test_a_reference_without_its_record_is_told_and_left_out(
+    project, trained, written, data, scores
+):
+    best, champion = (appoint(project, written, trained) for _ in range(2))
+    client = tracking.client(project)
+    client.set_registered_model_alias("toy", versions.REFERENCE, str(best.version))
+    client.set_model_version_tag("toy", str(best.version), versions.RECORD, "gone")
+    runner = runner_in(project)
+    found, reference = followed(runner, score_opponents, *data, scores)
+    assert (found.registered.version.version, reference) == (champion.version, None)
+    [told] = runner.warnings
+    assert f"toy version {best.version}: the record of its lineage" in told
+    assert "That is the reference" in told
+    client.delete_registered_model_alias("toy", versions.REFERENCE)
+
+
 def test_a_champion_that_does_not_answer_is_an_error_before_the_training(
     project, trained, written, data, tmp_path
 ):

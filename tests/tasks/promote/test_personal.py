@@ -306,6 +306,21 @@ def test_a_person_is_told_that_the_registered_model_was_deleted(
     assert len(history(project)) == 3
 
 
+def test_a_champion_whose_record_is_gone_is_named_and_another_takes_its_place(
+    project, three, place_of_commands, capsys
+):
+    client = tracking.client(project)
+    client.set_model_version_tag("toy", "3", versions.RECORD, "gone")
+    said = "toy version 3: the record of its lineage, lineage/gone.json"
+    assert main(["status"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert main(["lineage", "toy@3"]) == 1
+    assert roll_back(project, "its record is gone")["version"] == champion(project) == 2
+    for command in ("status", "history toy", "lineage toy@1"):
+        assert main(command.split()) == 0
+        assert "gone.json" not in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_deployment_goes_back_and_is_named_in_the_ledger(
     project, three, place_of_commands, prefect_session, monkeypatch
