@@ -21,6 +21,7 @@ from tasks.evaluate.champion import (
     compare_classes,
     evaluate_champion,
     evaluate_reference,
+    learnt_test_images,
     score_ahead,
     score_opponents,
 )
@@ -92,13 +93,14 @@ def score_before_training(
 ) -> None:
     """Scores the champion if a training follows, so that one that fails is found before it.
 
-    If the test split is too small for a comparison with it, that is told first.
+    If the test split is too small for a comparison with it, or has images that it has learnt, that
+    is told first.
     """
     run = current_run()
     training = plan(train_network, run.workload, [images, data, start])
     if run.would_run(training.step, training.key):
-        if sentence := _too_few_images(checked):
-            run.warn(sentence)
+        sentences = (_too_few_images(checked), learnt_test_images(checked))
+        run.warn(*filter(None, sentences))
         score_ahead(data, checked, training.key)
 
 

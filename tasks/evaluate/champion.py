@@ -104,6 +104,32 @@ def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {hidden:,} more" if hidden > 0 else "")
 
 
+def learnt_test_images(validated: Artifact) -> str | None:
+    """A sentence if the champion has learnt some of the test images; None if none, or unknown.
+
+    Args:
+        validated: The output of `validate`.
+    """
+    run = current_run()
+    champion = versions.champion(run.project, run.workload.name)
+    file = champion and predictions.learnt_images(run.project, champion)
+    if not (champion and file):
+        return None
+    test = image_table.read_split(validated.folder, SPLIT, columns=["pixels", "tie"])
+    images = np.array([predictions.image_id(each) for each in test["pixels"].to_pylist()], "<u8")
+    learnt = np.load(file, allow_pickle=False)
+    count = int(predictions.are_learnt(images, test["tie"].to_numpy(), learnt).sum())
+    if not count:
+        return None
+    starts = run.workload.train.init == "champion"
+    why = " The model starts from it: its own metrics on these are too good." if starts else ""
+    return (
+        f"{champion.title}, the champion, was trained on {count:,} of the {len(test):,} test "
+        "images, or on images of their groups: these have changed their split since. The "
+        f"comparison leaves them out.{why}"
+    )
+
+
 def score_ahead(pulled: Artifact, validated: Artifact, training: str) -> None:
     """Scores the champion and the reference before a training, as `score_opponents` does after it.
 

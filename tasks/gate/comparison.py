@@ -13,7 +13,7 @@ from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Registered, Scored
 from tasks.data.metrics import split_name
-from tasks.data.predictions import GROUPS, LEARNT, NamedPredictions, learnt_images
+from tasks.data.predictions import GROUPS, LEARNT, NamedPredictions, are_learnt, learnt_images
 from tasks.data.rules import resolution
 from tasks.data.sample_size import of_metric, smallest_margin, units_of
 from tasks.data.slices import contains, metric_of, named, parse
@@ -50,7 +50,8 @@ def compare_champion(
 ) -> Facts:
     """Compares two models by the predictions of both for the same images.
 
-    An image that one of the two, or a model that it started from, was trained on is no test.
+    An image that one of the two, or a model that it started from, was trained on is no test, nor is
+    one that belongs together with it.
 
     Returns:
         `images`, how many were compared, and `groups`, how many groups of them belong together;
@@ -96,20 +97,21 @@ def pair(
         challenger: The predictions of the challenger.
         opponent: The predictions of the opponent.
         groups: int64 (images,), the same number for images that belong together.
-        learnt: The images that are left out because a model was trained or validated on them, as
-            `image_id` gives them.
+        learnt: The images that are left out, with those of their groups, because a model was
+            trained or validated on them, as `image_id` gives them.
 
     Returns:
         The answers for the images that were not left out, of which only the classes that these
         images have count in averages; bool (images,), which those are; and `images`, how many;
         `groups`, how many groups of them belong together, and `units`, how many of each class;
-        `learnt`, how many were left out because a model was trained or validated on them;
+        `learnt`, how many were left out because a model was trained or validated on them, or on
+        one of their group;
         `other_classes`, how many because one of the models does not know their class; and
         `absent`, the classes that both know and that the images lack.
     """
     assert np.array_equal(challenger.images, opponent.images)
     shared = [name for name in challenger.known if name in opponent.known]
-    fresh = ~np.isin(challenger.images, learnt)
+    fresh = ~are_learnt(challenger.images, groups, learnt)
     labels = challenger.rows["label"]
     of_shared = pc.is_in(labels, pa.array(shared, pa.string())).to_numpy()
     used = fresh & of_shared

@@ -285,7 +285,7 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
     assert comparison is not None
     name, images = f"the {role}, version {opponent.version}", comparison["images"]
     reasons = {
-        "learnt": f"this model or {name}, was trained on them",
+        "learnt": f"this model or {name}, was trained on them, or on images of their groups",
         "other_classes": f"this model or {name}, does not know their classes",
     }
     for kind, why in reasons.items():

@@ -109,6 +109,15 @@ def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path, knows, count
     assert (known["learnt"], known["start_recorded"]) == (count + 1, True)
 
 
+def test_images_that_belong_to_a_learnt_one_are_left_out_with_it(tmp_path, knows):
+    """As near duplicates that came to the test split together, when one more of them came."""
+    knows(learnt(tmp_path / LEARNT, [0, 50, 51]))
+    groups = np.arange(200) // 10
+    mine, other = (write(tmp_path / name, 3, groups=groups) for name in ("ours", "theirs"))
+    found = compare_champion(Gate(min_compared=10), mine, other, OPPONENT, None)
+    assert (found["images"], found["groups"], found["learnt"]) == (180, 18, 20)
+
+
 def test_only_classes_that_both_know_are_compared(tmp_path):
     labels = ("ant", "bee", "cat") * 50
     mine = write(tmp_path / "ours", 3, ("ant", "bee", "cat"), labels)

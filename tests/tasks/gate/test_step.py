@@ -380,7 +380,7 @@ LOST_START = found("better", start_recorded=False)
             against(LEFT_OUT),
             [
                 "1 test image was left out: this model or the champion, version 3, was trained on "
-                "them.",
+                "them, or on images of their groups.",
                 "2 test images were left out: this model or the champion, version 3, does not know "
                 "their classes.",
                 "It is not known which images the champion, version 3, was trained on; none were "
@@ -408,7 +408,7 @@ LOST_START = found("better", start_recorded=False)
             against(found("better") | {"metrics": {}, "images": 12, "groups": 12, "learnt": 348}),
             [
                 "348 test images were left out: this model or the champion, version 3, was trained "
-                "on them.",
+                "on them, or on images of their groups.",
                 "Not comparable with the champion, version 3: 12 test images are left, and "
                 "gate.min_compared is 30.",
             ],
