@@ -21,6 +21,7 @@ from tasks.evaluate.champion import (
     compare_classes,
     evaluate_champion,
     evaluate_reference,
+    learnt_test_images,
     score_ahead,
     score_opponents,
 )
@@ -31,7 +32,7 @@ from tasks.gate.comparison import (
     compare_with,
     too_few_images,
 )
-from tasks.gate.step import gate
+from tasks.gate.step import changed_rules, gate
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import Intent, promote
 from tasks.pull.step import data_version, pull
@@ -63,6 +64,11 @@ def train(version: DataVersion) -> None:
         ValueError: The user has to correct something, such as data that fails its checks. A model
             that the gate rejects is not an error.
     """
+    if (changed := changed_rules(current_run().workload)) and current_run().promote is not False:
+        current_run().warn(
+            "A model that passes is promoted, by rules of the gate that are not those of "
+            f"params.yaml: {changed}."
+        )
     data = pull(version)
     checked = validate(data)
     compare_classes(checked)  # before hours of training, like the next one
@@ -87,13 +93,14 @@ def score_before_training(
 ) -> None:
     """Scores the champion if a training follows, so that one that fails is found before it.
 
-    If the test split is too small for a comparison with it, that is told first.
+    If the test split is too small for a comparison with it, or has images that it has learnt, that
+    is told first.
     """
     run = current_run()
     training = plan(train_network, run.workload, [images, data, start])
     if run.would_run(training.step, training.key):
-        if sentence := _too_few_images(checked):
-            run.warn(sentence)
+        sentences = (_too_few_images(checked), learnt_test_images(checked))
+        run.warn(*filter(None, sentences))
         score_ahead(data, checked, training.key)
 
 
@@ -116,7 +123,8 @@ def decide(
         ValueError: The user has to correct something, as for `train`.
     """
     run = current_run()
-    intent = Intent(run.promote is not False, again=bool(run.promote))
+    changed = changed_rules(run.workload)
+    intent = Intent(run.promote is not False, bool(run.promote), changed)
     while True:
         champion, reference = score_opponents(data, checked, scores)
         opponents = compare_with(scores, champion, reference)

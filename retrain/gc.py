@@ -100,7 +100,7 @@ def _needed(project: Project) -> tuple[set[str], set[str]]:
         )
     for name in tracking.model_names(project):
         ledger = decisions.read(project, name)
-        if versions.numbers(ledger):  # else a model of other people
+        if versions.numbers(ledger) or ledger.lost:  # else a model of other people
             used = [versions.champion(project, name), versions.reference(project, name)]
             if ledger.waiting:
                 used.append(versions.get(project, name, ledger.waiting.version))

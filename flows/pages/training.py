@@ -129,12 +129,10 @@ def _read_images(folder: Path) -> "pd.DataFrame":
 def _before(project: Project, document: Document) -> tuple["pd.DataFrame", ImageFiles] | None:
     """The images of the champion before, and what reads them, if the store still has them."""
     champion, store = document.get("champion"), Store.of(project)
-    version = champion and versions.get(project, document["workload"], champion["version"])
-    if not version:
-        return None
     found = {}
     with suppress(ValueError):  # the record is gone or was changed, as `verify` says
-        for made in lineage.read(project, version)["steps"]:
+        version = champion and versions.get(project, document["workload"], champion["version"])
+        for made in lineage.read(project, version)["steps"] if version else ():
             if made["step"] in ("pull", "validate") and made["key"]:
                 with store.lock(made["step"], made["key"]):
                     found[made["step"]] = store.obtain(made["step"], made["key"])

@@ -26,14 +26,18 @@ def state_of(project: Project, name: str) -> dict[str, Any]:
         name: The name of the workload.
     """
     ledger, champion = decisions.read(project, name), None
-    with suppress(ValueError):  # which `fault` says
+    fault = ledger.fault
+    try:
         champion = versions.champion(project, name)
+    except ValueError as error:
+        fault = fault or f"{name} {error}."
     last_run = records.last_run(project, name)
     return {
         "workload": name,
         "champion": champion and champion.public(),
         "since": ledger.appointment and ledger.appointment.time,
-        "fault": ledger.fault,
+        "changed_rules": ledger.appointment and ledger.appointment.changed_rules,
+        "fault": fault,
         "waiting": ledger.waiting and _waiting(name, ledger.waiting, champion),
         "last_run": last_run,
         "data": _data_version(project, last_run),

@@ -11,9 +11,10 @@ from retrain.registry import versions
 from retrain.runs import console
 from retrain.runs.records import Document
 from retrain.runs.run import Run
+from retrain.step import Facts
 from retrain.store import Store
 from tasks.data import review_list
-from tasks.suspects.step import FILE
+from tasks.suspects.step import ENOUGH, FILE
 
 STEP = "find_suspects"
 
@@ -32,12 +33,7 @@ class SuspectsReport(DataReport):
         base["look"] |= {"csv": f"{publish.FOLDER}/{name}/{file}"}
         facts = dict(run.artifacts[STEP].facts)
         document = base | {"suspects": facts, "model": champion and champion.identity()}
-        outcome = (
-            f"{name}: probably wrong labels {facts['wrong_labels']:,}, contradictory "
-            f"near-duplicates {facts['contradictions']:,}, outliers {facts['outliers']:,}, of "
-            f"{facts['rows']:,} images."
-        )
-        return document | {"outcome": outcome}
+        return document | {"outcome": sentence(name, facts)}
 
     def show(self, document: Document) -> None:
         """Shows the counts, and where the images are."""
@@ -53,3 +49,21 @@ class SuspectsReport(DataReport):
             rows = json.loads((listed.folder / FILE).read_bytes())
             review_list.write(rows, project.root / document["look"]["csv"])
         super().write_page(project, document)
+
+
+def sentence(name: str, facts: Facts) -> str:
+    """What was found in a workload's images, and how much would be.
+
+    Args:
+        name: The name of the workload.
+        facts: Those of `find_suspects`.
+    """
+    said = (
+        f"{name}: probably wrong labels {facts['wrong_labels']:,}, contradictory near-duplicates "
+        f"{facts['contradictions']:,}, outliers {facts['outliers']:,}, of {facts['rows']:,} "
+        f"images. The classifier is right about {facts['accuracy']:.1%} of images that it has not "
+        f"seen, and would find about {facts['findable']:.0%} of the wrong labels."
+    )
+    if facts["can_tell"]:
+        return said
+    return f"{said} Below {ENOUGH:.0%} it cannot tell whether labels are wrong."

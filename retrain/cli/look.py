@@ -53,7 +53,8 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
     states = [overview.state_of(project, name) for name in listed]
 
     def show() -> None:
-        used = [state for state in states if state["champion"] or state["last_run"] or workload]
+        known = ("champion", "last_run", "fault")
+        used = [state for state in states if workload or any(state[name] for name in known)]
         if used:
             columns = ("workload", "champion", "accuracy", "age", "data")
             console.print_table(columns, [_status_row(state) for state in used])
@@ -94,6 +95,9 @@ def _sentences(state: Mapping[str, Any]) -> Iterator[str]:
         yield state["fault"]
     if state["waiting"]:
         yield f"{state['waiting']['says']}."
+    if state["changed_rules"]:
+        rules = state["changed_rules"]
+        yield f"{name}: the champion was promoted by changed rules of the gate: {rules}."
     if champion and state["data"] not in (None, champion["data"]):
         old = (champion["data"] or UNKNOWN)[:8]
         yield f"{name}: the data is {state['data'][:8]} now; the champion was trained on {old}."
@@ -160,7 +164,7 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
 def _decision(entry: Entry) -> str:
     """What was decided, by which verdict and why."""
     verdict = "" if entry.verdict == entry.action else f": {entry.verdict}"
-    return f"{entry.action}{verdict}" + (f" ({entry.reason})" if entry.reason else "")
+    return f"{entry.action}{verdict}" + (f" ({entry.why})" if entry.why else "")
 
 
 def _from_to(entry: Entry) -> str:
@@ -335,7 +339,7 @@ def _of_version(version: ModelVersion, entries: list[Entry]) -> list[tuple[str, 
     aliases = f" ({', '.join(version.aliases)})" if version.aliases else ""
     decided = [
         f"{entry.action} {entry.time} by {entry.who or 'somebody'}: {entry.verdict}"
-        + (f" ({entry.reason})" if entry.reason else "")
+        + (f" ({entry.why})" if entry.why else "")
         for entry in entries
     ]
     return [

@@ -39,7 +39,7 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             ledger was deleted, or cannot be read.
     """
     client, name = tracking.client(project), version.name
-    run, written = tracking.ledger_run(client, project, name), 0
+    run, written = versions.ledger_run(project, name), 0
     model = settle(project, name)
     while not (written or model.latest(decision)):
         if model.champion != decision.previous:
@@ -131,22 +131,31 @@ def settle(project: Project, name: str, written: int = 0) -> Ledger:
 
 def _describe(project: Project, client: Any, model: Ledger, entry: Entry) -> None:
     """Says what was decided on MLflow's pages of the version and of the run of its training."""
-    version = versions.of(project, model, entry.version)
-    facts, card = considered(project, model, entry), packages.read_card(project, version)
-    number, sentence = str(version.version), packages.sentence(entry)
-    text = packages.description(version, sentence, facts, card)
-    client.update_model_version(model.name, number, text)
+    number, sentence = str(entry.version), packages.sentence(entry)
+    try:
+        version = versions.of(project, model, entry.version)
+    except ValueError as error:  # its record is gone, and the run of its training with it
+        client.update_model_version(model.name, number, f"{sentence}\n\n{error}")
+    else:
+        facts, card = considered(project, model, entry), packages.read_card(project, version)
+        text = packages.description(version, sentence, facts, card)
+        client.update_model_version(model.name, number, text)
+        _tell_run(project, client, version, entry)
+    mark = (model.name, number, versions.VERDICT, entry.mark)
+    tracking.set_at_once(client.set_model_version_tag, *mark)
+
+
+def _tell_run(project: Project, client: Any, version: ModelVersion, entry: Entry) -> None:
+    """Says what was decided on MLflow's page of the run of a version's training."""
     if tracking.is_active(project, version.run_id):
         tags = {
-            tracking.NOTE: f"{version.title}. {sentence}",
+            tracking.NOTE: f"{version.title}. {packages.sentence(entry)}",
             versions.VERDICT: entry.verdict,
-            "retrain.version": f"{model.name} {number}",
+            "retrain.version": f"{version.name} {version.version}",
             "retrain.data": version.data or "unknown",
         }
         for key, value in tags.items():
             tracking.set_at_once(client.set_tag, version.run_id, key, value)
-    mark = (model.name, number, versions.VERDICT, entry.mark)
-    tracking.set_at_once(client.set_model_version_tag, *mark)
 
 
 def place_of(document: str | None) -> str:

@@ -46,6 +46,8 @@ class Decision:
         run: The Prefect flow run that decided.
         test_images: The identity of the images that were compared on; None for a person's decision.
         reference: Whether the version also gets the alias `reference` if it gets `champion`.
+        changed_rules: The rules of the gate that were not those of `params.yaml`, in words; None if
+            all were.
         reviews: The number of the entry that waited, if this is what a person said of it.
         package: The digest of the version's package.
         training: The digest of its training.
@@ -64,10 +66,17 @@ class Decision:
     run: str | None = None
     test_images: str | None = None
     reference: bool = False
+    changed_rules: str | None = None
     reviews: int | None = None
     package: str | None = None
     training: str | None = None
     document: Any = None
+
+    @property
+    def why(self) -> str:
+        """The reason, and the rules that were changed; empty if there is neither."""
+        changed = self.changed_rules and f"by changed rules: {self.changed_rules}"
+        return "; ".join(filter(None, (self.reason, changed)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +136,7 @@ class Ledger:
         name: The name of the model.
         entries: Oldest first.
         run: The id of the run with the entries; None if it has none yet.
+        is_named: Whether the registered model names that run.
         aliases: The number of a version, by alias, as MLflow has them.
         versions: The versions, by number.
     """
@@ -134,6 +144,7 @@ class Ledger:
     name: str
     entries: tuple[Entry, ...] = ()
     run: str | None = None
+    is_named: bool = False
     aliases: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[int, Row] = field(default_factory=dict)
 
@@ -171,8 +182,25 @@ class Ledger:
         return not (is_away or self.untold)
 
     @property
+    def lost(self) -> str | None:
+        """That there are decisions without their registered model, for a person; None if not.
+
+        The numbers of a new one would begin at 1, where those of the decisions did.
+        """
+        if self.is_named or not self.entries:
+            return None
+        return (
+            f"The registered model of {self.name} is gone, or lacks its tag retrain.ledger_run; "
+            f"MLflow's run {self.run} still has {len(self.entries)} decisions about it. Bring "
+            "MLflow's database back from a backup. Or begin without these decisions: mlflow runs "
+            f"delete --run-id {self.run}"
+        )
+
+    @property
     def fault(self) -> str | None:
         """What is wrong with the champion, for a person; None if nothing is."""
+        if self.lost:
+            return self.lost
         alias, champion = self.aliases.get(CHAMPION), self.champion
         if champion is None:
             if not alias:

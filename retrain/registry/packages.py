@@ -6,6 +6,7 @@ on MLflow's page of the version.
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -105,7 +106,8 @@ def card_place(package_digest: str) -> str:
 
 def sentence(entry: Entry) -> str:
     """A decision in a sentence (Markdown), for MLflow's pages of the version and its run."""
-    why = entry.reason or VERDICTS.get(entry.verdict, entry.verdict)
+    reason = entry.reason or VERDICTS.get(entry.verdict, entry.verdict)
+    why = replace(entry, reason=reason).why
     return f"**{entry.action.capitalize()}** on {entry.time[:10]}: {why}."
 
 

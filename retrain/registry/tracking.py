@@ -36,6 +36,11 @@ OF_TRAININGS = (
     "`retrain report {0}`."
 )
 LEDGER_RUN = "retrain.ledger_run"  # the tag of a registered model with the id of its ledger's run
+LEDGER_OF = "retrain.ledger"  # the tag of that run with the name of the model
+OWN_LEDGER = (  # the run with decisions that says itself that they are a model's
+    "SELECT run_uuid FROM runs JOIN params USING (run_uuid) JOIN tags USING (run_uuid) "
+    f"WHERE tags.key = '{LEDGER_OF}' AND tags.value = ? AND lifecycle_stage = 'active'"
+)
 DECISIONS = "Decisions"  # the experiment of the ledgers' runs
 OF_LEDGERS = "The decisions about the models of each workload. In the project: `retrain history`."
 MOST_VERSIONS, MOST_MODELS = 200_000, 1_000  # the most that MLflow gives at once
@@ -314,7 +319,8 @@ def _select(file: Path, name: str) -> Ledger:
         database.execute("BEGIN")
         aliases = rows("SELECT alias, version FROM registered_model_aliases WHERE name = ?", name)
         of_model = rows("SELECT key, value FROM registered_model_tags WHERE name = ?", name)
-        run = dict(of_model).get(LEDGER_RUN)
+        named = dict(of_model).get(LEDGER_RUN)
+        run = named or next((own for (own,) in rows(OWN_LEDGER, name)), None)
         entries = rows("SELECT key, value FROM params WHERE run_uuid = ?", run or "")
         tags: dict[int, dict[str, str]] = {}
         query = "SELECT version, key, value FROM model_version_tags WHERE name = ?"
@@ -328,65 +334,43 @@ def _select(file: Path, name: str) -> Ledger:
             number: Row(run_id or "", source, created, tags.get(number, {}))
             for number, run_id, source, created in rows(query, name)
         }
-    return Ledger(name, parse(name, dict(entries)), run, dict(aliases), versions)
+    return Ledger(name, parse(name, dict(entries)), run, bool(named), dict(aliases), versions)
 
 
 def _ask(project: Project, name: str) -> Ledger:
     """Asks MLflow for a model, for its ledger last."""
     mlflow = client(project)
     model = _found(mlflow.get_registered_model, name)
-    if model is None:
-        return Ledger(name)
     versions = {
         int(found.version): Row(
             found.run_id or "", found.source, found.creation_timestamp, found.tags
         )
         for found in mlflow.search_model_versions(f"name = '{name}'", MOST_VERSIONS)
     }
-    aliases = {alias: int(number) for alias, number in model.aliases.items()}
-    run_id = model.tags.get(LEDGER_RUN)
-    run = find_run(project, run_id) if run_id else None
-    return Ledger(name, parse(name, run.data.params if run else {}), run_id, aliases, versions)
+    aliases = {alias: int(number) for alias, number in model.aliases.items()} if model else {}
+    named = model.tags.get(LEDGER_RUN) if model else None
+    if named:
+        run = find_run(project, named)
+    else:
+        run = next((run for run in _ledgers(mlflow) if run.data.tags[LEDGER_OF] == name), None)
+    entries = parse(name, run.data.params if run else {})
+    run_id = named or (run.info.run_id if run else None)
+    return Ledger(name, entries, run_id, bool(named), aliases, versions)
+
+
+def _ledgers(mlflow: Any) -> list[Any]:
+    """The runs with the decisions about models, but for those that a person has deleted."""
+    place = mlflow.get_experiment_by_name(DECISIONS)
+    runs = mlflow.search_runs([place.experiment_id]) if place else ()
+    return [run for run in runs if LEDGER_OF in run.data.tags and run.data.params]
 
 
 def model_names(project: Project) -> list[str]:
-    """The names of all registered models; no database is made to find none."""
+    """The names of all models with versions or decisions; no database is made to find none."""
     file = databases.of_mlflow(project)
     if file and not file.exists():
         return []
-    return [
-        model.name for model in client(project).search_registered_models(max_results=MOST_MODELS)
-    ]
-
-
-def ledger_run(client: Any, project: Project, name: str) -> str:
-    """Finds the run of a model's ledger; the first time, creates it and the registered model.
-
-    The registered model is created with the tag that names the run. Only one of several machines
-    can do that; the others take its run.
-
-    Returns:
-        The id of the run.
-    """
-    from mlflow.exceptions import MlflowException
-
-    model = _found(client.get_registered_model, name)
-    if model and LEDGER_RUN in model.tags:
-        return str(model.tags[LEDGER_RUN])
-    place = experiment(client, project, DECISIONS, OF_LEDGERS)
-    run = str(client.create_run(place, None, {"retrain.ledger": name}, name).info.run_id)
-    client.update_run(run, "FINISHED")  # else it would seem to go on
-    if model:  # made by a person
-        client.set_registered_model_tag(name, LEDGER_RUN, run)
-        return run
-    about = (
-        f"The models of the workload {name}. The alias `champion` names the one in production; "
-        "only Retrain moves it. How each came about, and why it was promoted or not: "
-        f"`retrain history {name}`, `retrain lineage {name}@NUMBER --card`."
-    )
-    with suppress(MlflowException):  # another machine was faster
-        client.create_registered_model(name, {LEDGER_RUN: run}, about)
-    taken = str(client.get_registered_model(name).tags[LEDGER_RUN])
-    if taken != run:
-        client.delete_run(run)
-    return taken
+    mlflow = client(project)
+    models = mlflow.search_registered_models(max_results=MOST_MODELS)
+    ledgers = [run.data.tags[LEDGER_OF] for run in _ledgers(mlflow)]
+    return sorted({*(model.name for model in models), *ledgers})

@@ -8,7 +8,7 @@ record, an artifact of the run of its training: these attributes, and the lineag
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,12 +113,13 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     """The version in production, by the ledger; None when there is none.
 
     Raises:
-        ValueError: It was deleted; or a person has given the alias to a version before there were
-            decisions. Nothing may be decided about the model then.
+        ValueError: It was deleted, or the registered model was; or a person has given the alias to
+            a version before there were decisions. Nothing may be decided about the model then.
     """
     ledger = tracking.read_model(project, name)
     number = ledger.selectors.get(CHAMPION)
-    if number and (number not in ledger.versions or ledger.champion is None):
+    is_gone = number and (number not in ledger.versions or ledger.champion is None)
+    if ledger.lost or is_gone:
         raise ValueError(ledger.fault)
     return of(project, ledger, number) if number else None
 
@@ -152,6 +153,8 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
         UsageError: There is none; the message says which there are.
     """
     ledger = tracking.read_model(project, name)
+    if ledger.lost:
+        raise UsageError(ledger.lost)
     named = ledger.selectors
     number = named.get(selector, int(selector) if selector.isdecimal() else 0)
     if number in ledger.versions:
@@ -165,11 +168,12 @@ def find(project: Project, name: str, selector: str) -> ModelVersion:
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
-    """The version with a package; None when the package is not registered."""
+    """The version with a package; None when there is none with its record."""
     ledger = tracking.read_model(project, name)
     for number in numbers(ledger):
         if ledger.versions[number].tags[PACKAGE] == package_digest:
-            return of(project, ledger, number)
+            with suppress(ValueError):  # its record is gone: such a package is registered again
+                return of(project, ledger, number)
     return None
 
 
@@ -189,9 +193,15 @@ def get(project: Project, name: str, number: int) -> ModelVersion | None:
 
 
 def every_of(project: Project, name: str) -> list[ModelVersion]:
-    """All versions of a model that this project has registered, the newest first."""
-    ledger = tracking.read_model(project, name)
-    return [of(project, ledger, number) for number in numbers(ledger)]
+    """The versions of a model that this project has registered, the newest first.
+
+    Those whose record is gone, which `retrain verify` names, are left out.
+    """
+    ledger, found = tracking.read_model(project, name), []
+    for number in numbers(ledger):
+        with suppress(ValueError):
+            found.append(of(project, ledger, number))
+    return found
 
 
 def numbers(ledger: Ledger) -> list[int]:
@@ -226,7 +236,7 @@ def register(
     text = json.dumps(values, indent=1, sort_keys=True, allow_nan=False) + "\n"
     record = hashlib.sha256(text.encode()).hexdigest()
     client.log_text(run, text, f"{RECORDS}/{record}.json")
-    tracking.ledger_run(client, project, name)
+    ledger_run(project, name)
     created = client.create_model_version(
         name,
         # Not `runs:/<id>`: MLflow's store would resolve that at the process's global address.
@@ -235,6 +245,45 @@ def register(
         tags={PACKAGE: candidate.package_digest, RECORD: record},
     )
     return of(project, tracking.read_model(project, name), int(created.version))
+
+
+def ledger_run(project: Project, name: str) -> str:
+    """Finds the run of a model's ledger; the first time, creates it and the registered model.
+
+    The registered model is created with the tag that names the run. Only one of several machines
+    can do that; the others take its run.
+
+    Returns:
+        The id of the run.
+
+    Raises:
+        ValueError: There are decisions, and the registered model was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    ledger, client = tracking.read_model(project, name), tracking.client(project)
+    if ledger.lost:
+        raise ValueError(ledger.lost)
+    if ledger.run:
+        return ledger.run
+    place = tracking.experiment(client, project, tracking.DECISIONS, tracking.OF_LEDGERS)
+    tags = {tracking.LEDGER_OF: name}
+    run = str(client.create_run(place, None, tags, name).info.run_id)
+    client.update_run(run, "FINISHED")  # else it would seem to go on
+    about = (
+        f"The models of the workload {name}. The alias `champion` names the one in production; "
+        "only Retrain moves it. How each came about, and why it was promoted or not: "
+        f"`retrain history {name}`, `retrain lineage {name}@NUMBER --card`."
+    )
+    with suppress(MlflowException):  # another machine was faster, or a person has made it
+        client.create_registered_model(name, {tracking.LEDGER_RUN: run}, about)
+    taken = client.get_registered_model(name).tags.get(tracking.LEDGER_RUN)
+    if taken is None:
+        client.set_registered_model_tag(name, tracking.LEDGER_RUN, run)
+        return run
+    if taken != run:
+        client.delete_run(run)
+    return str(taken)
 
 
 def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
@@ -264,7 +313,7 @@ def _record(project: Project, number: int, run_id: str, source: str, record: str
     if content is None or hashlib.sha256(content).hexdigest() != record:
         raise ValueError(
             f"version {number}: the record of its lineage, {path} of MLflow run {run_id}, "
-            f"{'is gone' if content is None else 'was changed'}"
+            f"{'is gone' if content is None else 'was changed'}: take it from a backup of MLflow"
         )
     return dict(json.loads(content))
 

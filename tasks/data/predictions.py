@@ -183,6 +183,19 @@ def learnt_images(project: Project, version: ModelVersion) -> Path | None:
     return file
 
 
+def are_learnt(
+    images: NDArray[np.uint64], groups: NDArray[np.int64], learnt: NDArray[np.uint64]
+) -> NDArray[np.bool_]:
+    """Which test images are no test of a model, because it has learnt them, or one of their group.
+
+    Args:
+        images: The images, as `image_id` gives them.
+        groups: int64 (images,), the same number for images that belong together.
+        learnt: The images that the model was trained or validated on.
+    """
+    return np.isin(groups, groups[np.isin(images, learnt)])
+
+
 def is_sampled(digest: str, total: int, size: int = SAMPLE) -> bool:
     """Whether an image belongs to the sample of a number of images; a smaller one is a part of it.
 

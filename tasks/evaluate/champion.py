@@ -104,6 +104,32 @@ def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {hidden:,} more" if hidden > 0 else "")
 
 
+def learnt_test_images(validated: Artifact) -> str | None:
+    """A sentence if the champion has learnt some of the test images; None if none, or unknown.
+
+    Args:
+        validated: The output of `validate`.
+    """
+    run = current_run()
+    champion = versions.champion(run.project, run.workload.name)
+    file = champion and predictions.learnt_images(run.project, champion)
+    if not (champion and file):
+        return None
+    test = image_table.read_split(validated.folder, SPLIT, columns=["pixels", "tie"])
+    images = np.array([predictions.image_id(each) for each in test["pixels"].to_pylist()], "<u8")
+    learnt = np.load(file, allow_pickle=False)
+    count = int(predictions.are_learnt(images, test["tie"].to_numpy(), learnt).sum())
+    if not count:
+        return None
+    starts = run.workload.train.init == "champion"
+    why = " The model starts from it: its own metrics on these are too good." if starts else ""
+    return (
+        f"{champion.title}, the champion, was trained on {count:,} of the {len(test):,} test "
+        "images, or on images of their groups: these have changed their split since. The "
+        f"comparison leaves them out.{why}"
+    )
+
+
 def score_ahead(pulled: Artifact, validated: Artifact, training: str) -> None:
     """Scores the champion and the reference before a training, as `score_opponents` does after it.
 
@@ -149,7 +175,14 @@ def score_opponents(
     if champion is None:
         return None, None
     project, name = current_run().project, current_run().workload.name
-    reference = versions.reference(project, name)
+    reference = None
+    try:
+        reference = versions.reference(project, name)
+    except ValueError as error:
+        current_run().warn(
+            f"{name} {error}. That is the reference, the best version so far; models are compared "
+            "with the champion alone. To have another one, move the alias in MLflow."
+        )
     try:
         of_champion = _scored(evaluate_champion, champion, pulled, validated, scores)
     except ValueError as error:

@@ -13,7 +13,7 @@ from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Registered, Scored
 from tasks.data.metrics import split_name
-from tasks.data.predictions import GROUPS, LEARNT, NamedPredictions, learnt_images
+from tasks.data.predictions import GROUPS, LEARNT, NamedPredictions, are_learnt, learnt_images
 from tasks.data.rules import resolution
 from tasks.data.sample_size import of_metric, smallest_margin, units_of
 from tasks.data.slices import contains, metric_of, named, parse
@@ -50,13 +50,15 @@ def compare_champion(
 ) -> Facts:
     """Compares two models by the predictions of both for the same images.
 
-    An image that one of the two, or a model that it started from, was trained on is no test.
+    An image that one of the two, or a model that it started from, was trained on is no test, nor is
+    one that belongs together with it.
 
     Returns:
         `images`, how many were compared, and `groups`, how many groups of them belong together;
         `learnt`, `other_classes` and `absent`, as in `pair`;
         `new_classes`, those of the challenger that the opponent does not know; `recorded`, whether
-        it is known what the opponent was trained on; and `metrics`, for each metric in
+        it is known what the opponent was trained on, and `start_recorded`, the same of the models
+        that the challenger started from; and `metrics`, for each metric in
         `gate.metric` and `gate.no_worse` the values of both models and what `paired.compare` gives.
         Without images to compare, `metrics` is empty. A slice, or a class, with fewer than
         `gate.min_compared` groups is left out, and if nothing is left of a rule, `not_compared`
@@ -66,7 +68,8 @@ def compare_champion(
     # The challenger has learnt a test image only if the model that it started from did.
     learnt = [np.zeros(0, np.uint64)]
     recorded = learnt_images(registered.project, registered.version)
-    for file in (recorded, scores.folder / REPORT / LEARNT):
+    of_challenger = scores.folder / REPORT / LEARNT
+    for file in (recorded, of_challenger):
         if file and file.exists():
             learnt.append(np.load(file, allow_pickle=False))
     groups = np.load(scores.folder / GROUPS, allow_pickle=False)
@@ -76,6 +79,7 @@ def compare_champion(
     return counts | {
         "new_classes": [name for name in challenger.known if name not in opponent.known],
         "recorded": recorded is not None,
+        "start_recorded": of_challenger.exists(),
         "metrics": {name: facts for metrics in by_name.values() for name, facts in metrics.items()},
         "not_compared": [name for name, compared in by_name.items() if not compared],
     }
@@ -93,20 +97,21 @@ def pair(
         challenger: The predictions of the challenger.
         opponent: The predictions of the opponent.
         groups: int64 (images,), the same number for images that belong together.
-        learnt: The images that are left out because a model was trained or validated on them, as
-            `image_id` gives them.
+        learnt: The images that are left out, with those of their groups, because a model was
+            trained or validated on them, as `image_id` gives them.
 
     Returns:
         The answers for the images that were not left out, of which only the classes that these
         images have count in averages; bool (images,), which those are; and `images`, how many;
         `groups`, how many groups of them belong together, and `units`, how many of each class;
-        `learnt`, how many were left out because a model was trained or validated on them;
+        `learnt`, how many were left out because a model was trained or validated on them, or on
+        one of their group;
         `other_classes`, how many because one of the models does not know their class; and
         `absent`, the classes that both know and that the images lack.
     """
     assert np.array_equal(challenger.images, opponent.images)
     shared = [name for name in challenger.known if name in opponent.known]
-    fresh = ~np.isin(challenger.images, learnt)
+    fresh = ~are_learnt(challenger.images, groups, learnt)
     labels = challenger.rows["label"]
     of_shared = pc.is_in(labels, pa.array(shared, pa.string())).to_numpy()
     used = fresh & of_shared

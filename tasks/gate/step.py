@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from retrain.errors import did_you_mean
+from retrain.errors import did_you_mean, validate
+from retrain.params import as_yaml, origin_of
 from retrain.project import Project
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
@@ -125,6 +126,18 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
             for part in scores.facts["slices"]
         ],
     }
+
+
+def changed_rules(workload: Workload) -> str | None:
+    """The rules of the gate that are not those of `params.yaml`, in words; None if all are."""
+    origin = origin_of(workload)
+    of_file, ours = validate(Gate, origin.tree.get("gate") or {}, origin.entry), workload.gate
+    changed = [
+        f"gate.{name} {as_yaml(getattr(of_file, name))} -> {as_yaml(getattr(ours, name))}"
+        for name in Gate.model_fields
+        if getattr(of_file, name) != getattr(ours, name)
+    ]
+    return ", ".join(changed) or None
 
 
 def _verdict(
@@ -272,14 +285,17 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
     assert comparison is not None
     name, images = f"the {role}, version {opponent.version}", comparison["images"]
     reasons = {
-        "learnt": f"this model or {name}, was trained on them",
+        "learnt": f"this model or {name}, was trained on them, or on images of their groups",
         "other_classes": f"this model or {name}, does not know their classes",
     }
     for kind, why in reasons.items():
         if count := comparison[kind]:
             yield f"{count:,} test image{' was' if count == 1 else 's were'} left out: {why}."
-    if not comparison["recorded"]:
-        yield f"It is not known which images {name}, was trained on; none were left out for that."
+    whose = {"recorded": f"{name},", "start_recorded": "the model that this one started from"}
+    for kind, model in whose.items():
+        if not comparison[kind]:
+            unknown = f"It is not known which images {model} was trained on"
+            yield f"{unknown}; none were left out for that."
     groups = comparison["groups"]
     if groups < rules.min_compared:
         yield (

@@ -92,6 +92,9 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
         found = Verdict("Promoted", f"{name} is the first champion.")
     else:
         found = Verdict("Promoted", f"{name} is the {instead}: {why}.")
+    if changed := model.get("changed_rules"):
+        sentence = f"{found.sentence} Rules of the gate were not those of params.yaml: {changed}."
+        found = found._replace(sentence=sentence)
     classes = ", ".join(
         f"{row['label']} ({row['rows']} test images, recall {row['recall']:.2f})"
         for row in decision["new_classes"]

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.registry.ledger import REFERENCE, Action, Decision, Entry, Ledger
+from retrain.registry.ledger import Action, Decision, Entry, Ledger
 from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.runs.records import Document
@@ -69,14 +69,13 @@ def _decide(
     version = versions.get(project, name, number)
     if version is None:
         remedy = f"run again: retrain train {name}" if waiting else "choose another with --to"
-        raise ValueError(f"{name} version {number} was deleted; {remedy}.")
+        raise ValueError(ledger.lost or f"{name} version {number} was deleted; {remedy}.")
     decision = Decision(
         action=action,
         version=number,
         previous=champion,
         verdict=action,
         reason=reason,
-        reference=ledger.aliases.get(REFERENCE) in (None, *_left_out(ledger, champion, number)),
         package=version.package_digest,
         training=version.train_digest,
     )
@@ -89,6 +88,7 @@ def _decide(
             commit=waiting.commit,
             run=waiting.run,
             reference=waiting.reference,
+            changed_rules=waiting.changed_rules,
             reviews=waiting.number,
         )
     if action != "rejected":
@@ -101,7 +101,7 @@ def _decide(
 
 def _told(name: str, entry: Entry) -> Document:
     """What `decide` returns, from the entry in the ledger."""
-    previous, why = entry.previous, f"({entry.who}: {entry.reason})"
+    previous, why = entry.previous, f"({entry.who}: {entry.why})"
     new = f"new champion, in place of version {previous}" if previous else "first champion"
     instead = f" instead of version {previous}" if previous else ""
     stays = f"; version {previous} stays the champion" if previous else ""
@@ -158,7 +158,8 @@ def standing(name: str, waiting: Entry, champion: int | None) -> str:
     """
     waits = f"{name} version {waiting.version} waits for approval since {waiting.time}"
     if champion == waiting.previous:
-        return f"{waits} ({waiting.verdict}): {how_to_review(name)}"
+        why = "; ".join(filter(None, (waiting.verdict, waiting.why)))
+        return f"{waits} ({why}): {how_to_review(name)}"
     before = f"version {waiting.previous}" if waiting.previous else "no champion"
     current = f"version {champion} is champion" if champion else "there is no champion"
     return (
@@ -184,11 +185,3 @@ def _target(ledger: Ledger, current: int | None, to: int | None) -> int:
         earlier = f" It was: {', '.join(map(str, champions))}." if champions else ""
         raise UsageError(f"{ledger.name} version {to} was never champion.{earlier}")
     return to
-
-
-def _left_out(ledger: Ledger, current: int | None, to: int) -> tuple[int | None, ...]:
-    """The versions that a rollback takes out of production."""
-    line = ledger.line
-    if current not in line or to not in line:
-        return (current,)
-    return line[line.index(to) + 1 :]

@@ -5,7 +5,7 @@ and one that a kill interrupted is completed.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,16 +40,18 @@ class Intent:
     Attributes:
         promote: Make it champion; else it is only compared and registered.
         again: Promote it also if it is a version that was rolled back.
+        changed_rules: The rules of the gate that are not those of `params.yaml`, in words.
     """
 
     step = "intent"  # its name as an input
     promote: bool
     again: bool = False
+    changed_rules: str | None = None
 
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of its attributes."""
-        return digest_of([self.promote, self.again])
+        return digest_of(asdict(self))
 
 
 def promoted(
@@ -102,7 +104,8 @@ def promote(
 
     Returns:
         `name`, `version`, `aliases`; `digest` (SHA-256, hex) of the weights; `waiting` for a
-        person; and `withheld`, why it was not promoted although it passed.
+        person; `withheld`, why it was not promoted although it passed; and `changed_rules`, as in
+        `Intent`, if there are any.
 
     Raises:
         ChampionChangedError: The champion has changed since the decision.
@@ -125,7 +128,8 @@ def promote(
         if registered is None:
             registered = _register(data, version, pulled, validated, trained, scores, workspace)
         if tracking.is_active(project, registered.run_id):
-            text = card_of(name, version, validated.facts, trained, scores, decision.facts)
+            decided = {**decision.facts, "changed_rules": intent.changed_rules}
+            text = card_of(name, version, validated.facts, trained, scores, decided)
             place = packages.card_place(registered.package_digest)
             tracking.client(project).log_text(registered.run_id, text, place)
         entry = _decide(rules, version, decision, intent, registered, project)
@@ -177,6 +181,7 @@ def _decide(
         run=decision.provenance.get("run"),
         test_images=decision.facts["test_images"],
         reference=decision.facts["reference"],
+        changed_rules=intent.changed_rules,
         package=version.package_digest,
         training=version.train_digest,
     )
@@ -270,4 +275,6 @@ def _facts(version: ModelVersion, entry: Decision | None = None) -> Facts:
         facts["waiting"] = True
     if entry.reason and entry.document["passed"]:
         facts["withheld"] = entry.reason
+    if entry.changed_rules:
+        facts["changed_rules"] = entry.changed_rules
     return facts

@@ -42,6 +42,7 @@ FOLDS = 5
 RIDGE, LEAST_RIDGE = 0.1, 0.01
 WANTED = 0.5  # the share of the listed labels that are expected to be wrong, at least
 LEAST = 0.1  # how probable it is at least that a label that is listed is wrong
+ENOUGH = 0.5  # the share of wrong labels that would be listed, with which nothing found says much
 MOST_FITTED = 100_000  # images; more do not change two numbers
 FENCE = 3.0  # interquartile ranges above the upper quartile: Tukey's "far out"
 ROWS = 16_384  # that are compared at a time
@@ -64,7 +65,9 @@ def find_suspects(validated: Artifact, embedded: Artifact, workspace: Workspace)
 
     Returns:
         `rows`, how many images there are; `noise`, the share of their labels that seems to be
-        wrong, whether one can tell which or not; and how many images have each of `COUNTS`.
+        wrong, whether one can tell which or not; `accuracy` of the classifier, on images that it
+        has not seen; `findable`, the share of wrong labels that would be listed, and `can_tell`,
+        whether that is `ENOUGH`; and how many images have each of `COUNTS`.
     """
     import pandas as pd
     from threadpoolctl import threadpool_limits
@@ -100,7 +103,14 @@ def find_suspects(validated: Artifact, embedded: Artifact, workspace: Workspace)
     )
     listed.to_json(workspace.folder / FILE, orient="records")
     counts = {name: len(found[kind]) for name, kind in COUNTS.items()}
-    return {"rows": len(labels), "noise": round(noise, 4)} | counts
+    share = findable(logs, noise, labels, wrong)
+    return {
+        "rows": len(labels),
+        "noise": round(noise, 4),
+        "accuracy": round(float((logits.argmax(axis=1) == labels).mean()), 4),
+        "findable": round(share, 4),
+        "can_tell": share >= ENOUGH,
+    } | counts
 
 
 def _contradicted(
@@ -238,14 +248,41 @@ def wrong_labels(
     """
     from scipy.special import logsumexp
 
-    rows, classes = np.arange(len(labels)), logs.shape[1]
+    rows = np.arange(len(labels))
     margins = logs[rows, labels] - logsumexp(without_label(logs, labels), axis=1)
     ranked = np.argsort(margins, kind="stable")
-    own = np.exp(logs[rows, labels])[ranked]
-    wrong = noise * (1 - own) / (classes - 1)
-    chances = wrong / np.maximum(_with_noise(own, noise, classes), 1e-12)
+    chances = _chances(logs[rows, labels][ranked], noise, logs.shape[1])
     expected = np.cumsum(chances) / np.arange(1, len(labels) + 1)
     return ranked[: np.count_nonzero((expected >= WANTED) & (chances >= LEAST))]
+
+
+def _chances(logs: NDArray[np.float64], noise: float, classes: int) -> NDArray[np.float64]:
+    """How probable it is that labels with these logarithms of probabilities are wrong."""
+    own = np.exp(logs)
+    wrong = noise * (1 - own) / (classes - 1)
+    return wrong / np.maximum(_with_noise(own, noise, classes), 1e-12)
+
+
+def findable(
+    logs: NDArray[np.float64],
+    noise: float,
+    labels: NDArray[np.int64],
+    listed: NDArray[np.int64],
+) -> float:
+    """The share of wrong labels that would be listed: of all images, with each other class.
+
+    Args:
+        logs: float64 (N, classes), the logarithms of the probabilities, out of sample.
+        noise: The share of labels that are wrong; one is supposed to be, at least.
+        labels: int64 (N,).
+        listed: What `wrong_labels` has found; what is less probable than the rest is not listed.
+    """
+    images, classes = logs.shape
+    chances = _chances(logs, max(noise, 1 / images), classes)
+    rest = np.delete(chances[np.arange(images), labels], listed)
+    would_be = chances >= max(LEAST, float(rest.max(initial=0)))
+    would_be[np.arange(images), labels] = False
+    return float(would_be.sum() / (images * (classes - 1)))
 
 
 def without_label(logs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from retrain.outputs import plan
 from retrain.project import Project
 from retrain.registry import versions
+from retrain.runs.run import current_run
 from retrain.store import Artifact
 from retrain.workload import Workload
 from tasks.data.champion import Registered, Start
@@ -29,6 +30,12 @@ def find_start(workload: Workload, project: Project, images: Artifact, pulled: A
     before = None
     if champion.start:
         before = versions.find_by_weights(project, workload.name, champion.start)
+        if before is None:
+            current_run().warn(
+                f"The weights {champion.start[:8]} are not found any more, from which the training "
+                f"of {champion.title} started: that version, or its record, is gone. So nobody "
+                "knows whether the champion came from this training, which starts from it."
+            )
     if before or not champion.start:
         start = Start(Registered(project, before) if before else None)
         if plan(train, workload, [images, pulled, start]).key == champion.train_key:

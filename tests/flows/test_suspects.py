@@ -10,6 +10,9 @@ import pytest
 from PIL import Image
 from ruamel.yaml import YAML
 
+from flows.pages import publish
+from flows.reports.suspects import sentence
+from tasks.suspects.step import COUNTS
 from tests.flows.conftest import Clone
 
 HOSTILE = 'again <script>"alert(1).png'
@@ -49,6 +52,24 @@ def wrong(clone, tmp_path_factory) -> dict[str, str]:
     return truth
 
 
+@pytest.mark.parametrize(
+    ("findable", "state", "style"),
+    [(0.9, "Nothing suspect", "good"), (0.3, "Cannot tell", "muted")],
+)
+def test_a_page_says_in_green_that_nothing_is_suspect_only_if_it_can_tell(findable, state, style):
+    kinds = dict.fromkeys(COUNTS, 0)
+    facts = {"rows": 100, "accuracy": 0.72, "findable": findable, "can_tell": findable > 0.5}
+    said = sentence("toy", facts | kinds)
+    assert "right about 72.0% of images that it has not seen" in said
+    assert ("Below 50% it cannot tell" in said) is (state == "Cannot tell")
+    document = {"flow": "suspects", "workload": "toy", "run": "run-1", "outcome": said}
+    document |= {"time": "2026-11-28T10:00:00+00:00", "look": {}, "suspects": facts | kinds}
+    page = publish.render("run", {"document": document, "made": {}, "entry": "toy", "listed": {}})
+    badge = page.partition('<span class="badge ')[2].partition("</span>")[0]
+    assert badge.startswith(style)
+    assert badge.endswith(state)
+
+
 @pytest.mark.slow
 def test_what_is_wrong_is_found_shown_and_taken_over(clone, wrong):
     clone.train("--set", "train.epochs=8", "--promote", workload="photos")
@@ -58,6 +79,9 @@ def test_what_is_wrong_is_found_shown_and_taken_over(clone, wrong):
     suspects = [row for row in listed if "wrong label" in row["why"]]
     right = [row for row in suspects if row["path"] in wrong]
     assert len(right) >= 0.7 * len(wrong)
+    assert found["suspects"]["can_tell"]
+    assert found["suspects"]["findable"] == pytest.approx(len(right) / len(wrong), abs=0.15)
+    assert "would find about" in found["outcome"]
     assert f"train/8/{HOSTILE}" in [row["path"] for row in listed if "near-dup" in row["why"]]
 
     page = (clone.root / found["look"]["report"]).read_text(encoding="utf-8")

@@ -75,6 +75,39 @@ def test_a_ledger_that_was_deleted_says_how_to_bring_it_back(project, name, pair
     assert alias(project, name) == 2
 
 
+def test_decisions_count_although_the_registered_model_was_deleted(project, name, pair, tmp_path):
+    decisions.apply(project, pair[0], decision(1))
+    decisions.apply(project, pair[1], decision(2, "rejected", previous=1))
+    written, client = decisions.read(project, name), tracking.client(project)
+    said = f"of {name} is gone, or lacks its tag.* run {written.run} still has 2 decisions"
+    client.delete_registered_model(name)
+    for make_again in (lambda: None, lambda: client.create_registered_model(name)):
+        make_again()  # as a person may do it in MLflow
+        for read in (tracking.read_model, tracking._ask):
+            found = read(project, name)
+            assert (found.entries, found.run) == (written.entries, written.run)
+            with pytest.raises(ValueError, match=said):
+                raise ValueError(found.fault)
+        for decide in (
+            lambda: versions.champion(project, name),
+            lambda: versions.find(project, name, "champion"),
+            lambda: versions.ledger_run(project, name),  # to register a version
+            lambda: decisions.apply(project, pair[1], decision(2)),
+        ):
+            with pytest.raises(ValueError, match=said):
+                decide()
+        assert name in tracking.model_names(project)
+    client.set_registered_model_tag(name, tracking.LEDGER_RUN, written.run)
+    assert decisions.read(project, name).lost is None
+    client.delete_registered_model(name)
+    client.delete_run(written.run)  # as the sentence says, to begin anew
+    assert name not in tracking.model_names(project)
+    anew = register(project, name, "d", tmp_path)
+    decisions.apply(project, anew, replace(decision(1), verdict="first"))
+    assert [entry.number for entry in history(project, name)] == [1]
+    assert decisions.read(project, name).run != written.run
+
+
 @pytest.mark.parametrize("moved_to", ["1", "3", None])
 def test_a_moved_alias_is_named_and_set_right(project, name, pair, tmp_path, capsys, moved_to):
     register(project, name, "c", tmp_path)

@@ -1,6 +1,7 @@
 """The record of a version's lineage, in a real registry; lists of images; what is trained again."""
 
 import hashlib
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from retrain.errors import UsageError
 from retrain.outputs import Plan
 from retrain.params import parse_yaml
 from retrain.project import Project
-from retrain.registry import decisions, lineage, packages, versions
+from retrain.registry import decisions, ledger, lineage, packages, tracking, versions
 from tests import templates
 from tests.retrain.registry.helpers import candidate_of, decision, register
 
@@ -89,6 +90,31 @@ def test_the_record_is_read_as_it_was_written_unless_it_was_edited_or_is_gone(pr
         ):
             with pytest.raises(ValueError, match=rf"version 2: the record of its .* {how}"):
                 read()
+
+
+def test_a_lost_record_stops_only_what_needs_it(project, version):
+    """As `mlflow gc` loses it, with the run of the training."""
+    second = register(project, "vit", "c", project.root)
+    third = register(project, "vit", "d", project.root)
+    decisions.apply(project, second, decision(3))
+    client, lost = tracking.client(project), versions.get(project, "vit", 1)
+    client.delete_run(lost.run_id)
+    shutil.rmtree(tracking.local_path(client.get_run(lost.run_id).info.artifact_uri))
+    with pytest.raises(ValueError, match=r"version 1: the record of its lineage, .*, is gone"):
+        versions.get(project, "vit", 1)
+    assert [each.version for each in versions.every_of(project, "vit")] == [4, 3]
+    assert versions.find_by_weights(project, "vit", lost.weights) is None
+    assert versions.find_by_weights(project, "vit", second.weights).version == 3
+    assert versions.find_version(project, "vit", lost.package_digest) is None
+    assert versions.champion(project, "vit").version == 3
+    run = decisions.read(project, "vit").run
+    untold = decision(1, "compared", previous=3)  # by a run that was killed after this
+    decisions.write(client, run, 2, ledger.text_of(untold, "vit"))
+    decisions.apply(project, third, decision(4, "rejected", previous=3))
+    assert decisions.read(project, "vit").is_settled
+    assert "record" in client.get_model_version("vit", "1").description
+    made_again = versions.register(project, candidate_of(lost), project.root / "package-a")
+    assert versions.find_version(project, "vit", lost.package_digest) == made_again
 
 
 def test_the_digest_of_a_split_is_that_of_its_sorted_lines(tmp_path):

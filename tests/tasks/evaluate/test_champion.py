@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,7 +23,12 @@ from retrain.step import DataVersion, Step
 from retrain.store import Artifact
 from retrain.workload import Data, Evaluate, Gate, Model, Workload
 from tasks.data import image_table, package
-from tasks.evaluate.champion import refuse_missing, score_ahead, score_opponents
+from tasks.evaluate.champion import (
+    learnt_test_images,
+    refuse_missing,
+    score_ahead,
+    score_opponents,
+)
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
 from tests import templates
@@ -249,6 +255,50 @@ def test_a_reference_that_does_not_answer_is_set_aside(
     assert (found.registered.version.version, reference) == (champion.version, None)
     assert decisions.read(project, "toy").entries[-1] == entry
     client.delete_registered_model_alias("toy", versions.REFERENCE)
+
+
+def test_a_reference_without_its_record_is_told_and_left_out(
+    project, trained, written, data, scores
+):
+    best, champion = (appoint(project, written, trained) for _ in range(2))
+    client = tracking.client(project)
+    client.set_registered_model_alias("toy", versions.REFERENCE, str(best.version))
+    client.set_model_version_tag("toy", str(best.version), versions.RECORD, "gone")
+    runner = runner_in(project)
+    found, reference = followed(runner, score_opponents, *data, scores)
+    assert (found.registered.version.version, reference) == (champion.version, None)
+    [told] = runner.warnings
+    assert f"toy version {best.version}: the record of its lineage" in told
+    assert "That is the reference" in told
+    client.delete_registered_model_alias("toy", versions.REFERENCE)
+
+
+@pytest.mark.parametrize("init", ["new", "champion"])
+def test_test_images_that_the_champion_has_learnt_are_counted_before(
+    project, trained, written, tmp_path, init
+):
+    """As they are when one more look-alike has brought a group from train to test."""
+    champion = appoint(project, written, trained)
+    pixels = [f"{number:016x}" for number in range(9)]
+    table = {
+        "split": ["test"] * 8 + ["train"],
+        "pixels": pixels,
+        "tie": [1, 1, 1, 2, 3, 3, 4, 4, 5],
+    }
+    pq.write_table(pa.table(table), tmp_path / image_table.FILE_NAME)
+    validated = Artifact("validate", "k", "d", tmp_path, {})
+    runner = runner_in(project)
+    train = WORKLOAD.train.model_copy(update={"init": init})
+    runner.workload = WORKLOAD.model_copy(update={"train": train})
+    for learnt, said in (([100], None), ([2, 4, 8], "5 of the 8 test images")):
+        file = project.state / "learnt_pixels" / f"{champion.run_id}.npy"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, np.array(learnt, np.uint64))
+        found = followed(runner, learnt_test_images, validated)
+        assert (said in found) if said else (found is None)
+    file.unlink()
+    assert ("The model starts from it" in found) is (init == "champion")
+    assert followed(runner, learnt_test_images, validated) is None  # it is not known
 
 
 def test_a_champion_that_does_not_answer_is_an_error_before_the_training(

@@ -101,10 +101,21 @@ def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path, knows, count
     assert (found["images"], found["learnt"], found["recorded"]) == (images, count, True)
     assert found["metrics"].get("accuracy", {}).get("gained") == gained  # of 29 none
     assert found["not_compared"] == []
+    assert found["start_recorded"] is False
     # The start of the challenger may have learnt some, too.
     learnt(tmp_path / "ours" / REPORT / LEARNT, [0, 199])
     artifacts = (Artifact("evaluate", "k", "d", tmp_path / name, {}) for name in ("ours", "theirs"))
-    assert compare_champion(RULES, *artifacts, OPPONENT, None)["learnt"] == count + 1
+    known = compare_champion(RULES, *artifacts, OPPONENT, None)
+    assert (known["learnt"], known["start_recorded"]) == (count + 1, True)
+
+
+def test_images_that_belong_to_a_learnt_one_are_left_out_with_it(tmp_path, knows):
+    """As near duplicates that came to the test split together, when one more of them came."""
+    knows(learnt(tmp_path / LEARNT, [0, 50, 51]))
+    groups = np.arange(200) // 10
+    mine, other = (write(tmp_path / name, 3, groups=groups) for name in ("ours", "theirs"))
+    found = compare_champion(Gate(min_compared=10), mine, other, OPPONENT, None)
+    assert (found["images"], found["groups"], found["learnt"]) == (180, 18, 20)
 
 
 def test_only_classes_that_both_know_are_compared(tmp_path):

@@ -46,7 +46,7 @@ def found(outcome: str, metric="accuracy", **others) -> dict:
     }  # fmt: skip
     facts = {
         "images": 360, "groups": 360, "units": {"cat": 180, "dog": 180},
-        "learnt": 0, "recorded": True, "other_classes": 0, "level": 0.05,
+        "learnt": 0, "recorded": True, "start_recorded": True, "other_classes": 0, "level": 0.05,
         "absent": [], "new_classes": [], "not_compared": [],
     }  # fmt: skip
     return facts | {"metrics": {metric: of}} | others
@@ -331,6 +331,7 @@ UNSEEN = scores([*TABLE, NEW | {"rows": 40, "predicted": 0}])
 IN_GROUPS = found("cannot tell", groups=72, units={"cat": 36, "dog": 36})
 ABSENT = [f"n{number}" for number in range(12)]
 LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABSENT)
+LOST_START = found("better", start_recorded=False)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +380,7 @@ LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABS
             against(LEFT_OUT),
             [
                 "1 test image was left out: this model or the champion, version 3, was trained on "
-                "them.",
+                "them, or on images of their groups.",
                 "2 test images were left out: this model or the champion, version 3, does not know "
                 "their classes.",
                 "It is not known which images the champion, version 3, was trained on; none were "
@@ -393,10 +394,21 @@ LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABS
         (
             Gate(),
             scores(),
+            against(LOST_START),
+            [
+                "It is not known which images the model that this one started from was trained "
+                "on; none were left out for that.",
+                ...,
+                ...,
+            ],
+        ),
+        (
+            Gate(),
+            scores(),
             against(found("better") | {"metrics": {}, "images": 12, "groups": 12, "learnt": 348}),
             [
                 "348 test images were left out: this model or the champion, version 3, was trained "
-                "on them.",
+                "on them, or on images of their groups.",
                 "Not comparable with the champion, version 3: 12 test images are left, and "
                 "gate.min_compared is 30.",
             ],

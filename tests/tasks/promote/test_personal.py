@@ -170,9 +170,9 @@ WRONG = "wrong labels in week 12"
 def test_going_back_twice_goes_back_two_promotions(project, three):
     first = roll_back(project, WRONG)
     assert (first["previous"], first["version"], champion(project)) == (3, 2, 2)
-    assert versions.reference(project, "toy").version == 2  # the best so far was taken back
     second = roll_back(project, "worse yet")
     assert (second["previous"], second["version"], champion(project)) == (2, 1, 1)
+    assert versions.reference(project, "toy").version == 3  # an older one is not the best so far
     with pytest.raises(ValueError, match="toy has no champion before version 1 to go back to"):
         roll_back(project, WRONG)
     entry = history(project)[3]
@@ -187,7 +187,7 @@ def test_a_rollback_goes_to_the_version_that_is_asked_for(project, three):
     client = tracking.client(project)
     client.set_registered_model_alias("toy", versions.REFERENCE, "1")
     assert roll_back(project, WRONG, 2)["version"] == champion(project) == 2
-    assert versions.reference(project, "toy").version == 1  # which no rollback has taken back
+    assert versions.reference(project, "toy").version == 1  # where a person has moved it
     assert roll_back(project, WRONG, 1)["version"] == champion(project) == 1
     assert roll_back(project, "it was the data", 3)["version"] == champion(project) == 3
 
@@ -248,6 +248,40 @@ def test_the_commands_go_back_and_tell_of_it(project, three, place_of_commands, 
     assert main(["verify", "--json"]) == 1
     [fault] = json.loads(capsys.readouterr().out)["ledgers"]
     assert fault["model"] == "toy"
+
+
+def test_a_person_is_told_that_the_registered_model_was_deleted(
+    project, run, three, place_of_commands, capsys
+):
+    tracking.client(project).delete_registered_model("toy")
+    said = "The registered model of toy is gone"
+    for command in ("status", "status toy", "verify --json"):
+        main(command.split())
+        assert said in capsys.readouterr().out.replace("\n", " ")
+    for command in ("rollback toy --reason x", "rollback toy --reason x --to 1", "lineage toy",
+                    "gc --yes"):  # fmt: skip
+        assert main(command.split()) > 0
+        assert said in capsys.readouterr().err.replace("\n", " ")
+    with pytest.raises(ValueError, match=said):
+        run(three[1], "first")
+    assert main(["history", "toy"]) == 0
+    assert "2 -> 3" in capsys.readouterr().out
+    assert len(history(project)) == 3
+
+
+def test_a_champion_whose_record_is_gone_is_named_and_another_takes_its_place(
+    project, three, place_of_commands, capsys
+):
+    client = tracking.client(project)
+    client.set_model_version_tag("toy", "3", versions.RECORD, "gone")
+    said = "toy version 3: the record of its lineage, lineage/gone.json"
+    assert main(["status"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert main(["lineage", "toy@3"]) == 1
+    assert roll_back(project, "its record is gone")["version"] == champion(project) == 2
+    for command in ("status", "history toy", "lineage toy@1"):
+        assert main(command.split()) == 0
+        assert "gone.json" not in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -54,6 +54,7 @@ def test_where_nothing_is_suspect_the_list_is_empty(find):
     assert listed == []
     assert (counts["wrong_labels"], counts["contradictions"], counts["outliers"]) == (0, 0, 0)
     assert counts["rows"] == 2 * COUNT
+    assert (counts["accuracy"], counts["findable"], counts["can_tell"]) == (1.0, 1.0, True)
 
 
 def test_what_looks_like_an_image_of_another_class_is_found_by_what_validate_has_seen(find):
@@ -103,6 +104,19 @@ def test_wrong_labels_are_found_counted_and_corrected(share):
     assert is_wrong[found].mean() >= 0.5
     right = step.without_label(logs, labels).argmax(axis=1)[found] == truth[found]
     assert right[is_wrong[found]].mean() >= 0.95
+
+
+@pytest.mark.parametrize(("spread", "can_tell"), [(0.5, True), (0.8, True), (2.0, False)])
+@pytest.mark.parametrize("share", [0.001, 0.03])
+def test_it_is_known_how_many_wrong_labels_would_be_found(spread, can_tell, share):
+    embeddings, truth = clusters(spread)
+    labels = with_wrong(truth, share)
+    logs, noise, found = look(embeddings, labels)
+    share = step.findable(logs, noise, labels, found)
+    assert (share >= step.ENOUGH) is can_tell
+    if noise > 0.02:  # of so many wrong labels one can count those that are found
+        is_wrong = labels != truth
+        assert is_wrong[found].sum() / is_wrong.sum() == pytest.approx(share, abs=0.1)
 
 
 def test_right_labels_of_classes_that_are_alike_are_not_listed():

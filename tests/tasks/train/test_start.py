@@ -13,6 +13,8 @@ import models
 from retrain.outputs import plan
 from retrain.project import Project
 from retrain.registry import packages, versions
+from retrain.runs.run import Mode, Run, following
+from retrain.step import DataVersion
 from retrain.store import Artifact
 from retrain.workload import Best, Data, Model, Train, Workload
 from tasks.data.champion import Start
@@ -109,3 +111,8 @@ def test_a_champion_is_not_trained_further_before_something_has_changed(tmp_path
     assert start(more).weights == "a" * 64
     assert start(once).weights == start(more, newer).weights == "b" * 64
     assert start(once.model_copy(update={"train": BASE})).weights is None
+    del registered["a" * 64]  # with its record
+    look = Run("train", once, DataVersion("d", tracked=True), Project(tmp_path), "run", Mode.PLAIN)
+    with following(look):
+        assert start(more).weights == "b" * 64
+    assert "aaaaaaaa are not found any more" in look.warnings[0]
