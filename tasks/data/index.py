@@ -207,8 +207,7 @@ def _in_folders(
     metadata = [name for name in files if image_lists.is_metadata(name)]
     told = {*images, *metadata, corrections.FILE, data.label_names}
     _say_left_out([name for name in files if name not in told])
-    own = image_lists.read_metadata(root, metadata)
-    return rows if own is None else rows.join(own, on="file")
+    return image_lists.add_metadata(rows, root, metadata, images)
 
 
 def _split_folders(below: Below, is_told: bool) -> dict[str, str | None]:
