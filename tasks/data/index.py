@@ -31,11 +31,19 @@ if TYPE_CHECKING:
 IMAGE_SUFFIXES = frozenset(
     {".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm"}
     | {".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
-    | {".arw", ".cr2", ".cr3", ".dng", ".jxl", ".nef", ".psd", ".raw", ".svg", ".tga"}
+    | {".jxl", ".psd", ".svg", ".tga"}
+)
+# A camera's raw files: most are TIFF, with a thumbnail of the picture that a JPEG beside them has.
+RAW_SUFFIXES = frozenset(
+    {".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dcr", ".dng", ".erf", ".iiq", ".kdc", ".mef", ".mos"}
+    | {".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf"}
+    | {".srw", ".x3f"}
 )
 # How a file with another suffix begins if it is an image.
 BEGINNING = re.compile(
-    rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF....WEBP|II\*\0|MM\0\*|\0...ftyp(?!qt|isom|mp4)", re.DOTALL
+    rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF....WEBP|II\*\0|MM\0\*"
+    rb"|\0...ftyp(?:avi[fs]|hei[cmsx]|hev[cs]|mif1|msf1)",
+    re.DOTALL,
 )
 
 Below = Mapping[str, set[str]]  # the folders with images in each of the uppermost folders
@@ -129,8 +137,9 @@ def list_unlabelled(
 
 def _is_image(root: Path, name: str) -> bool:
     """Whether a file may be an image, by its suffix, or else by its first bytes."""
-    if _suffix(name) in IMAGE_SUFFIXES:
-        return True
+    suffix = _suffix(name)
+    if suffix in IMAGE_SUFFIXES or suffix in RAW_SUFFIXES:
+        return suffix in IMAGE_SUFFIXES
     with (root / name).open("rb") as file:
         return BEGINNING.match(file.read(16)) is not None
 
