@@ -73,10 +73,14 @@ def production(
         return publish.write(project, document)
 
 
-def add_labels(project: Project, name: str, file: Path) -> Added:
-    """Adds the labels of a file; the arguments and the errors of `tasks.production.keep_labels`."""
+def add_labels(project: Project, name: str, file: Path, logs: Sequence[str]) -> Added:
+    """Adds the labels of a file; the arguments and the errors of `tasks.production`.
+
+    `logs` are the folders to which servers have logged what they answered.
+    """
     check_name(project, name)
-    return keep_labels(project, name, file)
+    answers = read_answers(project, name, [*map(Path, logs)])
+    return keep_labels(project, name, file, {*answers["sha256"]})
 
 
 def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[str, Any]:

@@ -109,11 +109,11 @@ def drift(
         show = by_images.show
     else:
         predict.find_named(project, f"{workload}@{version}")  # a mistake is refused at once
+        folders = tuple(map(place, answers))
         for file in labels:
-            added = by_labels.add_labels(project, workload, Path(place(file)))
+            added = by_labels.add_labels(project, workload, Path(place(file)), folders)
             says = f"{added.images:,} labels: {added.new:,} new, {added.changed:,} changed."
             print(f"{file}: {says}", file=sys.stderr)
-        folders = tuple(map(place, answers))
         run = partial(by_labels.production, workload, folders, version)
         show = by_labels.show
     return run_on_screen(project, f"drift-{workload}", run, show, to_json)
