@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, PngImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
 from PIL.Image import Transpose
 
 # Pillow reads forty more; most are rare, and EPS would start Ghostscript on the file.
@@ -23,6 +23,7 @@ HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 MAX_PIXELS, REDUCED = 180_000_000, 22_500_000
 Image.MAX_IMAGE_PIXELS = 65_535**2  # of a JPEG: Pillow would count them before it is reduced
 PngImagePlugin.MAX_TEXT_CHUNK = 2**26  # bytes; a colour profile or a text may be larger than one MB
+NEW_SUBFILE_TYPE, DNG_VERSION = 254, 50706  # tags of TIFF
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # what such a file begins with
 
 Box = tuple[int, int, int, int]
@@ -200,6 +201,7 @@ def _decode(data: bytes, least: float | None) -> _Decoded:
         is_heic = data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS
         formats = (*FORMATS, "HEIF") if is_heic and reads_heic() else FORMATS
         image: Image.Image = Image.open(io.BytesIO(data), formats=formats)
+        _refuse_raw(image, data)
         width, height = image.size
         if least is None:
             least = math.sqrt(REDUCED * min(image.size) / max(image.size))
@@ -224,6 +226,18 @@ def _decode(data: bytes, least: float | None) -> _Decoded:
     upright = image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
     sides = (height, width) if orientation in ON_ITS_SIDE else (width, height)
     return _Decoded(image, upright, *sides, width / draft[1][2] if draft else 1)
+
+
+def _refuse_raw(image: Image.Image, data: bytes) -> None:
+    """Refuses a camera's raw file, whose first picture is a thumbnail of what it holds.
+
+    Raises:
+        ValueError: It is a CR2, a DNG, or another TIFF whose first picture is said to be reduced.
+    """
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        is_reduced = image.tag_v2.get(NEW_SUBFILE_TYPE, 0) & 1
+        if data[8:10] == b"CR" or DNG_VERSION in image.tag_v2 or is_reduced:
+            raise ValueError("a camera's raw file: export it as JPEG")
 
 
 @cache

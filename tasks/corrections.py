@@ -89,7 +89,8 @@ def read(file: Path) -> list[Correction]:
 
 
 def _correction(row: Mapping[str, Any], label: str) -> Correction:
-    path, file, number, digest = row["path"], row["file"], row["row"], row["sha256"]
+    path, file, number = row["path"], row["file"], row["row"]
+    digest = (row["sha256"] or "").strip().lower()
     if not corrections.SHA256.fullmatch(digest):
         raise ValueError(f"{digest!r} is no SHA-256")
     return Correction(path, file, int(number), digest, label)

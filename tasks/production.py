@@ -23,7 +23,7 @@ from retrain.locks import locked
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.workload import Production
-from tasks.data.corrections import read_csv
+from tasks.data.corrections import SHA256, read_csv
 from tasks.data.listing import label_of
 from tasks.data.metrics import calibration, wilson
 
@@ -121,7 +121,7 @@ def read_labels(project: Project, name: str) -> dict[str, str]:
     return dict(zip(*table.to_pydict().values(), strict=True))
 
 
-def keep_labels(project: Project, name: str, file: Path) -> str:
+def keep_labels(project: Project, name: str, file: Path, logs: Sequence[Path] = ()) -> str:
     """Adds the labels of a file; those that are known already change nothing.
 
     Args:
@@ -129,15 +129,22 @@ def keep_labels(project: Project, name: str, file: Path) -> str:
         name: The name of the model.
         file: CSV or Parquet, with the columns `label`, and `sha256` (hex, of the encoded image) or
             `path` (the image, relative to the file's folder).
+        logs: The folders to which servers have logged what they answered.
 
     Returns:
         For a person, how many labels the file has, and how many of them are new or changed.
 
     Raises:
-        UsageError: The file cannot be read, lacks a column or a value, or gives an image two
-            labels.
+        UsageError: The file cannot be read, lacks a column or a value, gives an image two labels,
+            or has only images that the model was not asked for.
     """
     given, folder = _read_given(file), folder_of(project, name)
+    answered = {*read_answers(project, name, logs)["sha256"]}
+    if answered and given.keys().isdisjoint(answered):
+        raise UsageError(
+            f"{file}: {name} was asked for none of its images ({len(given):,}). If a server was, "
+            "name the folder of its log with --answers."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f"{FILE}.lock"):
         known = read_labels(project, name)
@@ -160,8 +167,9 @@ def _read_given(file: Path) -> dict[str, str]:
         raise UsageError(f"{file} cannot be read as CSV or Parquet: {error}") from error
     given: dict[str, str] = {}
     for row in rows or [{}]:
-        image, place, label = row.get("sha256"), row.get("path"), label_of(row.get("label"))
-        if not ((image or place) and label):
+        place, label = row.get("path"), label_of(row.get("label"))
+        image = (row.get("sha256") or "").strip().lower()
+        if not ((SHA256.fullmatch(image) if image else place) and label):
             raise UsageError(f"{file} needs rows with a label, and a sha256 or a path, in each.")
         try:
             image = image or disk.sha256_of(file.parent / place)

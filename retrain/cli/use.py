@@ -109,10 +109,12 @@ def drift(
         show = by_images.show
     else:
         predict.find_named(project, f"{workload}@{version}")  # a mistake is refused at once
-        for file in labels:
-            said = by_labels.keep_labels(project, workload, Path(place(file)))
-            print(f"{file}: {said}", file=sys.stderr)
         folders = tuple(map(place, answers))
+        for file in labels:
+            said = by_labels.keep_labels(
+                project, workload, Path(place(file)), [*map(Path, folders)]
+            )
+            print(f"{file}: {said}", file=sys.stderr)
         run = partial(by_labels.production, workload, folders, version)
         show = by_labels.show
     return run_on_screen(project, f"drift-{workload}", run, show, to_json)

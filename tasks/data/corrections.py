@@ -39,7 +39,7 @@ def read(root: Path) -> dict[str, str]:
         raise ValueError(f"{file}, line 1: the columns should be {', '.join(COLUMNS)}.")
     labels: dict[str, str] = {}
     for line, row in rows:
-        sha256, label = (row["sha256"] or "").strip(), label_of(row["label"])
+        sha256, label = (row["sha256"] or "").strip().lower(), label_of(row["label"])
         if None in row.values() or label is None or not SHA256.fullmatch(sha256):
             raise ValueError(
                 f"{file}, line {line}: it should have {len(COLUMNS)} values, the first one a "

@@ -105,6 +105,8 @@ def _read_table(path: Path, columns: set[str | None]) -> "pd.DataFrame":
         # Names of classes may be numbers, `null` or `NA`.
         "keep_default_na": False,
         "na_values": [""],
+        # A column has one type: read in parts, patient 007 would be 7 in some of them.
+        "low_memory": False,
     }
     texts = KINDS.union(columns, *USUAL.values())
     names = pd.read_csv(path, nrows=0, **options).columns
@@ -288,9 +290,7 @@ def _by_last_part(files: Sequence[str], images: Sequence[str]) -> dict[str, list
 
 
 def _file_of(path: Any, name: str, known: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-    """The file that a path means: from the list's folder on, or the only one that ends so.
-
-    Of a URL, or a path on another machine, the longest end counts with which a file ends.
+    """The file that a path in a list means.
 
     Args:
         path: It, as the list has it.
@@ -299,6 +299,26 @@ def _file_of(path: Any, name: str, known: Mapping[str, Sequence[tuple[str, str]]
 
     Raises:
         ValueError: No file or several end with it.
+    """
+    text, found = _files_of(path, name, known)
+    if len(found) > 1:
+        raise ValueError(f"{name} names {text}, which may be {' or '.join(found[:2])}. {ASK}.")
+    if not found:
+        raise ValueError(
+            f"{name} names {' '.join(text.split()):.200}, which is no file of data.path: write the "
+            f"path of each image from the folder of {name} on, or name its column with "
+            f"data.image_column. {ASK}."
+        )
+    return found[0]
+
+
+def _files_of(
+    path: Any, name: str, known: Mapping[str, Sequence[tuple[str, str]]]
+) -> tuple[str, list[str]]:
+    """A path as it is understood; and the files that it may mean, as `_file_of` takes it.
+
+    It is from the list's folder on, or the end of a name. Of a URL, or a path on another machine,
+    the longest end counts with which a file ends.
     """
     text = unicodedata.normalize("NFC", str(path).strip()).replace("\\", "/")
     is_elsewhere = re.match(r"/|\.\./|[a-zA-Z][\w+.-]*:/", text)
@@ -313,36 +333,45 @@ def _file_of(path: Any, name: str, known: Mapping[str, Sequence[tuple[str, str]]
     for first in range(len(parts) if is_elsewhere else 1):
         end = "/".join(["", *parts[first:]])
         found = found or [file for written, file in files if f"/{written}".endswith(end)]
-    if len(found) > 1:
-        raise ValueError(f"{name} names {listed}, which may be {' or '.join(found[:2])}. {ASK}.")
-    if not found:
-        raise ValueError(
-            f"{name} names {' '.join(text.split()):.200}, which is no file of data.path: write the "
-            f"path of each image from the folder of {name} on, or name its column with "
-            f"data.image_column. {ASK}."
-        )
-    return found[0]
+    return text, found
 
 
-def read_metadata(root: Path, names: Sequence[str]) -> "pd.DataFrame | None":
-    """The user's own columns in metadata files beside images, by the names of the images.
+def add_metadata(
+    rows: "pd.DataFrame", root: Path, names: Sequence[str], images: Sequence[str]
+) -> "pd.DataFrame":
+    """Adds the user's own columns in metadata files to the rows of images.
+
+    The images are named as in lists, and are those in the folder of their metadata file and below.
 
     Args:
+        rows: A row for each image, with its `file`.
         root: The folder of the data.
         names: The metadata files.
+        images: The images.
 
     Raises:
         ValueError: A file is no table, or does not name the images.
     """
     import pandas as pd
 
-    parts = []
+    if not names:
+        return rows
+    known, parts, lost = _by_last_part(images, images), [], []
     for name in names:
-        rows = read(root, name).drop(columns=["label", "split"], errors="ignore")
-        if "file" not in rows.columns:
-            raise ValueError(f"{name} has no column file_name, but {', '.join(rows.columns)}.")
-        above = name.removesuffix(posixpath.basename(name))
-        parts.append(rows.assign(file=above + rows["file"].astype(str)))
-    if not parts:
-        return None
-    return pd.concat(parts).drop_duplicates("file").set_index("file")
+        own = read(root, name).drop(columns=["label", "split"], errors="ignore")
+        if "file" not in own.columns:
+            raise ValueError(f"{name} has no column file_name, but {', '.join(own.columns)}.")
+        above, written = name.removesuffix(posixpath.basename(name)), own["file"].astype(str)
+        meant = [_files_of(path, name, known)[1] for path in written]
+        below = [[file for file in files if file.startswith(above)] for files in meant]
+        own["file"] = [files[0] if len(files) == 1 else None for files in below]
+        is_lost = own["file"].isna() | own["file"].duplicated()
+        lost += written[is_lost].tolist()
+        parts.append(own[~is_lost])
+    told = pd.concat(parts).drop_duplicates("file").set_index("file")
+    if lost:
+        rows_of = f"rows of {some(names)} that name no image, several, or one again"
+        console.say(f"Left out ({len(lost):,}): {rows_of}: {some(lost)}")
+    if without := [file for file in rows["file"] if file not in told.index]:
+        console.say(f"Images without a row in {some(names)} ({len(without):,}): {some(without)}")
+    return rows.join(told, on="file")

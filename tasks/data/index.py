@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from retrain.runs import console
 from retrain.workload import Data
 from tasks.data import corrections, image_lists, parquet_images
-from tasks.data.listing import ALIASES, label_of, list_files, some, split_of
+from tasks.data.listing import ALIASES, is_data, label_of, list_files, some, split_of
 from tasks.data.reading import COLUMNS, ImageFiles, Place, places_of
 
 if TYPE_CHECKING:
@@ -31,11 +31,19 @@ if TYPE_CHECKING:
 IMAGE_SUFFIXES = frozenset(
     {".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm"}
     | {".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
-    | {".arw", ".cr2", ".cr3", ".dng", ".jxl", ".nef", ".psd", ".raw", ".svg", ".tga"}
+    | {".jxl", ".psd", ".svg", ".tga"}
+)
+# A camera's raw files: most are TIFF, with a thumbnail of the picture that a JPEG beside them has.
+RAW_SUFFIXES = frozenset(
+    {".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dcr", ".dng", ".erf", ".iiq", ".kdc", ".mef", ".mos"}
+    | {".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf"}
+    | {".srw", ".x3f"}
 )
 # How a file with another suffix begins if it is an image.
 BEGINNING = re.compile(
-    rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF....WEBP|II\*\0|MM\0\*|\0...ftyp(?!qt|isom|mp4)", re.DOTALL
+    rb"\xff\xd8\xff|\x89PNG|GIF8|RIFF....WEBP|II\*\0|MM\0\*"
+    rb"|\0...ftyp(?:avi[fs]|hei[cmsx]|hev[cs]|mif1|msf1)",
+    re.DOTALL,
 )
 
 Below = Mapping[str, set[str]]  # the folders with images in each of the uppermost folders
@@ -93,10 +101,32 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
         column, listed = parquet_images.list_images(root, tables, data.image_column, data)
     if listed is None or not len(listed):
         raise ValueError(f"There are no images in data.path, read as {form}.")
+    if data.format == "auto" and form != "parquet":
+        _check_case(listed["label"], form)
     if splits and any(splits.values()):
         of_files = pa.array([splits[name] for name in listed["file"].to_pylist()])
         listed = listed.set_column(listed.schema.get_field_index("split"), "split", of_files)
     return Index(form, ImageFiles(root, column), _checked_splits(listed))
+
+
+def check_classes(place: Path, images: pa.Table) -> None:
+    """Refuses an empty folder beside those of classes: its images have been forgotten, or moved.
+
+    Args:
+        place: Where the user has the data.
+        images: The index of it.
+
+    Raises:
+        ValueError: There is such a folder.
+    """
+    tops = {name.partition("/")[0] for name in images["file"].to_pylist()}
+    for level in (place / top for top in tops) if images["split"][0].is_valid else (place,):
+        for folder in level.iterdir() if level.is_dir() else ():
+            if folder.is_dir() and is_data(folder.name) and not any(list_files(folder)):
+                raise ValueError(
+                    f"data.path: the folder {folder} is empty. Put the images of the class there, "
+                    "or remove it."
+                )
 
 
 def list_unlabelled(
@@ -129,8 +159,9 @@ def list_unlabelled(
 
 def _is_image(root: Path, name: str) -> bool:
     """Whether a file may be an image, by its suffix, or else by its first bytes."""
-    if _suffix(name) in IMAGE_SUFFIXES:
-        return True
+    suffix = _suffix(name)
+    if suffix in IMAGE_SUFFIXES or suffix in RAW_SUFFIXES:
+        return suffix in IMAGE_SUFFIXES
     with (root / name).open("rb") as file:
         return BEGINNING.match(file.read(16)) is not None
 
@@ -207,8 +238,7 @@ def _in_folders(
     metadata = [name for name in files if image_lists.is_metadata(name)]
     told = {*images, *metadata, corrections.FILE, data.label_names}
     _say_left_out([name for name in files if name not in told])
-    own = image_lists.read_metadata(root, metadata)
-    return rows if own is None else rows.join(own, on="file")
+    return image_lists.add_metadata(rows, root, metadata, images)
 
 
 def _split_folders(below: Below, is_told: bool) -> dict[str, str | None]:
@@ -232,6 +262,7 @@ def _check_folder_names(below: Below) -> None:
     others = [top for top in below if top not in named]
     count = Counter(chain(*below.values()))
     shared = sorted(name for name in count if 2 * count[name] > len(below) > 1)
+    _check_folders_below(below)
     if 2 * len(named) > len(below) > 1:
         raise ValueError(
             f"The folders {', '.join(named)} are named as splits and hold images that have no "
@@ -249,6 +280,47 @@ def _check_folder_names(below: Below) -> None:
             f"{', '.join(shared[:4])}: set data.path to one of them, name them for splits (train, "
             f"val, test), or {ASK}."
         )
+
+
+def _check_folders_below(below: Below) -> None:
+    """Asks where splits are below classes, or classes below times of collection.
+
+    Raises:
+        ValueError: The user has to say what the folders are.
+    """
+    names, inner = sorted(set[str]().union(*below.values())), Counter[str]()
+    splits = {name: ALIASES[name.lower()] for name in names if name.lower() in ALIASES}
+    for held in below.values():
+        inner.update({splits[name] for name in held if name in splits})
+    if len(inner) > 1 or max(inner.values(), default=0) > 1:
+        raise ValueError(
+            f"The folders below {', '.join([*below][:4])} are named as splits, "
+            f"{', '.join(splits)}: put the splits above the classes, as in train/cat; or set "
+            "data.format to folders if the images are to be divided anew."
+        )
+    numbered, classes = ({re.sub(r"\d+", "", name) for name in each} for each in (below, names))
+    if all(below.values()) and len(below) > len(numbered) == 1 < len(classes):
+        raise ValueError(
+            f"The folders {', '.join([*below][:4])} differ in numbers only, and hold "
+            f"{', '.join(names[:4])}: put the images of a class into one folder, as in cat/week1; "
+            f"or {ASK}."
+        )
+
+
+def _check_case(labels: pa.ChunkedArray, form: str) -> None:
+    """Asks where the names of two classes differ in case only.
+
+    Raises:
+        ValueError: The user has to say whether they are one.
+    """
+    spelled = dict[str, str]()
+    for label in sorted(filter(None, pc.unique(labels).to_pylist())):
+        other = spelled.setdefault(label.casefold(), label)
+        if other != label:
+            raise ValueError(
+                f"The classes {other!r} and {label!r} differ in case only: make one of them, or "
+                f"set data.format to {form} if they are two."
+            )
 
 
 def _check_spelling(folders: set[tuple[str, ...]]) -> None:

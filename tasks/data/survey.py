@@ -68,6 +68,8 @@ def survey(place: Path, data: Data) -> Survey:
         ValueError: The format is not recognised, a file is broken, or no image decodes.
     """
     found = index.build(place, data)
+    if found.format == "folders":
+        index.check_classes(place, found.images)
     images = found.images.select(["file", "label", "split"]).to_pandas()
     shapes, undecodable = _decode(found)
     if not shapes:

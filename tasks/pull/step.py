@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from lzma import LZMAError
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retrain.errors import UsageError
@@ -104,7 +103,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
         splits = splits_of_files(names, folder / CARD, data.configuration)
         found = index.build(folder, data, splits)
         if isinstance(source, LocalSource) and found.format == "folders":
-            _check_classes(source.path, found.images)
+            index.check_classes(source.path, found.images)
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
@@ -170,18 +169,6 @@ def _without_wrapping(folder: Path) -> Path:
     if wraps and any(path.is_dir() or path.suffix == ".parquet" for path in entries[0].iterdir()):
         return _without_wrapping(entries[0])
     return folder
-
-
-def _check_classes(place: Path, images: pa.Table) -> None:
-    """Refuses an empty folder beside those of classes: its images have been forgotten, or moved."""
-    tops = {name.partition("/")[0] for name in images["file"].to_pylist()}
-    for level in (place / top for top in tops) if images["split"][0].is_valid else (place,):
-        for folder in level.iterdir() if level.is_dir() else ():
-            if folder.is_dir() and is_data(folder.name) and not any(list_files(folder)):
-                raise ValueError(
-                    f"data.path: the folder {folder} is empty. Put the images of the class there, "
-                    "or remove it."
-                )
 
 
 def find_source(

@@ -13,8 +13,11 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+from rich.markup import escape
 
+from retrain.runs import console
 from retrain.workload import is_pattern
+from tasks.data.listing import label_of, some
 
 NEAR_DUPLICATES = "near_duplicates"  # as `data.group`
 EXIF = "exif"  # as `data.time`
@@ -44,7 +47,7 @@ def name_classes(images: pd.DataFrame, root: Path, file: str) -> "pd.Series[str]
         text = path.read_text(encoding="utf-8-sig").strip()
         pairs = [line.split(None, 1) for line in text.splitlines()]
         names = {
-            str(label): str(name).strip()
+            label_of(label): label_of(name) or ""
             for label, name in (json.loads(text).items() if text[:1] == "{" else pairs)
         }
     except ValueError as error:
@@ -94,8 +97,17 @@ def read_groups(group: str | None, images: pd.DataFrame, own: pa.Table) -> list[
     values = _read("data.group", group, f"neither {NEAR_DUPLICATES} nor {_A_PATTERN}", images, own)
     if values.isna().all():
         raise ValueError(f"data.group: no image has a {group}.")
-    return [None if is_missing else str(value)
-            for value, is_missing in zip(values, values.isna(), strict=True)]  # fmt: skip
+    missing = values.isna()
+    if missing.any():
+        paths = some(images["path"][missing].tolist())
+        console.say(
+            f"validate: data.group: {missing.sum():,} of {len(values):,} images have no "
+            f"{escape(str(group))}: {paths}"
+        )
+    # One value that is missing makes floats of whole numbers.
+    whole = [int(each) if isinstance(each, float) and each.is_integer() else each
+             for each in values]  # fmt: skip
+    return [None if none else str(each) for each, none in zip(whole, missing, strict=True)]
 
 
 def read_times(time: str | None, images: pd.DataFrame, own: pa.Table) -> "pd.Series[float]":

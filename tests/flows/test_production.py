@@ -35,6 +35,8 @@ def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, 
         "sha256,label\n" + "".join(f"{row['sha256']},0\n" for row in rows)
     )
     late = ("--labels", str(tmp_path / "late.csv"))
+    refused = clone.retrain("drift", "vit", *late, code=2)
+    assert "vit was asked for none of its images (600)" in refused.stderr
     document = clone.json("drift", "vit", *late, "--answers", str(tmp_path / "log"))
     assert document["state"] == "Worse"
     assert "worse than production.max_drop allows" in document["outcome"]

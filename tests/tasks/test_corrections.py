@@ -124,6 +124,7 @@ def test_a_list_that_was_filled_in_is_read_as_excel_writes_it(project):
     write_files(project.root / "images", FILES)
     file = write_csv(project, *corrected())
     expected = corrections.read(file)
+    file.write_text(file.read_text().replace(digest_of(png(1)), digest_of(png(1)).upper()))
     text = "\ufeff" + file.read_bytes().decode().replace(",", ";")
     file.write_text(text, encoding="utf-8", newline="")
     assert corrections.read(file) == expected

@@ -70,9 +70,26 @@ def test_labels_are_added_and_the_last_one_counts(project, tmp_path):
     assert known(project) == {A: "1", B: "dog"}
 
 
+def test_a_digest_in_capitals_is_the_same_image(project, tmp_path):
+    (tmp_path / "1.csv").write_text(f"sha256,label\n{A.upper()},cat\n {B} ,dog\n")
+    assert keep_labels(project, "vit", tmp_path / "1.csv") == "2 labels: 2 new, 0 changed."
+    assert known(project) == {A: "cat", B: "dog"}
+
+
+def test_a_file_of_which_no_line_fits_is_refused(project, tmp_path):
+    (tmp_path / "1.csv").write_text(f"sha256,label\n{A},cat\n")
+    log = PredictionLog(tmp_path / "log", "weights")
+    log.put([b"b"], [{"label": "dog", "probabilities": {"dog": 0.75}}])
+    log.close()
+    with pytest.raises(UsageError, match=r"1\.csv: vit was asked for none of its images \(1\)"):
+        keep_labels(project, "vit", tmp_path / "1.csv", [tmp_path / "log"])
+    assert known(project) == {}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (f"sha256,label\n{A},cat\n{A[1:]},dog\n", "needs rows with a label, and a sha256 or a"),
         ("name,label\nx,cat\n", "needs rows with a label, and a sha256 or a path"),
         (f"sha256,label\n{A},\n", "needs rows with a label"),
         (f"sha256,label\n{A},cat\n{A},dog\n", "two labels: cat and dog"),

@@ -9,7 +9,7 @@ HEADER = "sha256,label,by,at\n"
 
 
 def test_of_two_rows_of_an_image_the_later_one_counts(tmp_path):
-    rows = f'{A},cat,Ada,2026-01-01\n{B},"a, b",,\n{A}, dog ,,\n'
+    rows = f'{A},cat,Ada,2026-01-01\n{B},"a, b",,\n{A.upper()}, dog ,,\n'
     (tmp_path / corrections.FILE).write_text(HEADER + rows)
     assert corrections.read(tmp_path) == {A: "dog", B: "a, b"}
 

@@ -134,6 +134,14 @@ def test_metadata_of_one_image_of_a_class_folder_is_no_list(tmp_path, columns):
     assert (found, len(images)) == ("folders", 24)
 
 
+def test_classes_of_a_list_that_differ_in_case_only_are_asked_about(tmp_path):
+    rows = [(name, label.title() if "3" in name else label) for name, label in LABELS.items()]
+    files = IMAGES | {"labels.csv": table("path,label", rows)}
+    with pytest.raises(ValueError, match=r"'Dog' and 'dog' differ in case only: .* to table if"):
+        listed(tmp_path, files)
+    assert {*listed(tmp_path, {}, format="table")[1]["label"]} == {"cat", "dog", "Dog"}
+
+
 ALL = table("path,label", LABELS.items())
 
 

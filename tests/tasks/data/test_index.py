@@ -3,11 +3,14 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image, TiffImagePlugin
 
+from models.image import inspect
 from retrain.workload import Data
 from tasks.data import index
+from tasks.data.index import list_unlabelled
 from tasks.data.reading import places_of
-from tests.tasks.toy_data import png, write_files, write_parquet
+from tests.tasks.toy_data import encoded, png, write_files, write_parquet
 
 
 def listed(folder, format="auto", **data):
@@ -191,6 +194,10 @@ def test_files_with_and_without_a_split_are_refused(tmp_path, format, names):
          [(None, "cat"), (None, "cat"), (None, "dog")]),
         (["Train/cat/1.png", "test/dog/4.png", "train/dog/2.png", "valid/cat/3.png"],
          [("train", "cat"), ("test", "dog"), ("train", "dog"), ("val", "cat")]),
+        (["class1/p1/1.png", "class2/p2/2.png"], [(None, "class1"), (None, "class2")]),
+        (["n014/images/1.png", "n020/images/2.png"], [(None, "n014"), (None, "n020")]),
+        (["pets/cat/1.png", "vehicles/car/2.png", "vehicles/train/3.png"],
+         [(None, "pets"), (None, "vehicles"), (None, "vehicles")]),
         (["car/new/2.png", "car/old/1.png", "plane/4.png", "train/steam/3.png"],
          [(None, "car"), (None, "car"), (None, "plane"), (None, "train")]),
     ],
@@ -222,22 +229,63 @@ def test_folders_of_splits_are_known_by_a_word_in_their_names(tmp_path, train, t
     assert f"Left out without a class (1): {other}" in caplog.text
 
 
+def raw(maker: str, tags: dict) -> bytes:
+    """A raw file of a camera: a TIFF whose first picture is a thumbnail, or that is a DNG."""
+    info = TiffImagePlugin.ImageFileDirectory_v2()
+    for tag, value in {271: maker, **tags}.items():
+        info[tag] = value
+    return encoded(Image.new("RGB", (16, 12), "red"), "TIFF", tiffinfo=info)
+
+
+NEF, DNG, TIFF = raw("NIKON", {254: 1}), raw("Adobe", {50706: b"\1\4\0\0"}), raw("Canon", {})
+# The mark of a CR2 is where the first directory of other files begins; its own is elsewhere.
+CR2 = TIFF[:4] + len(TIFF).to_bytes(4, "little") + b"CR\2\0" + TIFF[12:] + TIFF[8:300]
+
+
+def test_a_raw_file_beside_its_jpeg_is_left_out_and_counted(tmp_path, caplog):
+    photos = {f"{label}/IMG_{n}.JPG": png(n) for n, label in enumerate(("cat", "dog") * 2)}
+    raws = {name.replace("JPG", "NEF"): NEF for name in photos}
+    raws |= {"cat/1.dng": DNG, "cat/2.CR2": NEF, "cat/3.arw": NEF, "dog/4.raf": b"FUJIFILM"}
+    write_files(tmp_path / "data", photos | raws)
+    assert listed(tmp_path).images["path"].to_pylist() == sorted(photos)
+    assert list_unlabelled(tmp_path / "data")[2] == sorted(photos)
+    said = "Left out as no images (8): cat/1.dng, cat/2.CR2, cat/3.arw …"
+    assert caplog.text.count(said) == 2
+    table = "\n".join(["path,label", *(f"{name[:-4]},{name[:3]}" for name in photos)])
+    write_files(tmp_path / "data", {"labels.csv": table.encode()})
+    assert listed(tmp_path, "table").images["path"].to_pylist() == sorted(photos)
+
+
+@pytest.mark.parametrize("data", [NEF, DNG, CR2])
+def test_a_raw_file_of_another_name_is_no_image(data):
+    with pytest.raises(ValueError, match="a camera's raw file"):
+        inspect(data)
+    assert inspect(TIFF)[0].camera == "Canon"
+
+
 TOOLS = [
     *("@eaDir/cat/SYNO.jpg", "cat/@eaDir/1.png/SYNO.jpg", "$RECYCLE.BIN/1.png", "cat/Icon\r"),
     *("__MACOSX/cat/._1.png", "Thumbs.db", "cat/desktop.ini", ".git/x.png", "cat/.DS_Store"),
     "__pycache__/x.pyc",
 ]
-TEXTS = ["LICENSE", "README.md", "VERSION", "cat/labels.txt", "cat/x.pyc"]
+TEXTS = dict.fromkeys(("LICENSE", "README.md", "VERSION", "cat/labels.txt", "cat/x.pyc"), b"text")
+VIDEOS = {
+    f"cat/{brand.strip()}.{kind}": b"\0\0\0\x18ftyp" + brand.encode() + b"\0\0\2\0" + brand.encode()
+    for kind, brand in (
+        *(("3gp", "3gp4"), ("m4v", "M4V "), ("m4v", "mp42"), ("mp4", "isom"), ("mov", "qt  ")),
+        *(("MP4", "avc1"), ("cr3x", "crx ")),
+    )
+}
 
 
 @pytest.mark.parametrize("above", ["", "train/"])
 def test_what_is_no_image_is_left_out_and_counted(tmp_path, above, caplog):
     images = [f"{above}{name}" for name in ("cat/1.png", "cat/2.heic", "cat/3", "cat/4.img")]
     write_files(tmp_path / "data", dict.fromkeys([*TOOLS, *images], png(1)))
-    write_files(tmp_path / "data", dict.fromkeys(TEXTS, b"no image"))
+    write_files(tmp_path / "data", TEXTS | VIDEOS)
     found = rows(tmp_path, "folders")
     assert [image["file"] for image in found] == images
-    said = "Left out as no images (5): LICENSE, README.md, VERSION …"
+    said = "Left out as no images (12): LICENSE, README.md, VERSION …"
     assert said in caplog.text
 
 
@@ -293,6 +341,18 @@ def described(folder, names, **data):
          "seg_test, seg_train are named as splits and hold images that have no class"),
         (["pred/1.png", "train/cat/2.png", "train/dog/3.png"],
          "The folder train is named as a split and holds folders, and pred hold none"),
+        (["cat/train/1.png", "cat/test/2.png", "dog/train/3.png", "dog/test/4.png"],
+         "The folders below cat, dog are named as splits, test, train: put the splits above"),
+        (["cat/train/1.png", "cat/test/2.png", "dog/train/3.png"],
+         "The folders below cat, dog are named as splits, test, train: put the splits above"),
+        (["cat/Train/1.png", "dog/train/3.png"],
+         "The folders below cat, dog are named as splits, Train, train: put the splits above"),
+        (["week1/cat/1.png", "week2/dog/2.png"],
+         "The folders week1, week2 differ in numbers only, and hold cat, dog: put the images of"),
+        (["2026-01-03/cat/1.png", "2026-01-10/cat/2.png", "2026-01-10/dog/3.png"],
+         "The folders 2026-01-03, 2026-01-10 differ in numbers only, and hold cat, dog: put"),
+        (["Cat/1.png", "cat/2.png", "dog/3.png"],
+         "The classes 'Cat' and 'cat' differ in case only: make one of them, or set data.format"),
     ],
 )  # fmt: skip
 def test_folders_that_may_be_no_classes_are_asked_about(tmp_path, names, fault):

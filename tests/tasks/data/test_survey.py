@@ -67,3 +67,11 @@ def test_what_does_not_decode_is_named_and_if_nothing_does_it_is_refused(tmp_pat
     write_files(tmp_path / "other", {"cat/1.jpg": b"no image", "dog/1.jpg": b""})
     with pytest.raises(ValueError, match=r"None of the images in .* decodes: cat/1\.jpg \(not an"):
         survey(tmp_path / "other", DATA)
+
+
+@pytest.mark.parametrize("above", ["", "train/"])
+def test_an_empty_class_folder_is_refused(tmp_path, above):
+    write_files(tmp_path / above, photos({"cat": 3, "dog": 3}))
+    (tmp_path / above / "fox").mkdir()
+    with pytest.raises(ValueError, match=r"the folder .*/fox is empty\. Put the images"):
+        survey(tmp_path, DATA)

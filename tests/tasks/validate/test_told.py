@@ -40,6 +40,53 @@ def test_a_group_found_in_the_names_or_beside_the_images_is_in_one_split(tmp_pat
     assert {*images["split"]} == {"train", "val", "test"}
 
 
+NAMES_IN_METADATA = {
+    "as they are": str,
+    "no suffix": lambda name: name.removesuffix(".png"),
+    "backslashes": lambda name: name.replace("/", "\\"),
+    "no folder": lambda name: name.rpartition("/")[2],
+    "of another machine": lambda name: f"C:\\photos\\{name}",
+}
+
+
+@pytest.mark.parametrize("way", NAMES_IN_METADATA)
+def test_metadata_names_images_as_lists_do(tmp_path, way, caplog):
+    files, write = photos(), NAMES_IN_METADATA[way]
+    listed = [*files][7:]
+    rows = [f"{write(name)},{int(name.split('/')[1][1:])}" for name in listed]
+    rows += ["gone,3", "cat/gone.png,4"]
+    metadata = "\n".join(["file_name,patient", *rows]).encode()
+    images = divided(tmp_path, files | {"metadata.csv": metadata}, group="patient")
+    patients = pd.Index(listed).str.split("/").str[1]
+    assert (images.loc[listed].groupby(patients)["split"].nunique() == 1).all()
+    for said in (
+        "Left out (2): rows of metadata.csv that name no image, several, or one again: gone, cat/",
+        "Images without a row in metadata.csv (7): cat/p0/day 0.png, ",
+        "data.group: 7 of 60 images have no patient: cat/p0/day 0.png, ",
+    ):
+        assert said in caplog.text
+
+
+def test_an_image_without_a_group_moves_no_other_image(tmp_path):
+    files = photos()
+    rows = [f"{name},{int(name.split('/')[1][1:])}" for name in files]
+
+    def splits(folder, rows):
+        metadata = "\n".join(["file_name,patient", *rows]).encode()
+        return divided(folder, files | {"metadata.csv": metadata}, group="patient")["split"]
+
+    every, others = splits(tmp_path / "1", rows), splits(tmp_path / "2", rows[1:])
+    assert every[1:].to_dict() == others[1:].to_dict()
+
+
+def test_the_rows_of_another_folder_say_nothing_of_an_image(tmp_path):
+    files = photos()
+    files["cat/metadata.csv"] = b"file_name,patient\np0/day 0.png,1\np1/day 1.png,2"
+    run(tmp_path, files, TOLERANT)
+    index = pd.read_parquet(tmp_path / "index.parquet").set_index("path")
+    assert index["patient"].dropna().to_dict() == {"cat/p0/day 0.png": 1}
+
+
 def test_a_column_of_the_parquet_files_says_groups_and_times(tmp_path):
     (tmp_path / "data").mkdir()
     for part in range(3):
@@ -135,9 +182,10 @@ def test_dates_are_in_the_order_of_time_however_they_are_written(tmp_path):
     assert pd.isna(times[3])
 
 
-CODES = {"n01440764": "tench, Tinca tinca", "n02084071": "dog"}
+CODES = {"n01440764": "tench, Tinca tinca", "n02084071": "k\u00e4tzchen"}
 CODED = {f"{code}/{n}.png": png(n + 100 * k) for k, code in enumerate(CODES) for n in range(6)}
-LINES = "\n".join(f"{code} {name}" for code, name in CODES.items()).encode()
+LINES = "\n".join(f"{code} {name}" for code, name in CODES.items())
+LINES = LINES.replace("\u00e4", "a\u0308").encode()  # as macOS may write it
 
 
 @pytest.mark.parametrize(
