@@ -249,14 +249,15 @@ class Training:
     def _wrap(self) -> torch.nn.Module:
         """The module that the training calls: the network, inside DDP if there are several workers.
 
-        DDP knows only the parameters that have gradients when it is made. The families leave out
-        those that no gradient reaches; in a network of the user's, DDP looks for them.
+        DDP looks for parameters that no gradient reaches, as a network of the user's may have. Else
+        it would divide the gradients into other buckets after its first step, and a training that
+        goes on would add up in another order: other bits, with three workers or more.
         """
         for parameter in self.unfrozen:
             parameter.requires_grad_(not self._backbone_is_frozen)
         module: torch.nn.Module = self.network
         if self.job.scale.strategy != "fsdp":
-            looks = {"find_unused_parameters": self.job.model.family == "custom"}
+            looks = {"find_unused_parameters": True}
             module = prepare_model(self.network, parallel_strategy_kwargs=looks)
         if self.numerics["compiled"]:
             module = cast("torch.nn.Module", torch.compile(module))

@@ -1,4 +1,4 @@
-"""Two workers on Ray: the same training as in one process, also when a worker is killed."""
+"""Workers on Ray: the same training as in one process, also when a worker is killed."""
 
 import pytest
 
@@ -77,3 +77,17 @@ def test_a_divided_network_trains_as_a_whole_one_when_a_worker_is_killed(
     with killing_a_worker(tmp_path):
         divided = run(tmp_path, images, RECIPE, scale=DIVIDED)
     assert_alike(divided, alone)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_three_workers_end_with_the_same_bits_when_one_is_killed(
+    ray_session, images, tmp_path, strategy
+):
+    # Of three numbers, unlike of two, the sum depends on the order.
+    recipe = RECIPE.model_copy(update={"epochs": 4})
+    scale = DIVIDED.model_copy(update={"workers": 3, "strategy": strategy})
+    whole = run(tmp_path / "whole", images, recipe, scale=scale)
+    with killing_a_worker(tmp_path):
+        resumed = run(tmp_path, images, recipe, scale=scale)
+    assert resumed.facts == whole.facts
+    assert resumed.model_files() == whole.model_files()
