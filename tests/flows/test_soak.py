@@ -1,10 +1,12 @@
 """Ends runs at random moments; the next run brings everything to the same end.
 
-    make soak TRIALS=50
+    make soak TRIALS=80 AIMED=20
 
 A trial has a clone for itself. A run is ended at a moment drawn over the length of an undisturbed
 one, in one of four ways; in half of the trials a file of the store is damaged then. Then a run goes
 to its end, which must be that of the undisturbed one, to the bit, and must leave nothing behind.
+Trials that are aimed end the run by SIGKILL while it carries out its decision, from the entry in
+the ledger to the alias `champion`, and damage nothing.
 """
 
 import json
@@ -25,6 +27,7 @@ from tests.flows.conftest import RETRAIN, copy_clone, make_clone, until
 pytestmark = pytest.mark.slow
 
 TRIALS = int(os.environ.get("TRIALS", "4"))
+AIMED = int(os.environ.get("AIMED", "1"))
 SEED = int(os.environ.get("SEED", "0"))
 WAYS = ("SIGKILL to all", "SIGKILL", "SIGTERM", "Ctrl-C")
 MARK = "RETRAIN_SOAK"  # in the environment of all processes of a clone; its value is the folder
@@ -33,6 +36,9 @@ OFTEN = ("--set", "scale.checkpoint_seconds=0.1")
 # Files that are being written, and marks of processes, which all have ended.
 PARTIAL = (".*.partial", ".*.lock", ".retrain/**/.*.partial", ".retrain/processes/*")
 DOUBLED = "SELECT key, step FROM metrics GROUP BY run_uuid, key, step HAVING count(*) > 1"
+# The entries of the ledger, whose run has the tag; the alias moves some tenths of a second later.
+DECIDED = "SELECT * FROM params JOIN tags USING (run_uuid) WHERE tags.key = 'retrain.ledger'"
+ALIAS_SECONDS = 0.4
 FINAL = {"COMPLETED", "CRASHED", "FAILED", "CANCELLED"}
 
 
@@ -78,6 +84,17 @@ def disturb(clone, way, after):
             return
         end(run, way, clone.root)
     run.wait(1)
+
+
+def disturb_the_decision(clone, after):
+    """Starts a run and kills all of it some seconds after its decision was entered."""
+    run = start(clone)
+    while not query(clone.root / "mlflow.db", DECIDED):
+        assert run.poll() is None
+        time.sleep(0.002)
+    time.sleep(after)
+    end(run, "SIGKILL to all", clone.root)
+    run.wait(10)
 
 
 def damage_a_file(root, rng):
@@ -144,3 +161,12 @@ def test_after_a_run_that_was_ended_the_next_one_leads_to_the_same(undisturbed, 
         damage_a_file(clone.root, rng)
     assert finish(clone) == outcome
     assert_nothing_is_left(clone.root, damaged)
+
+
+@pytest.mark.parametrize("number", range(AIMED))
+def test_a_decision_that_was_cut_off_is_carried_out_by_the_next_run(undisturbed, tmp_path, number):
+    empty, outcome, _ = undisturbed
+    rng, clone = random.Random(f"{SEED} aimed {number}"), copy_clone(empty, tmp_path / "clone")
+    disturb_the_decision(clone, rng.uniform(0, ALIAS_SECONDS))
+    assert finish(clone) == outcome
+    assert_nothing_is_left(clone.root, damaged=False)
