@@ -1,6 +1,7 @@
 import logging
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -102,6 +103,16 @@ def test_what_libraries_print_goes_to_the_log_and_never_to_the_terminal(tmp_path
         for way in WAYS:
             assert f"noise{number} by {way}" in log
     assert "line 0" in log
+
+
+def test_a_log_has_no_colours_when_prefect_has_seen_a_terminal(tmp_path):
+    shutil.copy(ROOT / "prefect.toml", tmp_path)
+    python, option, program = noise()
+    assert on_terminal([python, option, "from prefect import flow" + program], tmp_path)[0] == 3
+    log = (tmp_path / "run.log").read_text()
+    assert "line 0" in log
+    assert "noise1 by logging" in log
+    assert "\x1b" not in log
 
 
 PARTS = """
