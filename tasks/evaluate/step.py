@@ -134,15 +134,18 @@ def _predict(
 def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> NDArray[np.uint64] | None:
     """The images that the model was trained or validated on, each once, in ascending order.
 
-    Those that the version has learnt whose weights the training started from are among them, and so
-    are those of its own start. None if it is not known what that version has learnt.
+    Those that the version has learnt whose weights the training started from, or whose export is
+    its `model.pretrained`, are among them, and so are those of its own start. None if it is not
+    known what that version has learnt.
     """
     images: list[int] = []
     for split in LEARNT_FROM:
         rows = pq.read_table(prepared / split / ROWS, columns=["pixels"])
         images += map(image_id, rows["pixels"].to_pylist())
     learnt = np.unique(np.array(images, "<u8"))
-    if (start := trained.facts.get("start")) is None:
+    saved = json.loads((trained.folder / "model" / models.MODEL).read_text(encoding="utf-8"))
+    start = trained.facts.get("start") or saved["network"]["config"].get("retrain_weights")
+    if start is None:
         return learnt
     version = versions.find_by_weights(workspace.project, workspace.workload, start)
     file = version and learnt_images(workspace.project, version)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 import models
 from models import pretrained
 from models.image import RESAMPLING, to_array
-from retrain.disk import write_json
+from retrain.disk import sha256_of, write_json
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import packages
@@ -213,6 +213,8 @@ def write_huggingface(model: Path, folder: Path) -> None:
         )
     config.id2label = dict(enumerate(loaded.labels))
     config.calibration_temperature = loaded.module.temperature
+    # By which a training with this as `model.pretrained` knows which images it has learnt.
+    config.retrain_weights = sha256_of(model / models.WEIGHTS)
     config.label2id = {label: index for index, label in enumerate(loaded.labels)}
     pretrained.quiet()
     network.save_pretrained(folder)

@@ -160,6 +160,14 @@ def test_what_a_version_has_learnt_includes_what_its_start_had(scored, tmp_path)
     _, second = version_after(scored, tmp_path / "second", 1, "w0", images)
     _, third = version_after(scored, tmp_path / "third", 2, "w1", scored.images)
     assert second == third == sorted([*own, image_id("f" * 64)])
+    exported = write_model(tmp_path / "exported" / "train", seed=1)
+    file = exported.folder / "model" / models.MODEL
+    saved = json.loads(file.read_text())
+    saved["network"]["config"]["retrain_weights"] = "w0"  # as one pretrained by an export has it
+    file.write_text(json.dumps(saved))
+    write_report(exported, scored.project)
+    output, _ = run(tmp_path / "exported" / "evaluate", exported, images, scored.project)
+    assert np.load(output / "report" / LEARNT).tolist() == second
     # What is not known of the start is not said of the version.
     version, learnt = version_after(scored, tmp_path / "fourth", 3, "gone", scored.images)
     assert learnt is None

@@ -14,6 +14,7 @@ from PIL import Image
 
 import models
 from models.image import to_array
+from models.pretrained import find_version
 from retrain.errors import UsageError
 from retrain.registry import packages, versions
 from tasks.data.package import images_of
@@ -97,6 +98,10 @@ def test_the_auto_classes_load_it_in_a_process_without_the_project(project, vers
     done = export(project, version, tmp_path / "new" / "toy", "huggingface")
     assert (done.compared, done.same) == (ROWS, ROWS)
     assert done.difference < 1e-5
+    name = str(tmp_path / "new" / "toy")
+    settings = {"pretrained": name, "pretrained_version": find_version(name, tmp_path)}
+    again = models.build("auto", settings, (8, 8, 1), 2)
+    assert again.description["config"]["retrain_weights"] == version.weights
     text = (tmp_path / "new" / "toy" / "README.md").read_text()
     assert text.startswith("---\nlibrary_name: transformers\npipeline_tag: image-classification\n")
     assert packages.read_card(project, version) in text
