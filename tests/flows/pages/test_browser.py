@@ -43,9 +43,9 @@ BROKEN_WORDS = r"""(() => {
 
 
 def test_a_phone_breaks_no_word_of_the_report_and_cuts_none(clone, first, tmp_path):
-    clone.train("--set", "train.seed=5", "--set", "train.epochs=3")  # beside the champion
     folder = clone.root / "reports" / "vit"
     with opened(tmp_path) as tab:
+        clone.train("--set", "train.seed=5", "--set", "train.epochs=3")  # beside the champion
         narrow(tab)
         for name in (f"{first['run']}.html", "latest.html"):
             tab.open(folder / name)
