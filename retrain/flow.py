@@ -151,6 +151,7 @@ class StepsFlow(Flow[..., Document]):
         names = [step.name for step in self.steps_for(look.workload)]
         steps = preview(look, names, refresh=refresh)
         unchanged = None if insist or refresh else self.unchanged(look)
+        warning = {"warning": look.version.warning} if look.version.warning else {}
         outcome = "Every output is in the store; no step would run."
         if first_step := next((step for step in steps if step["would"] == "run"), None):
             outcome = f"{first_step['step']} would be the first step to run: {first_step['why']}."
@@ -159,7 +160,7 @@ class StepsFlow(Flow[..., Document]):
             "workload": look.workload.name,
             "dry_run": True,
             "unchanged": unchanged is not None,
-            "data": {"version": look.version.digest},
+            "data": {"version": look.version.digest, **warning},
             "steps": steps,
             "outcome": unchanged["outcome"] if unchanged else outcome,
         }
