@@ -316,7 +316,7 @@ EXPERIMENT = "DVC_EXP_NAME"  # which `dvc exp run` sets for its stages, and `dvc
 
 
 def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -> dict[str, Any]:
-    """Follows a flow up to one of its steps, for DVC: `retrain step train vit` in `dvc.yaml`.
+    """Follows a flow up to one of its steps, for DVC: `step train vit` in `dvc.yaml`.
 
     The outputs of earlier steps come from the store, or are made there as in a run. The files of
     the step are copied to `build/<workload>/<step>/`, with a `record.json` that names the output by

@@ -98,6 +98,18 @@ def test_an_experiment_of_dvc_promotes_nothing(clone, first):
     lock.write_text(before[1])
 
 
+def test_an_experiment_in_a_copy_of_the_clone_is_compared_as_one_in_it(clone, first):
+    before = {path.name for path in clone.root.iterdir()}
+    arguments = ("-S", "workloads.vit.train.epochs=7", "-n", "apart", "--temp", "promote@vit")
+    said = " ".join(clone.run("dvc", "exp", "run", *arguments).stdout.split())
+    assert "in place of version 1; dvc exp apply apart && dvc repro" in said
+    last = clone.json("history", "vit")[-1]
+    assert (last["action"], last["verdict"], last["previous"]) == ("compared", "better", 1)
+    assert {path.name for path in clone.root.iterdir()} == before
+    stored = {path.name for path in (clone.root / ".retrain/store/train").iterdir()}
+    assert len(stored) > 1
+
+
 def test_dvc_and_a_run_at_the_same_time_do_each_step_once(clone, first, tmp_path):
     params = clone.root / "params.yaml"
     before = params.read_text()
