@@ -167,13 +167,12 @@ def write(
     more = {IGNORED: ignored, DVC_CONFIG: remote}
     files = [PARAMS, DEPLOYMENTS, PINNED, *(file for file, needed in more.items() if needed)]
     place, data = project.root / _place(project, name, images), project.root / "data"
-    with ExitStack() as clean_up, ExitStack() as undo:
-        if not data.exists():  # the version is in DVC's cache, and the rest was never here
-            clean_up.callback(shutil.rmtree, data, ignore_errors=True)
+    with ExitStack() as undo:
         for path in (project.root / file for file in files):
             undo.callback(_restore, path, path.read_bytes() if path.exists() else None)
         if not place.exists():
-            undo.callback(shutil.rmtree, place, ignore_errors=True)
+            made = place if data.exists() else data
+            undo.callback(shutil.rmtree, made, ignore_errors=True)
             place.mkdir(parents=True)
             source = LocalSource(images)
             source.fetch(source.digest(), place, place)

@@ -6,6 +6,7 @@ It is no Prefect flow: a person runs it, and puts the new version of the data un
 """
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -84,8 +85,10 @@ def plan(project: Project, workload: str, file: Path) -> Import:
     changes = corrections.plan(root, data, labelled)
     commands = [f"retrain train {workload}"]
     if root.is_relative_to(project.root / "data"):
+        part = shlex.quote(root.relative_to(project.root).as_posix())
         message = f"Labels of {workload}: {len(changes)} changed"
-        commands = ["dvc add data", f"git add data.dvc && git commit -m '{message}'"]
+        # Of this part alone: the rest of data/ may not be here, and stays as it is pinned.
+        commands = [f"dvc add {part}", f"git add data.dvc && git commit -m '{message}'"]
     by = ""
     with suppress(ValueError, FileNotFoundError):  # there is no such name, or no git
         by = project.git("config", "user.name")

@@ -151,6 +151,7 @@ class StepsFlow(Flow[..., Document]):
         names = [step.name for step in self.steps_for(look.workload)]
         steps = preview(look, names, refresh=refresh)
         unchanged = None if insist or refresh else self.unchanged(look)
+        warning = {"warning": look.version.warning} if look.version.warning else {}
         outcome = "Every output is in the store; no step would run."
         if first_step := next((step for step in steps if step["would"] == "run"), None):
             outcome = f"{first_step['step']} would be the first step to run: {first_step['why']}."
@@ -159,7 +160,7 @@ class StepsFlow(Flow[..., Document]):
             "workload": look.workload.name,
             "dry_run": True,
             "unchanged": unchanged is not None,
-            "data": {"version": look.version.digest},
+            "data": {"version": look.version.digest, **warning},
             "steps": steps,
             "outcome": unchanged["outcome"] if unchanged else outcome,
         }
@@ -315,7 +316,7 @@ EXPERIMENT = "DVC_EXP_NAME"  # which `dvc exp run` sets for its stages, and `dvc
 
 
 def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -> dict[str, Any]:
-    """Follows a flow up to one of its steps, for DVC: `retrain step train vit` in `dvc.yaml`.
+    """Follows a flow up to one of its steps, for DVC: `step train vit` in `dvc.yaml`.
 
     The outputs of earlier steps come from the store, or are made there as in a run. The files of
     the step are copied to `build/<workload>/<step>/`, with a `record.json` that names the output by

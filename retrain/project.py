@@ -20,6 +20,7 @@ from retrain.errors import UsageError, has_login
 PARAMS = "params.yaml"
 REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the file; if empty, there is none
 SCHEMES = ("s3", "gs", "file")
+EXPERIMENTS = (".dvc", "tmp", "exps")  # the folder of DVC's copies
 CODE = Path(__file__).parent  # of this package, which runs
 
 
@@ -38,10 +39,20 @@ class Project:
         """The workloads' parameters."""
         return self.root / PARAMS
 
+    @cached_property
+    def home(self) -> Path:
+        """The root; in the copy of a clone in which DVC runs an experiment, that of the clone.
+
+        `dvc exp run --temp` and `--queue` make such copies, below `.dvc/tmp/exps`. What git and DVC
+        do not know is in the clone alone: the store, the registry, and data elsewhere.
+        """
+        copies = (each for each in self.root.parents if each.parts[-3:] == EXPERIMENTS)
+        return next((each.parents[2] for each in copies), self.root)
+
     @property
     def state(self) -> Path:
         """The folder for the files of runs, except MLflow's; ignored by git and DVC."""
-        return self.root / ".retrain"
+        return self.home / ".retrain"
 
     @property
     def store(self) -> Path:
@@ -82,7 +93,7 @@ class Project:
     @property
     def tracking_uri(self) -> str:
         """MLflow's store: `MLFLOW_TRACKING_URI`, or the SQLite file that MLflow uses by default."""
-        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
+        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.home / 'mlflow.db'}"
 
     def relative(self, path: Path) -> str:
         """A path as it is shown: relative to the root, if it lies below it."""

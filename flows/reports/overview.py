@@ -15,7 +15,7 @@ from retrain.runs import records
 from retrain.workload import Data, Gate
 from tasks.data import rules
 from tasks.promote.personal import standing
-from tasks.pull.step import find_source
+from tasks.pull.step import data_version
 
 
 def state_of(project: Project, name: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def state_of(project: Project, name: str) -> dict[str, Any]:
         "fault": fault,
         "waiting": ledger.waiting and _waiting(name, ledger.waiting, champion),
         "last_run": last_run,
-        "data": _data_version(project, last_run),
+        **_data(project, last_run),
         "resolution": _resolution(project, ledger),
     }
 
@@ -81,17 +81,17 @@ def comparison_of(considered: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"metric": metric, "images": comparison["images"], **found, "says": says}
 
 
-def _data_version(project: Project, last_run: Mapping[str, Any] | None) -> str | None:
+def _data(project: Project, last_run: Mapping[str, Any] | None) -> dict[str, Any]:
     """The version of the data that the next run would use, as far as that is known at once.
 
-    It is what `data.dvc` pins, or what the last run found at a place that is not under DVC.
+    It is what `data.dvc` pins, with a `warning` where the folder is not so; or what the last run
+    found at a place that is not under DVC.
     """
-    if last_run is None:
-        return None
-    if last_run["data"]["tracked"]:
+    if last_run and last_run["data"]["tracked"]:
         with suppress(UsageError, OSError):
-            return find_source(Data(path=last_run["data"]["path"]), project, None).digest()
-    return str(last_run["data"]["version"])
+            found = data_version(Data(path=last_run["data"]["path"]), project)
+            return {"data": found.digest, "warning": found.warning}
+    return {"data": last_run and str(last_run["data"]["version"]), "warning": None}
 
 
 def _resolution(project: Project, ledger: Ledger) -> dict[str, Any] | None:

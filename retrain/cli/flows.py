@@ -227,6 +227,8 @@ def run_steps(
 
 
 def _show_preview(preview: "Document") -> None:
+    if warning := preview["data"].get("warning"):
+        print(wrapped(warning))
     for step in preview["steps"]:
         why = with_local_times(step["why"])
         print(f"{step['step']:<20} would {step['would']}: {why}")

@@ -101,6 +101,8 @@ def _sentences(state: Mapping[str, Any]) -> Iterator[str]:
     if champion and state["data"] not in (None, champion["data"]):
         old = (champion["data"] or UNKNOWN)[:8]
         yield f"{name}: the data is {state['data'][:8]} now; the champion was trained on {old}."
+    if state["warning"]:
+        yield f"{name}: {state['warning']}"
     if state["resolution"] and state["resolution"]["says"]:
         yield f"{name}: {state['resolution']['says']}"
 

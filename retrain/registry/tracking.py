@@ -242,7 +242,7 @@ def experiment(mlflow: Any, project: Project, name: str, about: str) -> str:
     if existing is None:
         # A local store would put artifacts below the working directory; a server has its own place.
         local = project.tracking_uri.startswith("sqlite:")
-        location = (project.root / "mlruns" / name).as_uri() if local else None
+        location = (project.home / "mlruns" / name).as_uri() if local else None
         with suppress(MlflowException):  # another run was faster
             mlflow.create_experiment(name, location, {NOTE: about})
         existing = mlflow.get_experiment_by_name(name)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -18,10 +19,7 @@ from tasks.data.listing import link_file, list_files
 from tasks.pull.file_sources import inside, map_in_threads, reaching
 
 ADD_REMOTE = "DVC has no default remote: dvc remote add -d NAME URL"
-DIFFERS = (
-    "data/ differs from data.dvc, and the run uses the version of data.dvc: dvc add data to use "
-    "what is there."
-)
+DIFFERS = "data/ differs from data.dvc, and the run uses the version of data.dvc"
 MAX_COMPARED = 100_000  # files, which takes a second
 
 
@@ -63,8 +61,8 @@ class DvcSource:
         """A sentence if the working tree's `data/` visibly differs from the pinned version.
 
         The names of the part's files are compared, and the size of all of `data/` if it has no
-        other names elsewhere; a change that keeps both is not seen. A missing folder, one with too
-        many files, and data at another revision count as equal.
+        other names elsewhere; a change that keeps both is not seen. A part that is not there, a
+        folder with too many files, and data at another revision count as equal.
         """
         folder, pinned = self.project.root / "data", self._pinned
         too_many = pinned.get("nfiles", 0) > MAX_COMPARED
@@ -74,11 +72,25 @@ class DvcSource:
             sizes, listed = dict(list_files(folder, hidden=True)), self._listing
         except OSError:  # the remote is away, and `pull` says so if it is needed
             return None
-        except ValueError:  # a file that DVC does not take
-            return DIFFERS
-        is_other = self._below(sizes).keys() != self._below(listed).keys()
-        is_resized = sizes.keys() == listed.keys() and sum(sizes.values()) != pinned.get("size")
-        return DIFFERS if sizes and (is_other or is_resized) else None
+        except ValueError as error:  # a file that DVC does not take
+            return f"{DIFFERS}: {error} Then: dvc add {self._place(folder)}"
+        here, there = self._below(sizes), self._below(listed)
+        total = sum(sizes.values())
+        # DVC leaves the size out where a part of the folder was added.
+        is_resized = sizes.keys() == listed.keys() and total != pinned.get("size", total)
+        if not here or (here.keys() == there.keys() and not is_resized):
+            return None
+        add = f"dvc add {'data' if listed.keys() <= sizes.keys() else self._place(folder)}"
+        if lost := sorted(there.keys() - here.keys()):
+            return (
+                f"{DIFFERS}: {len(lost):,} files are not there, such as {lost[0]}. dvc pull "
+                f"data.dvc brings them back; {add} drops them for everybody."
+            )
+        return f"{DIFFERS}: {add} to use what is there."
+
+    def _place(self, folder: Path) -> str:
+        """The part as DVC's commands take it: what they add leaves the rest of `data/` as it is."""
+        return (Path(folder.name) / self.part).as_posix()
 
     def uncommitted(self) -> str | None:
         """A sentence if nobody else can know of this version of the data; else None."""
@@ -107,7 +119,8 @@ class DvcSource:
             tops = sorted({name.split("/")[0] for name in listed})
             raise UsageError(
                 f"data.path: version {self.pin()[:8]} of data/ has no {self.part}, but "
-                f"{', '.join(tops)}. If it is new, put it under DVC first: dvc add data"
+                f"{', '.join(tops)}. If it is new, put it under DVC first: dvc add "
+                f"data/{self.part.as_posix()}"
             )
         return files
 
@@ -133,37 +146,62 @@ class DvcSource:
         md5s = {entry["relpath"]: entry["md5"] for entry in json.loads(text)}
         if not all(re.fullmatch("[0-9a-f]{32}", md5) for md5 in md5s.values()):
             raise ValueError(
-                "DVC's listing of data/ is damaged. Write it anew: dvc add data, dvc push"
+                "DVC's listing of data/ is damaged: take the data.dvc of an earlier commit. (Or, "
+                "where all of data/ is there: dvc add data, dvc push)"
             )
         return md5s
 
     @cached_property
     def _pinned(self) -> dict[str, Any]:
-        """The entry of the folder `data/` in `data.dvc`."""
+        """The entry of the folder `data/` in `data.dvc`; and `imported`, whether it is a copy."""
         from ruamel.yaml.error import YAMLError
 
+        text = self._read_pin()
         try:
-            if self.revision is None:
-                text = (self.project.root / "data.dvc").read_text(encoding="utf-8")
-            else:
-                text = self.project.git("show", f"{self.revision}:./data.dvc")
-            outs = parse_yaml(text)["outs"]
-            [pinned] = [out for out in outs if out["path"] == "data"]
+            pin = parse_yaml(text)
+            [pinned] = [out for out in pin["outs"] if out["path"] == "data"]
             if not re.fullmatch(r"[0-9a-f]{32}\.dir", pinned["md5"]):
                 raise ValueError(pinned["md5"])
-        except (OSError, YAMLError, KeyError, TypeError, ValueError):
-            where = f"the git revision {self.revision!r}" if self.revision else "this clone"
+        except (YAMLError, KeyError, TypeError, ValueError):
+            if re.search("^<{7} ", text, re.MULTILINE):
+                raise UsageError(
+                    "data.dvc has the marks of a merge that is not decided: git checkout --ours "
+                    "data.dvc (or --theirs), dvc pull data.dvc; what only the other side has is "
+                    "added by dvc add data/FOLDER. (dvc git-hook merge-driver merges both)"
+                ) from None
             raise UsageError(
-                f"There is no data.dvc in {where} that pins the folder data/. Put it under DVC "
-                "(dvc add data), or set data.path to a place outside data/; of revisions, git "
-                "fetch gets new ones."
+                "data.dvc does not pin the folder data/ by an MD5 that ends in .dir, and is not "
+                "read: dvc data status shows what DVC has of it; dvc pull data.dvc, dvc "
+                "remove data.dvc, dvc add data pin it so. (Or set data.path to a place outside "
+                "data/)"
             ) from None
         if pinned.get("hash") != "md5":
             raise UsageError(
                 "data.dvc is of DVC 2, whose hashes are others (md5-dos2unix): dvc cache migrate "
                 "--dvc-files, dvc push, git commit data.dvc."
             )
-        return dict(pinned)
+        return dict(pinned) | {"imported": "deps" in pin}
+
+    def _read_pin(self) -> str:
+        """The text of `data.dvc`.
+
+        Raises:
+            UsageError: It is not there.
+        """
+        file = self.project.root / "data.dvc"
+        with suppress(OSError, ValueError):
+            if self.revision is not None:
+                return self.project.git("show", f"{self.revision}:./data.dvc")
+            return file.read_text(encoding="utf-8")
+        if self.revision is not None:
+            raise UsageError(
+                f"There is no data.dvc in the git revision {self.revision!r}: git fetch gets new "
+                "ones."
+            )
+        advice = "Put it under DVC (dvc add data), or set data.path to a place outside data/."
+        if self.project.commit is not None and self.project.git("ls-files", "--", "data.dvc"):
+            advice = "git checkout -- data.dvc brings it back (dvc add data would begin anew)."
+        raise UsageError(f"There is no data.dvc in this clone that pins the folder data/. {advice}")
 
     def _repo(self) -> Any:
         from dvc.repo import Repo
@@ -177,6 +215,11 @@ class DvcSource:
             cache, remote = repo.cache.local, repo.config["core"].get("remote")
             objects = {md5: Path(cache.oid_to_path(md5)) for md5 in md5s}
             missing = [md5 for md5, path in objects.items() if not path.exists()]
+            if missing and self._pinned["imported"]:
+                raise UsageError(
+                    "data.dvc was made by dvc import, and its data is not in DVC's cache: dvc "
+                    "fetch data.dvc"
+                )
             if missing and remote is None:
                 raise UsageError(f"The data is not in DVC's cache, and {ADD_REMOTE}")
             if missing:

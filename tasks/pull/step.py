@@ -59,7 +59,7 @@ def notices(workload: Workload, project: Project, version: DataVersion) -> Itera
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
     """Finds a `data.path` that contains the project itself."""
-    place, clone = _place(workload.data, project), project.root
+    place, clone = _place(workload.data, project), project.home
     if place is not None and (
         clone.is_relative_to(place) or clone.resolve().is_relative_to(place.resolve())
     ):
@@ -187,7 +187,7 @@ def find_source(
     Raises:
         UsageError: A revision is asked of data that is not under DVC.
     """
-    place, under_dvc = _place(data, project), project.root / "data"
+    place, under_dvc = _place(data, project), project.home / "data"
     is_under_dvc = place is not None and place.is_relative_to(under_dvc)
     if revision is not None and not is_under_dvc:
         raise UsageError(
@@ -210,4 +210,4 @@ def _place(data: Data, project: Project) -> Path | None:
         return None
     # Leaves the name of an unknown user as it is.
     path = os.path.expanduser(path)  # noqa: PTH111
-    return Path(os.path.normpath(project.root / path))
+    return Path(os.path.normpath(project.home / path))

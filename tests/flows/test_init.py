@@ -66,11 +66,20 @@ def test_a_workload_a_deployment_and_a_version_of_the_data_are_written(clone, ph
     assert [each["parameters"] for each in deployments] == [{"workload": "my-photos"}]
     assert document["survey"]["classes"] == {f"class-{number}": 12 for number in range(3)}
     assert {path: path.read_bytes() for path in photos.rglob("*.png")} == before
-    assert not (clone.root / "data").exists()  # as before; the images are in DVC's cache
+    assert len(list((clone.root / "data/my-photos").rglob("*.png"))) == 36
+    assert {path.name for path in (clone.root / "data").iterdir()} == {"my-photos"}
     for name in document["files"][:2]:  # all else stays, byte by byte
         assert (clone.root / name).read_bytes().startswith(shipped[name])
     facts = clone.json("validate", "my-photos")["data"]
     assert sum(facts["rows"].values()) == 36
+    # The other workload's images were never here, and what is advised keeps them.
+    assert "warning" not in clone.json("train", "vit", "--dry-run")["data"]
+    (clone.root / "data/my-photos/class-0/new.png").write_bytes(b"new")
+    said = "data.dvc: dvc add data/my-photos to use what is there."
+    preview = clone.json("validate", "my-photos", "--dry-run")
+    assert preview["data"]["warning"].endswith(said)
+    assert said in clone.retrain("validate", "my-photos", "--dry-run").stdout
+    assert said in " ".join(clone.retrain("status", "my-photos").stdout.split())
     again = clone.retrain("init", str(photos), "--yes", code=2)
     assert "There is a workload my-photos already" in again.stderr
 
@@ -111,6 +120,7 @@ def test_nothing_half_written_stays_if_it_fails(clone, photos, tmp_path, with_da
     assert failed["error"].startswith("dvc push: ")
     assert state(clone) == before
     assert (clone.root / "data/mine").exists() == with_data
+    assert (clone.root / "data").exists() == with_data
     assert not (clone.root / "data/my-photos").exists()
 
 

@@ -33,6 +33,18 @@ def test_dvc_alone_does_all_of_it_in_a_fresh_clone(first, prefect_api, tmp_path)
     assert clone.json("status", "vit")[0]["champion"]["version"] == 1
 
 
+def test_an_experiment_in_a_copy_of_the_clone_is_compared_as_one_in_it(clone, first):
+    before = {path.name for path in clone.root.iterdir()}
+    arguments = ("-S", "workloads.vit.train.epochs=7", "-n", "apart", "--temp", "promote@vit")
+    said = " ".join(clone.run("dvc", "exp", "run", *arguments).stdout.split())
+    assert "in place of version 1; dvc exp apply apart && dvc repro" in said
+    last = clone.json("history", "vit")[-1]
+    assert (last["action"], last["verdict"], last["previous"]) == ("compared", "better", 1)
+    assert {path.name for path in clone.root.iterdir()} == before
+    stored = {path.name for path in (clone.root / ".retrain/store/train").iterdir()}
+    assert len(stored) > 1
+
+
 @pytest.fixture(scope="module")
 def servers(clone):
     """Those of `make up`; the variables that name them."""

@@ -136,3 +136,12 @@ def test_what_is_no_remote_store_is_refused(project, section, message):
     with pytest.raises(UsageError, match=message) as refused:
         _ = project.store_remote
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("below", ["", "team"])
+def test_the_copy_of_an_experiment_has_the_state_of_its_clone(tmp_path, monkeypatch, below):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    copied = Project(tmp_path / ".dvc/tmp/exps/tmpab12" / below)
+    clone = Project(tmp_path)
+    assert (copied.state, copied.tracking_uri) == (clone.state, clone.tracking_uri)
+    assert copied.params != clone.params

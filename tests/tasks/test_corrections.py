@@ -95,6 +95,14 @@ def test_corrections_are_written_beside_the_data_and_nothing_else_changes(projec
     assert (root / "corrections.csv").read_bytes() == written
 
 
+def test_what_others_have_in_data_stays_as_it_is_pinned(project):
+    (project.root / "params.yaml").write_text(PARAMS.format(path="data/my photos"))
+    write_files(project.root / "data/my photos", FILES)
+    plan = flow.plan(project, "photos", write_csv(project, *corrected()))
+    assert plan.commands[0] == "dvc add 'data/my photos'"
+    assert plan.commands[1].startswith("git add data.dvc && git commit")
+
+
 def test_the_rows_of_corrections_say_who_and_when(project, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     root = project.root / "images"

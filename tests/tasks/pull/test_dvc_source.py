@@ -189,12 +189,14 @@ def test_another_version_is_that_of_a_git_revision_that_has_data(project):
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (None, "There is no data.dvc in this clone .*dvc add data"),
-        ("<<<<<<< HEAD\nouts:", "no data.dvc in this clone that pins"),
-        ("outs: 3", "no data.dvc in this clone that pins"),
+        (None, r"no data\.dvc in this clone .* git checkout -- data\.dvc brings it back"),
+        ("<<<<<<< HEAD\nouts:", "marks of a merge .* git checkout --ours .*--theirs.* dvc pull"),
+        (f"outs:\n<<<<<<< HEAD\n- md5: {'1' * 32}.dir\n", "marks of a merge"),
+        ("outs: 3", r"does not pin the folder data/ by an MD5.*dvc pull data\.dvc, dvc remove"),
+        ("outs:\n- path: data\n  md5: ../out.dir", "does not pin the folder data/ by an MD5"),
         (
-            "outs:\n- path: data\n  md5: ../out.dir",
-            "no data.dvc in this clone that pins",
+            f"outs:\n- path: data/a\n  md5: {'0' * 32}.dir",
+            "does not pin the folder data/ by an MD5",
         ),
         (
             f"outs:\n- md5: {'0' * 32}.dir\n  path: data",
@@ -243,6 +245,48 @@ def test_data_that_was_changed_without_dvc_add_is_said(working, change, path):
     assert "dvc add data" in warning()
     shutil.rmtree(working.root / "data")
     assert warning() is None
+
+
+def test_what_others_have_in_data_is_not_dropped_by_what_is_advised(working):
+    def warning():
+        return data_version(Data(path="data/digits"), working).warning
+
+    data = working.root / "data"
+    shutil.rmtree(data / "other")
+    assert warning() is None
+    make_files(data, "digits/cat/2.png")
+    assert warning().endswith("data.dvc: dvc add data/digits to use what is there.")
+    dvc(working.root, "add", "-q", "data/digits")
+    assert warning() is None
+    everything = {**NEW, "cat/2.png": "digits/cat/2.png"}
+    assert pulled(working, "data/digits")[1] == everything
+    assert pulled(working, "data/other", format="folders")[1] == {"a.png": "other/a.png"}
+    (data / "digits/dog/2.png").unlink()
+    assert "1 files are not there, such as dog/2.png. dvc pull data.dvc brings" in warning()
+    assert warning().endswith("dvc add data/digits drops them for everybody.")
+    shutil.rmtree(data / "digits")  # it was never here, or another workload's alone is
+    assert warning() is None
+
+
+def test_data_that_is_imported_is_fetched_by_dvc(working, tmp_path):
+    root = tmp_path / "importing"
+    root.mkdir()
+    git(root, "init", "-q")
+    dvc(root, "init", "-q")
+    dvc(root, "import", "-q", str(working.root), "data")
+    importing = Project(root)
+    assert pulled(importing, "data/digits")[1] == NEW
+    shutil.rmtree(root / ".dvc/cache")
+    with pytest.raises(UsageError, match=r"made by dvc import, .*: dvc fetch data\.dvc$"):
+        pulled(importing, "data/digits")
+    dvc(root, "fetch", "data.dvc")
+    assert pulled(importing, "data/digits")[1] == NEW
+
+
+def test_data_without_a_pin_comes_under_dvc(working):
+    git(working.root, "rm", "-q", "data.dvc")
+    with pytest.raises(UsageError, match=r"Put it under DVC \(dvc add data\), or set data\.path"):
+        pulled(working, "data/digits")
 
 
 def test_the_images_of_another_workload_change_nothing(working):
