@@ -7,17 +7,25 @@ The messages are for the person who wrote `model.pretrained`. Nothing that is se
 import hashlib
 import json
 import re
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
+from safetensors import SafetensorError, safe_open
 
 from models.family import Family, Name, Shape
 
 # The files that `transformers` may read: the configuration and the weights.
 READ = ("*.json", "*.safetensors", "*.bin")
+# Of these `transformers` reads the first kind that is there.
+WEIGHTS = (
+    re.compile(r"model(-\d+-of-\d+)?\.safetensors"),
+    re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin"),
+)
+LFS_POINTER = b"version https://git-lfs"  # what a file begins with that Git LFS has not fetched
 CONFIG = "config.json"
 SECONDS = 10.0  # to wait for the hub
 
@@ -95,14 +103,36 @@ def find_version(name: str, root: Path) -> str:
         of a model on the hub, which is asked for it, or else its cache on this machine.
 
     Raises:
-        FileNotFoundError: There is no such folder or model.
+        FileNotFoundError: There is no such folder or model, or its weights are not there whole.
         ConnectionError: The hub cannot be reached, and the cache does not have the model.
     """
     if folder := find_folder(name, root):
         files = {path.name: path for pattern in READ for path in folder.glob(pattern)}
-        return digest_of({name: path for name, path in files.items() if path.is_file()})
+        files = {name: path for name, path in files.items() if path.is_file()}
+        kinds = [[path for name, path in files.items() if kind.fullmatch(name)] for kind in WEIGHTS]
+        for path in next(filter(None, kinds), []):
+            if damage := _damage(path):
+                raise FileNotFoundError(f"{name}: {path.name} {damage}")
+        return digest_of(files)
     model, revision = split_name(name)
     return revision if COMMIT.fullmatch(revision) else _download(model, revision).parent.name
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with a file of weights, as far as its beginning and its end tell."""
+    with path.open("rb") as file:
+        beginning = file.read(len(LFS_POINTER))
+    if beginning == LFS_POINTER:
+        return "is a Git LFS pointer in place of weights: git lfs pull"
+    if path.suffix == ".safetensors":
+        try:
+            with safe_open(path, "np"):
+                return None
+        except SafetensorError as error:
+            return f"is damaged or cut short ({error}): copy or download it again"
+    # PyTorch's files are archives, and once were pickled objects.
+    is_whole = zipfile.is_zipfile(path) if beginning[:2] == b"PK" else beginning[:1] == b"\x80"
+    return None if is_whole else "is damaged or cut short: copy or download it again"
 
 
 def digest_of(files: Mapping[str, Path]) -> str:

@@ -41,7 +41,7 @@ STEPS_BETWEEN_CHECKS = 50  # for numbers that are not finite, which wait until t
 def train(job: TrainingJob) -> dict[str, Any]:
     """Trains, as one of the workers: from its last checkpoint if there is one.
 
-    It is repeatable to the bit; on a GPU, unless the network has an operation that cannot be.
+    It is repeatable to the bit, unless the network has an operation that cannot be.
 
     Each epoch is reported to Ray Train with a checkpoint, whose `weights` are those that were
     evaluated; within an epoch a checkpoint is reported without metrics.

@@ -138,10 +138,8 @@ def make_repeatable(device: torch.device, strictly: bool) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)  # on which workers exchange what is on none
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    if not strictly:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True, warn_only=not strictly)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def set_threads(device: torch.device, threads: Literal["auto"] | int | None) -> int | None:

@@ -8,10 +8,14 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from time import monotonic
 
+import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save
 
 from models import pretrained, vit
 from models.pretrained import find_version
+from tasks.train.proposal import find_backbone
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +23,10 @@ CONFIG = b'{"model_type": "vit"}'
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
-def write(folder: Path, weights: bytes = b"weights", **config) -> Path:
+WEIGHTS = save({"weight": np.zeros(4)})
+
+
+def write(folder: Path, weights: bytes = WEIGHTS, **config) -> Path:
     folder.mkdir(exist_ok=True)
     tiny = {"model_type": "vit", "image_size": 8, "hidden_size": 16, "num_hidden_layers": 2}
     (folder / "config.json").write_text(json.dumps(tiny | config))
@@ -33,7 +40,7 @@ def test_a_folder_has_the_version_of_the_files_that_are_read(tmp_path):
     assert find_version(str(start), Path("/elsewhere")) == first
     (start / "README.md").write_text("# About")
     assert find_version("start", tmp_path) == first
-    write(start, b"Weights")
+    write(start, save({"weight": np.ones(4)}))
     second = find_version("start", tmp_path)
     write(start, layer_norm_eps=1e-6)
     assert len({first, second, find_version("start", tmp_path)}) == 3
@@ -57,6 +64,38 @@ def test_faults_of_a_folder_are_found_before_it_is_loaded(tmp_path):
         (tmp_path / "start" / "config.json").write_text(content)
         with pytest.raises(ValueError, match=r"^model.pretrained: start: .*/start"):
             declared().check_network((8, 8, 3), tmp_path)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("model.safetensors", lambda whole: POINTER, r"is a Git LFS pointer .*: git lfs pull"),
+        ("pytorch_model.bin", lambda whole: POINTER, r"is a Git LFS pointer .*: git lfs pull"),
+        ("model-00002-of-00002.safetensors", lambda whole: whole[:-9], "is damaged or cut short"),
+        ("model.safetensors", lambda whole: b"", "is damaged or cut short"),
+        ("model.safetensors", lambda whole: b"<html>" * 9, "is damaged or cut short"),
+        ("pytorch_model.bin", lambda whole: whole[:-9], "is damaged or cut short"),
+        ("pytorch_model.bin", lambda whole: b"", "is damaged or cut short"),
+    ],
+)
+def test_weights_that_are_not_there_whole_are_found_when_a_workload_is_read(
+    tmp_path, name, damage, said
+):
+    start, content = write(tmp_path / "start"), WEIGHTS
+    (start / "model.safetensors").unlink()
+    if name.endswith("bin"):
+        torch.save({"weight": torch.zeros(4)}, tmp_path / "saved")
+        content = (tmp_path / "saved").read_bytes()
+    (start / name).write_bytes(content)
+    assert declared().find_version(tmp_path) == find_version("start", tmp_path)
+    (start / name).write_bytes(damage(content))
+    with pytest.raises(ValueError, match=rf"^model\.pretrained: start: {name} {said}"):
+        declared().find_version(tmp_path)
+    with pytest.raises(FileNotFoundError, match=rf"^start: {name} {said}"):
+        find_backbone("start", tmp_path)  # as `retrain init` does
 
 
 class Hub(BaseHTTPRequestHandler):
