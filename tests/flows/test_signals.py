@@ -123,8 +123,7 @@ validate("vit")
 
 
 def test_a_run_that_was_killed_before_it_held_anything_is_ended_by_the_next_one(clone):
-    home = {"PREFECT_HOME": str(clone.root / ".retrain" / "prefect")}
-    clone.run(sys.executable, "-c", EARLY, code=-signal.SIGKILL, **home)
+    clone.run(sys.executable, "-c", EARLY, code=-signal.SIGKILL)
     assert state(clone) == "RUNNING"
     clone.run(*RETRAIN, "validate", "vit", "--run")
     database = clone.root / ".retrain" / "prefect" / "prefect.db"
