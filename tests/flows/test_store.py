@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from retrain.disk import sha256_of
+from tests import templates
 from tests.flows.conftest import copy_clone, draw_photos, ran
 
 
@@ -115,6 +116,45 @@ def test_a_damaged_package_is_refused_and_found(copy, first, folders):
     assert what in copy.retrain("verify", code=1).stdout
     weights.write_bytes(whole)
     assert "No package was changed." in copy.retrain("verify").stdout
+
+
+def test_a_champion_that_is_not_there_is_told_where_nothing_changed(copy, first):
+    weights = registered_weights(copy, first)
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1])
+    for what in ("has another size than it was registered with", "is gone"):
+        said = f"vit version 1 cannot be served: {weights} {what}. Restore its files from a backup"
+        assert said in " ".join(copy.retrain("train", "vit", code=1).stderr.split())
+        assert said in " ".join(copy.retrain("status").stdout.split())
+        weights.unlink(missing_ok=True)
+    weights.write_bytes(whole)
+    assert copy.train()["unchanged"]
+    (copy.root / "mlruns").rename(copy.root / "away")
+    assert "the record of its lineage" in copy.json("status", "vit")[0]["fault"]
+    (copy.root / "away").rename(copy.root / "mlruns")
+    [description] = weights.parents[2].glob("MLmodel")
+    description.write_text(description.read_text() + " ")
+    assert "MLmodel in" in copy.retrain("verify", code=1).stdout
+
+
+def test_a_registry_that_was_lost_gets_a_champion_only_if_a_person_says_so(copy, first):
+    (copy.root / "mlflow.db").unlink()
+    for command in (("train", "vit"), ("status",)):
+        assert "mlflow.db is gone, and mlruns/ has" in copy.retrain(*command, code=1).stderr
+    assert not (copy.root / "mlflow.db").exists()
+    (copy.root / "mlruns").rename(copy.root / "old")
+    templates.place_mlflow_database(copy.root)
+    lost = f"the registry has no champion of vit, but run {first['run'][:8]} of"
+    assert lost in copy.json("status", "vit")[0]["fault"]
+    document = copy.train()
+    assert (document["promoted"], ran(document)) == (False, [])
+    assert document["outcome"].startswith(f"vit version 1 is not promoted: {lost}")
+    assert document["outcome"].endswith("it is promoted only with --promote.")
+    assert copy.json("status", "vit")[0]["champion"] is None
+    assert copy.train("--promote")["promoted"]
+    place = copy.root / "mlruns" / "vit" / copy.train()["look"]["MLflow run"]
+    assert place.is_dir()
+    assert copy.json("status", "vit")[0]["fault"] is None
 
 
 def age(root, days=91):
