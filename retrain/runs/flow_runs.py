@@ -58,6 +58,12 @@ EVENTS: Mapping[str | None, Event] = {
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # a first start makes a database, on a machine that may be busy
 ENDED = "Its process was ended from outside."
+# As Prefect's `SubprocessASGIServer` has them.
+EPHEMERAL = {
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+}
 TAG = "retrain"  # of a run on a server of its own: that of other people has none
 # The servers of this process, by the folder of their clone, with the URLs of their APIs.
 _servers: dict[Path, tuple["subprocess.Popen[bytes]", str]] = {}
@@ -115,8 +121,7 @@ class Flow(PrefectFlow[P, R]):
 def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], object]]) -> str:
     """Starts a Prefect server that is stopped at the end of this process, after all other clean-up.
 
-    Its home and its database are the clone's, whatever the user has set for other servers. One that
-    this process has started is used again.
+    It uses the clone's database, and no other of the user's. A second call gives the same server.
 
     Prefect would start the same server by itself, and wait for it: 5 s, and 12 s if its database
     has to be created. Started here, it starts in its own process while this process imports the
@@ -137,19 +142,16 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
     process, api = _servers.get(project.root, (None, ""))
     if process and process.poll() is None:
         return api
-    database = databases.of_prefect(project)
-    databases.check(database, "prefect")
+    databases.check(databases.of_prefect(project), "prefect")
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
     app = ("--factory", "prefect.server.api.server:create_app")
-    settings = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
-    # As Prefect's `SubprocessASGIServer` does.
     process = subprocess.Popen(
         [sys.executable, "-m", "retrain.servers.program", "ephemeral", "uvicorn", *app,
          "--host", HOST, "--port", str(port), "--log-level", "error", "--lifespan", "on"],
         cwd=project.root,
-        env=databases.environment(database) | settings | {"PREFECT__SERVER_FINAL": "1"},
+        env=databases.environment(databases.of_prefect(project)) | EPHEMERAL,
         stdin=subprocess.PIPE,  # closed when this process ends, also when it is killed
         start_new_session=True,  # Ctrl-C must not stop the server: the run still needs it
     )  # fmt: skip
