@@ -32,7 +32,7 @@ setup: .venv/installed  ## Install the locked environment into .venv (once).
 	@$(BIN)/pip install --quiet --editable .
 	@touch $@
 
-upgrade: export PREFECT_HOME ?= $(CURDIR)/.retrain/prefect
+upgrade: export PREFECT_HOME := $(CURDIR)/.retrain/prefect
 upgrade:  ## Merge a newer version of this project (REF=upstream/main), and show what would run again.
 	git fetch upstream
 	git merge --no-edit $(REF)

@@ -19,7 +19,6 @@ from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import decisions, lineage, tracking, versions
-from retrain.servers import databases
 from retrain.store import Store
 
 DAY = 86400.0  # seconds
@@ -92,12 +91,6 @@ def collect(project: Project, days: int = DAYS, *, dry_run: bool = False) -> lis
 def _needed(project: Project) -> tuple[set[str], set[str]]:
     """What models in use came from: the digests of outputs, and the names of files and folders."""
     outputs, files = set[str](), set[str]()
-    database = databases.of_mlflow(project)
-    if database and not database.exists() and (project.root / "mlruns").exists():
-        raise ValueError(
-            f"{database} is gone, and mlruns/ has what was registered in it: bring it back. Nobody "
-            "knows what champions came from without it, so nothing is removed."
-        )
     for name in tracking.model_names(project):
         ledger = decisions.read(project, name)
         if versions.numbers(ledger) or ledger.lost:  # else a model of other people

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +29,9 @@ UNKNOWN = "another process has it"
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = True, purpose: str = "") -> Iterator[None]:
+def locked(
+    path: Path, *, wait: bool = True, purpose: str = "", sign: bool = True
+) -> Iterator[None]:
     """Holds the lock of a file, which is created; its folder exists.
 
     A wait of more than two seconds is shown, with the process that has the lock.
@@ -38,6 +40,7 @@ def locked(path: Path, *, wait: bool = True, purpose: str = "") -> Iterator[None
         path: The file. A process that holds the lock may delete it.
         wait: Whether to wait until another process releases it.
         purpose: The sentence for people about a wait, to which the process is added.
+        sign: Whether the file gets the name of this process, in place of the last one's.
 
     Raises:
         filelock.Timeout: Another process holds it, and `wait` is false.
@@ -46,7 +49,7 @@ def locked(path: Path, *, wait: bool = True, purpose: str = "") -> Iterator[None
     from filelock import FileLock, Timeout
 
     # A soft lock, a file that is there, would outlive a process that is killed.
-    lock = FileLock(path, fallback_to_soft=False, on_acquired=_sign)
+    lock = FileLock(path, fallback_to_soft=False, on_acquired=_sign if sign else None)
     try:
         lock.acquire(timeout=QUIET_SECONDS if wait else 0)
     except Timeout:
@@ -132,10 +135,17 @@ class Runs:
         return folder
 
     def under_way(self) -> list[str]:
-        """The processes with a run that goes on, each in words, with its command."""
-        held = sorted({*self.folder.glob(_HOLDS)} - {*self._free()})
-        runs = [hold for hold in held if _run_of(hold) != STARTING]
-        return [_holder(hold).replace(" has it since ", ", since ") for hold in runs]
+        """The processes with a run that goes on or starts, each in words, with its command."""
+        return self._named({*self.folder.glob(_HOLDS)} - {*self._free()})
+
+    def ended(self) -> list[str]:
+        """The processes whose run was killed and is not forgotten, as `under_way` has them."""
+        return self._named(self._free())
+
+    def _named(self, holds: Iterable[Path]) -> list[str]:
+        """The processes of some locks, of which one may have several, each once."""
+        processes = {hold.stem.rpartition("-")[2]: hold for hold in sorted(holds)}
+        return [_holder(hold).replace(" has it since ", ", since ") for hold in processes.values()]
 
     def killed(self) -> set[str]:
         """The runs that were killed, until they are forgotten."""
@@ -163,7 +173,7 @@ class Runs:
         from filelock import Timeout
 
         for lock in self.folder.glob(_HOLDS):
-            with suppress(Timeout), locked(lock, wait=False):
+            with suppress(Timeout), locked(lock, wait=False, sign=False):
                 yield lock
 
     def _release(self, hold: Path) -> None:

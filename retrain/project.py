@@ -13,6 +13,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
 from retrain.disk import sha256_of
 from retrain.errors import UsageError, has_login
@@ -21,6 +22,7 @@ PARAMS = "params.yaml"
 REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the file; if empty, there is none
 SCHEMES = ("s3", "gs", "file")
 EXPERIMENTS = (".dvc", "tmp", "exps")  # the folder of DVC's copies
+DEEPEST = 100  # levels of a text in YAML
 CODE = Path(__file__).parent  # of this package, which runs
 
 
@@ -189,8 +191,25 @@ class Project:
 def _store_section(params: str) -> Any:
     """The section `store` of a text of parameters; what is no YAML is said where it is read."""
     with suppress(YAMLError, AttributeError):
-        return YAML(typ="safe").load(params).get("store") or {}
+        return parse_yaml(params).get("store") or {}
     return {}
+
+
+def parse_yaml(text: str) -> Any:
+    """Reads YAML 1.2, as DVC does for the same file: 1e-3 is a number and `no` is a string.
+
+    Raises:
+        YAMLError: The text is not YAML, or is nested so deep that to read it would end the process.
+    """
+    yaml, depth = YAML(typ="safe"), 0  # in C: the text of 200 workloads takes 0.2 s, not 3 s
+    for event in yaml.parse(text):
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > DEEPEST:
+            raise YAMLError(f"it is nested more than {DEEPEST} deep")
+    try:
+        return yaml.load(text)
+    except ValueError as error:  # a value may look like a date or a number
+        raise YAMLError(str(error).partition(";")[0]) from None
 
 
 def find_project(start: Path | None = None) -> Project:

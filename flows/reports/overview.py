@@ -8,7 +8,7 @@ from typing import Any
 from retrain.errors import UsageError
 from retrain.params import load_section
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Entry, Ledger
 from retrain.registry.versions import ModelVersion
 from retrain.runs import records
@@ -26,9 +26,10 @@ def state_of(project: Project, name: str) -> dict[str, Any]:
         name: The name of the workload.
     """
     ledger, champion = decisions.read(project, name), None
-    fault = ledger.fault
+    fault = ledger.fault or (None if ledger.champion else records.lost_champion(project, name))
     try:
-        champion = versions.champion(project, name)
+        if champion := versions.champion(project, name):
+            fault = fault or packages.fault(project, champion)
     except ValueError as error:
         fault = fault or f"{name} {error}."
     last_run = records.last_run(project, name)

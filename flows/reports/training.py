@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from flows.pages import publish
 from retrain.project import Project
+from retrain.registry import versions
 from retrain.runs import console, records
 from retrain.runs.records import Document
 from retrain.runs.run import Run
@@ -107,9 +108,12 @@ def _in_training(facts: Mapping[str, Any]) -> str:
 
 def _where_to_look(run: Run) -> dict[str, str]:
     """Where a person finds the results of a run, by name."""
-    places = {}
+    project, name = run.project, run.workload.name
+    if "promote" in run.artifacts:  # of the version: the training's may be gone
+        version = versions.get(project, name, run.artifacts["promote"].facts["version"])
+        return {"MLflow run": version.run_id} if version else {}
     if "train" in run.artifacts:
         mlflow = run.artifacts["train"].folder / REPORT / "mlflow.json"
         if mlflow.is_file():
-            places["MLflow run"] = json.loads(mlflow.read_text(encoding="utf-8"))["run_id"]
-    return places
+            return {"MLflow run": json.loads(mlflow.read_text(encoding="utf-8"))["run_id"]}
+    return {}

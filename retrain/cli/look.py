@@ -62,8 +62,11 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
             print(wrapped(with_local_times(sentence)))
         if unused := [state["workload"] for state in states if state not in used]:
             print(f"Not run here yet: {', '.join(unused)}")
-        for run in Store(project.store).runs.under_way():
+        runs = Store(project.store).runs
+        for run in runs.under_way():
             print(wrapped(with_local_times(f"Under way: {run}")))
+        for run in runs.ended():
+            print(wrapped(f"Killed: {run}. The same command goes on from there."))
         if workload:
             _show_workload(states[0])
 

@@ -65,7 +65,8 @@ def read(project: Project, version: ModelVersion) -> dict[str, Any]:
         ValueError: The record is gone, or was changed.
     """
     record = versions.read_record(project, version)
-    record.pop("version", None)  # what is in the registry, too
+    for name in ("version", "files"):  # what is in the registry, and of its package
+        record.pop(name, None)
     return record
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from retrain.disk import replacing, sha256_of
 from retrain.project import Project
-from retrain.registry import tracking
+from retrain.registry import tracking, versions
 from retrain.registry.ledger import Entry
 from retrain.registry.versions import ModelVersion
 
@@ -86,6 +86,24 @@ def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
     from mlflow.artifacts import download_artifacts
 
     return Path(download_artifacts(uri, dst_path=str(folder), tracking_uri=project.tracking_uri))
+
+
+def fault(project: Project, version: ModelVersion) -> str | None:
+    """What a package lacks, and how to mend it; None if its files are there, with their sizes.
+
+    They are not read, and only those on this machine are looked at.
+    """
+    source = tracking.read_model(project, version.name).versions[version.version].source
+    if (folder := tracking.local_path(source)) is None:
+        return None
+    for name, size in versions.read_record(project, version)["files"].items():
+        file = folder / name
+        if file.is_file() and file.stat().st_size == size:
+            continue
+        what = "has another size than it was registered with" if file.is_file() else "is gone"
+        remedy = REMEDY.format(name=version.name)
+        return f"{version.title} cannot be served: {file} {what}. {remedy}"
+    return None
 
 
 def _has_weights(package: Path, version: ModelVersion) -> bool:

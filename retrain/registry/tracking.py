@@ -7,10 +7,9 @@ asked through MLflow.
 """
 
 import logging
-import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from time import time
@@ -283,9 +282,15 @@ def mended(project: Project) -> Path | None:
     None for another kind of store.
 
     Raises:
-        UsageError: Another release of MLflow has made it.
+        UsageError: Another release of MLflow has made it, or it is damaged.
+        ValueError: It is gone.
     """
     file = databases.of_mlflow(project)
+    if file and not file.exists() and (project.root / "mlruns").exists():
+        raise ValueError(
+            f"{file} is gone, and mlruns/ has what was registered in it: bring it back. Nobody "
+            "knows what is in production without it; to begin anew, move mlruns/ away."
+        )
     if file:
         databases.check(file, "mlflow")
     if file == project.root / databases.MLFLOW and (kept := databases.mend_moved(project.root)):
@@ -311,7 +316,7 @@ def read_model(project: Project, name: str) -> Ledger:
 
 def _select(file: Path, name: str) -> Ledger:
     """Reads a model from MLflow's tables, all of it as it was at one moment."""
-    with closing(sqlite3.connect(file)) as database:
+    with databases.opened(file, "mlflow") as database:
 
         def rows(query: str, value: str) -> list[Any]:
             return database.execute(query, [value]).fetchall()
@@ -367,7 +372,7 @@ def _ledgers(mlflow: Any) -> list[Any]:
 
 def model_names(project: Project) -> list[str]:
     """The names of all models with versions or decisions; no database is made to find none."""
-    file = databases.of_mlflow(project)
+    file = mended(project)
     if file and not file.exists():
         return []
     mlflow = client(project)

@@ -2,7 +2,8 @@
 
 A workload is one registered model of MLflow, under its name. The ledger says which version is in
 production, and the alias `champion` names it. A version has few tags; all else about it is its
-record, an artifact of the run of its training: these attributes, and the lineage.
+record, an artifact of the run of its training: these attributes, the bytes of each file of its
+package, and the lineage.
 """
 
 import hashlib
@@ -230,7 +231,9 @@ def register(
     client, name, run = tracking.client(project), candidate.name, candidate.run_id
     place = f"{PACKAGES}/{candidate.package_digest}"
     client.log_artifacts(run, str(package), place)
-    values = {"version": asdict(candidate), **(lineage or {})}
+    files = [path for path in package.rglob("*") if path.is_file()]
+    sizes = {path.relative_to(package).as_posix(): path.stat().st_size for path in files}
+    values = {"version": asdict(candidate), "files": sizes, **(lineage or {})}
     if fault := project.git_fault():
         tracking.tell(fault)
     text = json.dumps(values, indent=1, sort_keys=True, allow_nan=False) + "\n"

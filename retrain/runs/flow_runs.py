@@ -24,7 +24,7 @@ from time import monotonic, sleep
 from typing import Any, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
-from prefect import Flow as PrefectFlow, runtime
+from prefect import Flow as PrefectFlow, runtime, tags
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State
@@ -58,6 +58,15 @@ EVENTS: Mapping[str | None, Event] = {
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # a first start makes a database, on a machine that may be busy
 ENDED = "Its process was ended from outside."
+# As Prefect's `SubprocessASGIServer` has them.
+EPHEMERAL = {
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+}
+TAG = "retrain"  # of a run on a server of its own: that of other people has none
+# The servers of this process, by the folder of their clone, with the URLs of their APIs.
+_servers: dict[Path, tuple["subprocess.Popen[bytes]", str]] = {}
 
 logger = logging.getLogger("retrain")
 
@@ -104,12 +113,15 @@ class Flow(PrefectFlow[P, R]):
                 meanwhile.append(partial(tracking.client, project))
                 api = start_ephemeral_server(project, meanwhile)
                 stack.enter_context(temporary_settings({PREFECT_API_URL: api}))
+                stack.enter_context(tags(TAG))
                 end_runs_never_held(runs)
             return super().__call__(*args, **kwargs)
 
 
 def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], object]]) -> str:
     """Starts a Prefect server that is stopped at the end of this process, after all other clean-up.
+
+    It uses the clone's database, and no other of the user's. A second call gives the same server.
 
     Prefect would start the same server by itself, and wait for it: 5 s, and 12 s if its database
     has to be created. Started here, it starts in its own process while this process imports the
@@ -127,22 +139,24 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
         UsageError: A newer version of Prefect has made the database.
         RuntimeError: The server ended at its start, or took too long; its output is in the log.
     """
+    process, api = _servers.get(project.root, (None, ""))
+    if process and process.poll() is None:
+        return api
     databases.check(databases.of_prefect(project), "prefect")
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
     app = ("--factory", "prefect.server.api.server:create_app")
-    settings = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
-    # As Prefect's `SubprocessASGIServer` does.
     process = subprocess.Popen(
         [sys.executable, "-m", "retrain.servers.program", "ephemeral", "uvicorn", *app,
          "--host", HOST, "--port", str(port), "--log-level", "error", "--lifespan", "on"],
         cwd=project.root,
-        env=os.environ | settings | {"PREFECT__SERVER_FINAL": "1"},
+        env=databases.environment(databases.of_prefect(project)) | EPHEMERAL,
         stdin=subprocess.PIPE,  # closed when this process ends, also when it is killed
         start_new_session=True,  # Ctrl-C must not stop the server: the run still needs it
     )  # fmt: skip
     api = f"http://{HOST}:{port}/api"
+    _servers[project.root] = process, api
     # Closes its input, which ends it, and waits. First to be registered, last to be called.
     atexit.register(process.communicate)
     with console.progress("starting") as show:
@@ -286,10 +300,10 @@ def end_runs_never_held(runs: Runs) -> None:
     A process holds the store a moment later than Prefect makes the record of its run.
 
     Args:
-        runs: Those of the clone. The server is the clone's own, too.
+        runs: Those of the clone. The server is the clone's own, too, but may have runs of others.
     """
     with get_client(sync_client=True) as client:
-        begun = client.read_flow_runs(flow_run_filter=live(deployment_id={"is_null_": True}))
+        begun = client.read_flow_runs(flow_run_filter=live(tags={"all_": [TAG]}))
     if lost := runs.lost({str(run.id) for run in begun}):
         mark_crashed(ENDED, lost)
 

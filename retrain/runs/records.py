@@ -137,6 +137,24 @@ def last_run(project: Project, workload: str, flow: str | None = None) -> Docume
     return max(map(_read, paths), key=_time, default=None)
 
 
+def lost_champion(project: Project, workload: str) -> str | None:
+    """Which champion the trainings of this clone had, where the registry has none; None if none.
+
+    Args:
+        project: The clone.
+        workload: The name of the workload.
+    """
+    files = (_runs(project) / "train" / workload).glob("*.json")
+    found = [run for run in map(_read, files) if run.get("champion") or run.get("promoted")]
+    if not found:
+        return None
+    last = max(found, key=_time)
+    return (
+        f"the registry has no champion of {workload}, but run {last['run'][:8]} of "
+        f"{last['time'][:10]} had one here: if the registry was lost, bring it back"
+    )
+
+
 def find_run(project: Project, workload: str, run: str | None) -> Document | None:
     """The document of a run of a flow with steps; the last one of the workload without an id.
 

@@ -16,7 +16,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -48,6 +48,11 @@ MIGRATE = {
     "mlflow": '.venv/bin/mlflow db upgrade "sqlite:///{path}"',
     "prefect": 'PREFECT_HOME="{path.parent}" .venv/bin/prefect server database upgrade -y',
 }
+# What to do about one that is damaged.
+MEND = {
+    "mlflow": "bring it back from a copy. What is in production is known only there.",
+    "prefect": "delete it. It has only what Prefect shows of earlier runs.",
+}
 
 
 def of_mlflow(project: Project) -> Path | None:
@@ -57,8 +62,8 @@ def of_mlflow(project: Project) -> Path | None:
 
 
 def of_prefect(project: Project) -> Path:
-    """The database of the project's own Prefect servers."""
-    return Path(os.environ.get("PREFECT_HOME") or project.state / "prefect") / "prefect.db"
+    """The database of the project's own Prefect servers, wherever the user has others."""
+    return project.state / "prefect" / "prefect.db"
 
 
 def check(path: Path, tool: str) -> None:
@@ -69,30 +74,47 @@ def check(path: Path, tool: str) -> None:
         tool: The name of the package.
 
     Raises:
-        UsageError: It was made by a newer release, or by an earlier one and has to be migrated.
+        UsageError: It was made by a newer release, or by an earlier one and has to be migrated; or
+            it is damaged.
     """
-    revision = _revision(path)
+    if not path.exists():
+        return
+    with opened(path, tool) as database:
+        found = database.execute("SELECT version_num FROM alembic_version").fetchone()
+        if not found:
+            raise sqlite3.DatabaseError("it is empty")
+    (revision,) = found
     known, newest = _migrations(tool)
-    if revision and revision not in known:
+    if revision not in known:
         raise UsageError(
             f"{path} was made by a newer {tool} than {version(tool)}, which is installed "
             "here: install the packages of that clone's requirements.lock (git pull && "
             "make setup)."
         )
-    if revision not in (None, newest):
+    if revision != newest:
         raise UsageError(
             f"{path} was made by an earlier {tool} than {version(tool)}, which is installed here. "
             f"Keep a copy, and migrate it: make down && {MIGRATE[tool].format(path=path)}"
         )
 
 
-def _revision(path: Path) -> str | None:
-    """The last migration of a database; None if it is missing, or another kind of file."""
-    if path.exists():
-        with closing(sqlite3.connect(path)) as database, suppress(sqlite3.DatabaseError):
-            for (revision,) in database.execute("SELECT version_num FROM alembic_version"):
-                return str(revision)
-    return None
+@contextmanager
+def opened(path: Path, tool: str) -> Iterator[sqlite3.Connection]:
+    """Opens a database of a tool to read it.
+
+    Raises:
+        UsageError: It is damaged, empty, or no database.
+        sqlite3.OperationalError: Another process has it for longer than a few seconds.
+    """
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            yield database
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            raise
+        raise UsageError(
+            f"{path} is damaged, or no database of {tool} ({error}): {MEND[tool]}"
+        ) from error
 
 
 @cache
@@ -119,9 +141,15 @@ def create_mlflow(path: Path) -> None:
 
 def create_prefect(path: Path) -> None:
     """Creates Prefect's database."""
-    url = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{path}"}
     command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
-    subprocess.run(command, env=os.environ | url, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, env=environment(path), check=True, stdout=subprocess.DEVNULL)
+
+
+def environment(path: Path) -> dict[str, str]:
+    """The environment of a program that uses a database of Prefect, and no other of the user's."""
+    url = f"sqlite+aiosqlite:///{path}"
+    own = {"PREFECT_HOME": str(path.parent), "PREFECT_SERVER_DATABASE_CONNECTION_URL": url}
+    return os.environ | own
 
 
 @contextmanager
@@ -200,7 +228,7 @@ def mend_moved(root: Path) -> Path | None:
 
 def _stale(root: Path) -> dict[str, str]:
     """The new place of each experiment whose artifacts lie in the clone, by the old place."""
-    with closing(sqlite3.connect(root / MLFLOW)) as database:
+    with opened(root / MLFLOW, "mlflow") as database:
         found = database.execute("SELECT name, artifact_location FROM experiments").fetchall()
     stale = {}
     for name, old in found:

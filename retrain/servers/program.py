@@ -46,7 +46,7 @@ def main() -> None:
     elif name == "worker":
         end_runs_of_dead_worker(command[command.index("--name") + 1])
     else:
-        if DATABASE not in os.environ:
+        if name == "ephemeral" or DATABASE not in os.environ:
             file = databases.of_prefect(Project(Path.cwd()))  # it runs in the clone's folder
             with databases.created(file, databases.create_prefect):
                 pass

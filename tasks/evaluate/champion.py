@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from retrain.errors import RejectedDataError
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import LONGEST_REASON, Decision
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
@@ -169,12 +169,14 @@ def score_opponents(
 
     Raises:
         RejectedDataError: The data lacks a class of the champion.
-        ValueError: The champion does not answer.
+        ValueError: The champion does not answer, or is not there.
     """
     champion = compare_classes(validated)
     if champion is None:
         return None, None
     project, name = current_run().project, current_run().workload.name
+    if fault := packages.fault(project, champion.version):
+        raise ValueError(fault)
     reference = None
     try:
         reference = versions.reference(project, name)

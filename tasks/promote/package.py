@@ -37,7 +37,6 @@ RUNS, RUN, MAX_BYTES = 8, 8, 16_000_000
 # 2.4e-7 in fp32 and by nothing in bf16. But on a GPU a convolution in fp32 may run in TF32,
 # which changed one by 1.3e-4; and all of bf16 changed one by 3e-3.
 TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
-MLMODEL = "MLmodel"  # MLflow's description, the one file that changes when a package is registered
 
 
 def write_package(
@@ -145,7 +144,7 @@ def example_of(folder: Path, images: pa.Table, evaluated: Path) -> pa.Table:
 
     Returns:
         The images with the `probabilities` of the classes; the metadata has the `labels` of the
-        classes, and of the `files` of the package, except MLflow's description, the SHA-256 (hex).
+        classes, and of the `files` of the package the SHA-256 (hex).
     """
     columns, wanted = ["sha256", "probabilities"], images["sha256"].to_pylist()
     table = pq.read_table(
@@ -155,7 +154,7 @@ def example_of(folder: Path, images: pa.Table, evaluated: Path) -> pa.Table:
     files = {
         path.relative_to(folder).as_posix(): sha256_of(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MLMODEL
+        if path.is_file()
     }
     described = {b"labels": table.schema.metadata[b"labels"], b"files": json.dumps(files).encode()}
     example = images.append_column("probabilities", answers)

@@ -17,6 +17,7 @@ from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, ModelVersion
+from retrain.runs import records
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
@@ -190,6 +191,8 @@ def _decide(
 def _withheld(project: Project, version: ModelVersion) -> str | None:
     """Why a version that passed is not promoted; None if nothing is against it."""
     ledger = decisions.read(project, version.name)
+    if not ledger.champion and (lost := records.lost_champion(project, version.name)):
+        return lost
     of_version = ledger.withdrawn.get(version.version)
     entry = of_version or ledger.withdrawn.get(version.train_digest)
     if entry is None:

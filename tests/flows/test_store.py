@@ -5,7 +5,8 @@ import os
 import pytest
 
 from retrain.disk import sha256_of
-from tests.flows.conftest import copy_clone
+from tests import templates
+from tests.flows.conftest import copy_clone, ran
 
 
 @pytest.fixture
@@ -19,6 +20,12 @@ def flip(path):
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
+def registered_weights(copy, document):
+    """The weights of a run's model, in its package."""
+    found = (copy.root / "mlruns").rglob("model.safetensors")
+    return next(path for path in found if sha256_of(path) == document["model"]["digest"])
+
+
 def test_verify_finds_damage_and_repair_takes_it_out(copy, first):
     whole = (
         "No artifact in the store is damaged.\nNo package was changed.\n"
@@ -26,8 +33,7 @@ def test_verify_finds_damage_and_repair_takes_it_out(copy, first):
     )
     assert copy.retrain("verify").stdout == whole
     [images] = copy.root.glob(".retrain/store/validate/*/images.parquet")
-    packaged = copy.root.glob("mlruns/**/model.safetensors")
-    weights = next(path for path in packaged if sha256_of(path) == first["model"]["digest"])
+    weights = registered_weights(copy, first)
     flip(images)
     flip(weights)
     output = copy.retrain("verify", code=1).stdout
@@ -40,6 +46,45 @@ def test_verify_finds_damage_and_repair_takes_it_out(copy, first):
     assert not images.parent.exists()
     flip(weights)
     assert copy.retrain("verify").stdout == whole
+
+
+def test_a_champion_that_is_not_there_is_told_where_nothing_changed(copy, first):
+    weights = registered_weights(copy, first)
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1])
+    for what in ("has another size than it was registered with", "is gone"):
+        said = f"vit version 1 cannot be served: {weights} {what}. Restore its files from a backup"
+        assert said in " ".join(copy.retrain("train", "vit", code=1).stderr.split())
+        assert said in " ".join(copy.retrain("status").stdout.split())
+        weights.unlink(missing_ok=True)
+    weights.write_bytes(whole)
+    assert copy.train()["unchanged"]
+    (copy.root / "mlruns").rename(copy.root / "away")
+    assert "the record of its lineage" in copy.json("status", "vit")[0]["fault"]
+    (copy.root / "away").rename(copy.root / "mlruns")
+    [description] = weights.parents[2].glob("MLmodel")
+    description.write_text(description.read_text() + " ")
+    assert "MLmodel in" in copy.retrain("verify", code=1).stdout
+
+
+def test_a_registry_that_was_lost_gets_a_champion_only_if_a_person_says_so(copy, first):
+    (copy.root / "mlflow.db").unlink()
+    for command in (("train", "vit"), ("status",)):
+        assert "mlflow.db is gone, and mlruns/ has" in copy.retrain(*command, code=1).stderr
+    assert not (copy.root / "mlflow.db").exists()
+    (copy.root / "mlruns").rename(copy.root / "old")
+    templates.place_mlflow_database(copy.root)
+    lost = f"the registry has no champion of vit, but run {first['run'][:8]} of"
+    assert lost in copy.json("status", "vit")[0]["fault"]
+    document = copy.train()
+    assert (document["promoted"], ran(document)) == (False, [])
+    assert document["outcome"].startswith(f"vit version 1 is not promoted: {lost}")
+    assert document["outcome"].endswith("it is promoted only with --promote.")
+    assert copy.json("status", "vit")[0]["champion"] is None
+    assert copy.train("--promote")["promoted"]
+    place = copy.root / "mlruns" / "vit" / copy.train()["look"]["MLflow run"]
+    assert place.is_dir()
+    assert copy.json("status", "vit")[0]["fault"] is None
 
 
 def test_gc_leaves_what_a_run_that_changes_nothing_has_used(copy, first):

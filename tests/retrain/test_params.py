@@ -11,6 +11,7 @@ from retrain.params import (
     parse_override,
     workload_names,
 )
+from retrain.project import Project
 from retrain.workload import Drift, Gate
 
 SHIPPED = Path(__file__).parents[2] / "params.yaml"
@@ -266,3 +267,15 @@ def test_decided_parameters_can_be_read_again_as_a_lineage_records_them(tmp_path
 def test_a_value_is_written_as_it_is_read(value):
     name, again = parse_override(f"key={as_yaml(value)}")
     assert (name, again, type(again)) == ("key", value, type(value))
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
+def test_what_is_nested_too_deep_is_refused_and_does_not_end_the_process(tmp_path, opening):
+    file = tmp_path / "params.yaml"
+    file.write_text("workloads: " + opening * 100_000)
+    with pytest.raises(UsageError, match=r"^params.yaml: .*nested|^params.yaml: line 1, ") as error:
+        load_workload(file, "toy")
+    assert len(str(error.value).splitlines()) == 1
+    assert Project(tmp_path).store_remote is None
+    with pytest.raises(UsageError, match="the value is no YAML"):
+        parse_override("train.lr=" + opening * 30_000)

@@ -184,9 +184,12 @@ def test_a_killed_run_is_known_until_it_is_forgotten_with_its_temporary_files(st
     began = time.time()
     for _ in range(2):
         assert store.runs.killed() == {"run-3"}
+        assert store.runs.under_way() == []
+        [run] = store.runs.ended()
+        assert re.match(r"process \d+ on .* \(-c\), since 20", run)
         assert before < store.runs.oldest() < began
     store.runs.forget_killed()
-    assert store.runs.killed() == set()
+    assert store.runs.killed() == set(store.runs.ended()) == set()
     assert list((store.root / ".holds").iterdir()) == []
 
 

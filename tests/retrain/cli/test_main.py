@@ -69,13 +69,13 @@ def test_outside_a_clone_there_is_a_document_too(tmp_path, monkeypatch, capsys):
 
 
 def test_the_traceback_of_an_unexpected_error_is_in_a_log(clone, capsys):
-    (clone / "mlflow.db").write_bytes(b"this is no database" * 100)
+    (clone / ".retrain" / "runs" / "train" / "vit" / "latest.json").mkdir(parents=True)
     assert main(["status", "--json"]) == 1
     output, errors = capsys.readouterr()
     assert len(errors.splitlines()) <= 5
     log = Path(errors.splitlines()[-1].removeprefix("More is in "))
     assert "Traceback" in log.read_text(encoding="utf-8")
-    assert "file is not a database" in json.loads(output)["error"]
+    assert "Is a directory" in json.loads(output)["error"]
 
 
 @pytest.mark.parametrize(

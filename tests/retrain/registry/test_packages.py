@@ -26,3 +26,19 @@ def test_a_version_is_brought_back_from_the_registry_alone(
     weights.unlink()
     with pytest.raises(ValueError, match="version 1 are gone"):
         packages.download(project, made)
+
+
+def test_each_file_of_a_package_is_missed_and_so_is_a_part_of_it(project, name, tmp_path):
+    made = register(project, name, "a", tmp_path)
+    assert packages.fault(project, made) is None
+    package = packages.fetch(project, made, tmp_path)
+    for file in (package / "MLmodel", package / packages.MODEL / packages.WEIGHTS):
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])
+        what = f"{file} has another size than it was registered with"
+        remedy = packages.REMEDY.format(name=name)
+        said = f"{made.title} cannot be served: {what}. {remedy}"
+        assert packages.fault(project, made) == said
+        file.unlink()
+        assert packages.fault(project, made) == said.replace(what, f"{file} is gone")
+        file.write_bytes(whole)

@@ -59,6 +59,16 @@ def test_before_the_first_run_there_is_nothing_and_no_file_is_made(tmp_path):
     assert not (tmp_path / "mlflow.db").exists()
 
 
+def test_a_registry_that_is_gone_begins_anew_only_when_a_person_says_so(made, tmp_path):
+    templates.copy_project(made.root, tmp_path)
+    (tmp_path / "mlflow.db").unlink()
+    for ask in (tracking.client, tracking.model_names, lambda it: versions.champion(it, "vit")):
+        with pytest.raises(ValueError, match=r"mlflow\.db is gone, and mlruns/ has .*: bring"):
+            ask(Project(tmp_path))
+    (tmp_path / "mlruns").rename(tmp_path / "old")
+    assert versions.champion(Project(tmp_path), "vit") is None
+
+
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 def test_the_database_is_read_as_mlflow_reads_it(made, tmp_path, mode):
     templates.copy_project(made.root, tmp_path)

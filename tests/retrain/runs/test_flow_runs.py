@@ -166,12 +166,12 @@ with urllib.request.urlopen(f"{url}/health") as answer:
 
 def test_it_comes_up_while_other_things_are_done_and_ends_with_the_process(tmp_path):
     (tmp_path / "prefect.toml").write_text((ROOT / "prefect.toml").read_text())
-    templates.place_prefect_database(tmp_path, "home/prefect.db")
+    templates.place_prefect_database(tmp_path)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     done = subprocess.run(
         [sys.executable, "-c", RUN],
         cwd=tmp_path,
-        env=kept | {"PREFECT_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)},
+        env=kept | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )

@@ -103,8 +103,7 @@ def test_a_creation_that_fails_leaves_nothing_and_a_database_that_is_there_is_le
 
 
 @pytest.mark.parametrize("tool", databases.MIGRATIONS)
-def test_a_database_of_a_newer_version_is_refused_in_one_sentence(tmp_path, monkeypatch, tool):
-    monkeypatch.delenv("PREFECT_HOME", raising=False)  # an earlier command has set it
+def test_a_database_of_a_newer_version_is_refused_in_one_sentence(tmp_path, tool):
     place = {"mlflow": templates.place_mlflow_database, "prefect": templates.place_prefect_database}
     place[tool](tmp_path)
     project = Project(tmp_path)
@@ -124,10 +123,45 @@ def test_a_database_of_a_newer_version_is_refused_in_one_sentence(tmp_path, monk
             start_ephemeral_server(project, [])
 
 
+def emptied(file):
+    file.write_bytes(b"")
+
+
+def overwritten(file):
+    file.write_bytes(b"this is no database" * 100)
+
+
+def cleared(file):
+    query(file, "DELETE FROM alembic_version")
+
+
+def torn(file):
+    with file.open("r+b") as content:  # a part that is not the first
+        content.seek(4096)
+        content.write(b"x" * 200_000)
+
+
+@pytest.mark.parametrize("damage", [emptied, overwritten, cleared, torn])
+def test_a_damaged_database_is_named_with_what_to_do(tmp_path, damage):
+    templates.place_mlflow_database(tmp_path)
+    damage(tmp_path / "mlflow.db")
+    with pytest.raises(
+        UsageError, match=r"/mlflow\.db is damaged.*: bring it back from a"
+    ) as raised:
+        versions.champion(Project(tmp_path), "vit")
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_damaged_database_of_prefect_may_be_deleted(tmp_path):
+    templates.place_prefect_database(tmp_path)
+    emptied(databases.of_prefect(Project(tmp_path)))
+    with pytest.raises(UsageError, match=r"/prefect\.db is damaged.*: delete it\."):
+        start_ephemeral_server(Project(tmp_path), [])
+
+
 @pytest.fixture(params=databases.MIGRATIONS)
 def earlier(request, tmp_path, monkeypatch):
     """A project with a database that lacks the last migration; its tool, and the file."""
-    monkeypatch.delenv("PREFECT_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("workloads: {}")
     if request.param == "mlflow":

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from retrain.registry import tracking
-from retrain.workload import Augment, Model, Train
+from retrain.workload import Augment, Model, Scale, Train
 from tasks.train import loop, network
 from tasks.train.reports import NEWEST
 from tests.tasks.train.helpers import KEY, OFTEN, SMALL, run, write_form, write_split
