@@ -26,7 +26,7 @@ class Plan:
     Attributes:
         step: The step's name.
         config: The parameters that it reads, those with their default too, by dotted name.
-        inputs: The digests of its inputs, by the step they come from.
+        inputs: The digests of its inputs, or of what it reads of them, by the step they come from.
         code: The digests of the modules that it runs, by dotted name.
         libraries: The versions of the libraries that change the output.
     """
@@ -62,7 +62,9 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
             if any(name == read or name.startswith(f"{read}.") for read in step.reads)
         },
         inputs={
-            source.step: source.digest for source in inputs if source.step not in step.looked_up
+            source.step: step.digest_of_input(source)
+            for source in inputs
+            if source.step not in step.looked_up
         },
         code=code_digests(modules),
         libraries={

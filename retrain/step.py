@@ -122,6 +122,8 @@ class Step:
             on. A parameter of a section that is not named must not change the output.
         looked_up: Those of the inputs in which the step only looks up, and checks, what another
             one names by its SHA-256: their digests are not part of the key.
+        digest_of_input: Called with an input; returns what stands for it in the key: its digest,
+            unless the step reads only a part of it.
         libraries: The distributions whose version changes the output.
         cached: Whether the same key gives the same output; not where it reads the registry.
         hours: The time limit of each try, if the workload's `limits` have none for the step.
@@ -139,6 +141,7 @@ class Step:
     inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]]
     reads: tuple[str, ...] = ()
     looked_up: tuple[str, ...] = ()
+    digest_of_input: Callable[[Any], str] = lambda source: source.digest
     libraries: tuple[str, ...] = ()
     cached: bool = True
     hours: float = 24.0

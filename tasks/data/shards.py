@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from retrain.outputs import list_files
+from retrain.step import digest_of
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -142,6 +145,16 @@ def open_prepared(folder: Path) -> Prepared:
     labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))
     return Prepared(folder, tuple(labels), images)
+
+
+def digest_of_learnt(folder: Path) -> str:
+    """SHA-256 (hex) over all that a training reads of such an output: not the test split.
+
+    Args:
+        folder: The output, which is complete.
+    """
+    form = [(folder / name).read_text(encoding="utf-8") for name in (LABELS, IMAGES)]
+    return digest_of([form, *(list_files(folder / split) for split in ("train", "val"))])
 
 
 def has_embeddings(workload: "Workload") -> bool:

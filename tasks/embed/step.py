@@ -22,7 +22,7 @@ from retrain.store import Artifact
 from retrain.workload import Evaluate, Model, Workload
 from tasks.compute import ray_data
 from tasks.data.listing import SPLITS, link_file
-from tasks.data.shards import IMAGES, LABELS, ROWS, Shards, has_embeddings
+from tasks.data.shards import IMAGES, LABELS, ROWS, Shards, digest_of_learnt, has_embeddings
 
 SHARDS = "images-*.npy"
 
@@ -64,7 +64,8 @@ def embed(model: Model, evaluation: Evaluate, images: Artifact, workspace: Works
         workspace: The scratch folder in it keeps finished parts.
 
     Returns:
-        `rows` of each split, `classes` by index, `shape` (D,) of an embedding, `storage`.
+        `rows` of each split, `classes` by index, `shape` (D,) of an embedding, `storage`, and
+        `learnt`, the digest of what a training reads.
 
     Raises:
         ValueError: There is no such network, or it gives no embedding of such images.
@@ -95,6 +96,7 @@ def embed(model: Model, evaluation: Evaluate, images: Artifact, workspace: Works
         "classes": images.facts["classes"],
         "shape": list(Shards([*parts.values()]).shape),
         "storage": "embeddings",
+        "learnt": digest_of_learnt(workspace.folder),
     }
 
 

@@ -25,7 +25,7 @@ from tasks.compute.ray_data import each_counted
 from tasks.data import image_table
 from tasks.data.listing import SPLITS, link_file
 from tasks.data.reading import ImageFiles, Place, cut, open_images, places_of, seconds_for
-from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, shard_name
+from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, digest_of_learnt, shard_name
 
 COLUMNS = ["path", "label", "sha256", "pixels", "file", "row"]  # of the list of a split's images
 ROW_GROUP = 4096  # rows, of that list
@@ -49,8 +49,9 @@ def preprocess(
     The classes are those of the training split, in natural order: "2" before "10".
 
     Returns:
-        `rows` of each split, the `classes` by index, the `shape` (H, W, C) of an image, and the
-        `storage` of the training split: `pixels` or `source`.
+        `rows` of each split, the `classes` by index, the `shape` (H, W, C) of an image, the
+        `storage` of the training split: `pixels` or `source`, and `learnt`, the digest of what a
+        training reads.
     """
     files, folder = open_images(pulled), workspace.folder
     accepted = image_table.read_split(validated.folder, columns=[*COLUMNS, "split", "bytes"])
@@ -78,7 +79,13 @@ def preprocess(
     disk.write_json(folder / LABELS, labels)
     disk.write_json(folder / IMAGES, images.model_dump(include={"size", "channels", "resize"}))
     shape = [images.size, images.size, images.channels]
-    return {"rows": rows, "classes": labels, "shape": shape, "storage": images.storage}
+    return {
+        "rows": rows,
+        "classes": labels,
+        "shape": shape,
+        "storage": images.storage,
+        "learnt": digest_of_learnt(folder),
+    }
 
 
 def _make(

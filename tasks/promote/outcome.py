@@ -39,7 +39,7 @@ FEW = 30  # test images; the interval of a recall is then wider than 0.2, unless
 
 REQUIREMENTS = "requirements.lock"
 # Inputs that no step has made, and outputs that are listed first.
-KNOWN = ("data", "start", "pull", "validate")
+KNOWN = ("data", "start", "pull", "validate", "train")
 
 
 class Verdict(NamedTuple):
@@ -289,9 +289,9 @@ def _steps(
     store: Store, pulled: Artifact, validated: Artifact, trained: Artifact, scores: Artifact
 ) -> list[dict[str, Any]]:
     """The outputs from the data to the evaluation, in order."""
-    model = _made(store, trained)
+    evaluated = _made(store, scores)  # whose inputs are whole; a training leaves the test split
     first = [_made(store, pulled), _made(store, validated)]
-    return [*first, *_between(store, model), model, _made(store, scores)]
+    return [*first, *_between(store, evaluated), _made(store, trained), evaluated]
 
 
 def _made(store: Store, artifact: Artifact) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from retrain.code import libraries_of
 from retrain.disk import write_json
 from retrain.registry import tracking
 from retrain.runs import console
-from retrain.step import Chosen, Facts, Workspace, step
+from retrain.step import Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.shards import prepared_by
@@ -61,10 +61,16 @@ def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: 
     return Chosen(modules, libraries)
 
 
+def digest_of_input(source: Input) -> str:
+    """The digest of an input, without the test split of the images."""
+    return source.facts["learnt"] if isinstance(source, Artifact) else source.digest
+
+
 @step(
     inputs=lambda workload: (prepared_by(workload), "pull", "start"),
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
     looked_up=("pull",),
+    digest_of_input=digest_of_input,
     libraries=("numpy", "safetensors", "torch", "transformers"),
     hours=7 * 24,
     chosen=dependencies,
@@ -112,7 +118,8 @@ def train(
         console.say(line)
     if model.family == "custom":
         try_network(job)
-    with _tracked(workspace, _parameters(job, workspace.configuration), images.digest) as run_id:
+    parameters = _parameters(job, workspace.configuration)
+    with _tracked(workspace, parameters, digest_of_input(images)) as run_id:
         log = partial(tracking.log_epochs, workspace.project, run_id)
         with console.progress("train") as update, followed(job.scratch, update, log):
             from tasks.train.launch import launch

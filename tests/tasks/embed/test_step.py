@@ -11,7 +11,7 @@ from transformers import ViTForImageClassification
 from models.network import in_stored_units, normalise
 from retrain.params import load_workload
 from retrain.project import Project
-from tasks.data.shards import open_prepared
+from tasks.data.shards import digest_of_learnt, open_prepared
 from tasks.embed.step import embed
 from tests.tasks.embed.conftest import run_embed
 
@@ -47,6 +47,7 @@ def test_embeddings_are_those_of_a_plain_loop_to_the_bit(embedded, images, backb
         "classes": list(data.labels),
         "shape": [16],
         "storage": "embeddings",
+        "learnt": digest_of_learnt(embedded.folder),
     }
 
 

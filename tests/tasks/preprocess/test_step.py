@@ -100,6 +100,21 @@ def test_images_that_were_set_aside_are_left_out(tmp_path):
     assert not left["path"].isin(["2/broken.png", "2/tiny.png"]).any()
 
 
+def test_a_corrected_label_of_a_test_image_changes_nothing_that_a_training_reads(tmp_path):
+    learnt = {}
+    for corrected in ("none", *SPLITS):
+        classes = [f"{split}/{label}" for split in SPLITS for label in (2, 10) for _ in range(4)]
+        files = {f"{name}/{n}.png": png(n, 10, 8) for n, name in enumerate(classes)}
+        if corrected in SPLITS:
+            name = next(name for name in files if name.startswith(f"{corrected}/2/"))
+            files[name.replace("/2/", "/10/")] = files.pop(name)
+        write_files(tmp_path / corrected / "data", files)
+        facts, _ = run(tmp_path / corrected)
+        learnt[corrected] = facts["learnt"]
+    assert learnt["test"] == learnt["none"]
+    assert len({*learnt.values()}) == 3
+
+
 def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "WORTH_ROWS", 2)
     write_digits(tmp_path)

@@ -132,7 +132,7 @@ def run(
     workspace = Workspace(folder, scratch, KEY, "sides", project)
     storage = "source" if (images / "train" / SOURCE).exists() else "pixels"
     rows = {"train": len(open_prepared(images).split("train"))}
-    facts = {"storage": storage, "rows": rows}
+    facts = {"storage": storage, "rows": rows, "learnt": "ab" * 32}
     prepared = Artifact("preprocess", "k", "ab" * 32, images, facts)
     scale = scale or Scale()
     if scale.threads == "auto":

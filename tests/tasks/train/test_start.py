@@ -85,8 +85,8 @@ def test_a_champion_is_not_trained_further_before_something_has_changed(tmp_path
     monkeypatch.setattr(
         versions, "find_by_weights", lambda project, name, weights: registered.get(weights)
     )
-    images = Artifact("preprocess", "k", "ab" * 32, Path(), {"storage": "pixels"})
-    newer = replace(images, digest="ef" * 32)
+    images = Artifact("preprocess", "k", "ab" * 32, Path(), {"storage": "pixels", "learnt": "1"})
+    newer = replace(images, facts={**images.facts, "learnt": "2"})
     pulled = Artifact("pull", "k", "cd" * 32, Path(), {"format": "parquet"})
     once = Workload(
         name="sides", data=Data(path="data/sides"), model=Model(family="vit", patch_size=4),
