@@ -126,18 +126,26 @@ def _read_images(folder: Path) -> "pd.DataFrame":
     return pd.read_parquet(folder / image_table.FILE_NAME, columns=COLUMNS)
 
 
-def _before(project: Project, document: Document) -> tuple["pd.DataFrame", ImageFiles] | None:
-    """The images of the champion before, and what reads them, if the store still has them."""
+def _before(
+    project: Project, document: Document
+) -> tuple["pd.DataFrame", ImageFiles | None] | None:
+    """The champion's images, if the store or its mirror has their table, and what reads them.
+
+    They are read where they are on this machine; they are not fetched for a page.
+    """
     champion, store = document.get("champion"), Store.of(project)
-    found = {}
+    keys, validated = dict[str, str](), None
     with suppress(ValueError):  # the record is gone or was changed, as `verify` says
         version = champion and versions.get(project, document["workload"], champion["version"])
-        for made in lineage.read(project, version)["steps"] if version else ():
-            if made["step"] in ("pull", "validate") and made["key"]:
-                with store.lock(made["step"], made["key"]):
-                    found[made["step"]] = store.obtain(made["step"], made["key"])
-    pulled, validated = found.get("pull"), found.get("validate")
-    return (_read_images(validated.folder), open_images(pulled)) if pulled and validated else None
+        made = lineage.read(project, version)["steps"] if version else ()
+        keys = {step["step"]: step["key"] for step in made}
+    if key := keys.get("validate"):
+        with store.lock("validate", key):
+            validated = store.obtain("validate", key)
+    if validated is None:
+        return None
+    pulled = store.find("pull", keys["pull"])
+    return _read_images(validated.folder), open_images(pulled) if pulled else None
 
 
 def _checks(folder: Path) -> dict[str, Any]:
@@ -154,7 +162,10 @@ def _counts(images: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def changes(
-    images: "pd.DataFrame", source: ImageFiles | None, before: "pd.DataFrame", earlier: ImageFiles
+    images: "pd.DataFrame",
+    source: ImageFiles | None,
+    before: "pd.DataFrame",
+    earlier: ImageFiles | None,
 ) -> dict[str, Any]:
     """What is new, gone and labelled otherwise; an image is its pixels.
 
@@ -162,7 +173,7 @@ def changes(
         images: The columns `COLUMNS` of the image table.
         source: Reads them; None if they are gone.
         before: The images before.
-        earlier: Reads these.
+        earlier: Reads these; None if they are not on this machine.
 
     Returns:
         By what has changed, a gallery; without pictures if only the count is told.

@@ -39,3 +39,11 @@ def test_a_laptop_takes_what_another_machine_has_trained(clone, first, other, bu
     assert "Nothing changed" in done.stdout
     assert "does not answer" not in done.stdout + done.stderr
     remotes._files.cache_clear()
+
+    # Its page needs the list of the images before, and fetches none of them for thumbnails.
+    shutil.rmtree(other.root / ".retrain/store/pull")
+    document = other.train("--set", "data.label_column=label", "--set", "train.epochs=1")
+    [pulled] = (other.root / ".retrain/store/pull").glob("*/manifest.json")
+    assert pulled.parent.name == document["steps"][0]["key"]
+    page = (other.root / document["look"]["report"]).read_text()
+    assert "The same images, with the same labels, in the same splits." in page
