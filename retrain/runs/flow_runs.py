@@ -322,7 +322,7 @@ def mark_crashed(message: str, runs: Collection[str]) -> None:
         message: The message of the state `Crashed`.
         runs: The ids of the flow runs.
     """
-    crashed = Crashed(message=message)
+    crashed: State[Any] = Crashed(message=message)
     with get_client(sync_client=True) as client:
         for run in client.read_flow_runs(flow_run_filter=live(id={"any_": sorted(runs)})):
             its_tasks = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
