@@ -96,6 +96,7 @@ def predict(
             model=model.identity(),
             **predictions,
             drift=drift,
+            state="Drifted" if drift and drift["drifted"] else None,
         )
         document["outcome"] = _outcome(document)
         return publish.write(project, document)
@@ -215,7 +216,9 @@ def show(document: Document) -> None:
     console.say_table(["label", "images", "share"], rows)
     console.say(f"[bold]{escape(document['outcome'])}[/]")
     drift = document["drift"]
-    console.say(escape(sentence(drift) if drift else UNKNOWN) + "\n")
+    if not document["state"]:
+        console.say(escape(sentence(drift) if drift else UNKNOWN))
+    console.say("")
     console.say(escape(f"{'output':<10} {document['output']}"))
     console.say(f"{'took':<10} {document['took']:.1f} s")
 
@@ -227,7 +230,8 @@ def _outcome(document: Document) -> str:
         outcome += f"; {document['reused']:,} units were there from a run that was ended"
     if errors:
         outcome += f"; {errors:,} could not be classified: the column `error` says why"
-    return f"{outcome}."
+    found = f" {sentence(document['drift'])}" if document["state"] else ""  # as people are told
+    return f"{outcome}.{found}"
 
 
 def _path(project: Project, text: str) -> Path:

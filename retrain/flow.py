@@ -211,7 +211,7 @@ class StepsFlow(Flow[..., Document]):
                 begun.warn(
                     *preflight.notices(self.steps_for(config), config, project, look.version)
                 )
-            preflight.check_surroundings(project)
+            preflight.check_surroundings(project, config.scale.workers)
             follow = partial(begun.follow, self.follows)
             return records.record(begun, follow, self.tells.document, self.tells.write_page)
 

@@ -99,6 +99,7 @@ def least_space() -> tuple[int, Path]:
     """The free bytes of the fullest of the folders that a run writes to, and that folder."""
     temporary = os.environ.get("TMPDIR", "/tmp")
     folders = [Path(temporary), Path(os.environ.get("RAY_TMPDIR", temporary)), Path.cwd()]
+    folders.append(Path("/dev/shm"))  # where Python keeps the locks of its processes
     with suppress(UsageError, OSError):
         project = find_project()
         folders += [project.store, project.state, project.root / "mlruns"]

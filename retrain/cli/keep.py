@@ -27,7 +27,7 @@ from retrain.messages import message_of, wrapped
 from retrain.project import Project
 from retrain.registry import lineage
 from retrain.runs import console, preflight
-from retrain.servers import databases, reachable
+from retrain.servers import databases, ray_cluster, reachable
 from retrain.store import Store
 
 if TYPE_CHECKING:
@@ -138,10 +138,12 @@ def _remote(project: Project) -> str:
     return "answers"
 
 
-def _disk(_: Project) -> str:
+def _machine(_: Project) -> str:
+    if lacking := "; ".join(preflight.lacks()):
+        raise ValueError(lacking)
+    if fault := ray_cluster.socket_fault():
+        raise UserWarning(f"scale.workers cannot be used: {fault}")
     space, folder = messages.least_space()
-    if space < messages.MIN_BYTES:
-        raise ValueError(f"{space / 1e9:.1f} GB are left in {folder}: make room there")
     return f"{space / 1e9:.1f} GB are left in {folder}"
 
 
@@ -159,7 +161,7 @@ def _servers(project: Project) -> str:
     databases.check(databases.of_prefect(project), "prefect")
     if file := databases.of_mlflow(project):
         databases.check(file, "mlflow")
-    preflight.check_surroundings(project)  # those that the environment names
+    preflight.check_servers(project)
     if api := services.server_api(project):
         reachable.check("PREFECT_API_URL", api, "/health")
     running = services.running(project)
@@ -167,13 +169,15 @@ def _servers(project: Project) -> str:
         if not services.is_ready(project, name):
             log = project.relative(project.logs / f"{name}.log")
             raise ValueError(f"{name} does not answer: see {log}")
+    if not running and (fault := services.socket_fault(project)):
+        raise UserWarning(f"retrain up cannot start them: {fault}")
     return ", ".join(running) or "none run; retrain up starts them"
 
 
 CHECKS: dict[str, Callable[[Project], str]] = {
     "packages": _packages,
     "GPU": _gpu,
-    "disk": _disk,
+    "machine": _machine,
     "DVC remote": _remote,
     "store": _store,
     "servers": _servers,

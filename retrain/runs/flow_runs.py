@@ -246,10 +246,11 @@ def notify(event: Event, subject: str, text: str) -> None:
         logger.warning("The message by %s failed: %s.", URL, reason)
 
 
-def notify_of_end(flow: PrefectFlow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+def notify_of_end(flow: object, flow_run: FlowRun, state: State[Any]) -> None:
     """A hook of a flow, for each of its final states.
 
-    Prefect calls it, so it is also called for a run that was terminated or whose process was lost.
+    Prefect calls it, also when its worker sees that the process of a run was lost; `mark_crashed`
+    does where no worker sees it.
     """
     event, message = EVENTS.get(state.name), state.message or ""
     if not state.is_completed():
@@ -315,17 +316,19 @@ def live(**more: Any) -> FlowRunFilter:
 
 
 def mark_crashed(message: str, runs: Collection[str]) -> None:
-    """Marks flow runs that go on according to Prefect, and their tasks, as crashed.
+    """Marks flow runs that go on according to Prefect, and their tasks, as crashed; tells people.
 
     Args:
         message: The message of the state `Crashed`.
         runs: The ids of the flow runs.
     """
+    crashed: State[Any] = Crashed(message=message)
     with get_client(sync_client=True) as client:
         for run in client.read_flow_runs(flow_run_filter=live(id={"any_": sorted(runs)})):
             its_tasks = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
             for task in client.read_task_runs(flow_run_filter=its_tasks):
                 if task.state and not task.state.is_final():
-                    client.set_task_run_state(task.id, Crashed(message=message), force=True)
-            client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+                    client.set_task_run_state(task.id, crashed, force=True)
+            client.set_flow_run_state(run.id, crashed, force=True)
             console.say(f"Run {str(run.id)[:8]} is marked as crashed: its process was ended.")
+            notify_of_end(None, run, crashed)

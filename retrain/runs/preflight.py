@@ -1,7 +1,10 @@
 """Checks a run before its first step, so that it fails at once and not hours later."""
 
-from collections.abc import Iterable, Sequence
+import getpass
+import os
+from collections.abc import Iterable, Iterator, Sequence
 
+from retrain import messages
 from retrain.errors import UsageError, did_you_mean
 from retrain.project import Project
 from retrain.registry import tracking
@@ -88,11 +91,44 @@ def refuse(workload: Workload, faults: Iterable[str]) -> None:
         raise UsageError(f"workload {workload.name}: " + "\n".join(lines))
 
 
-def check_surroundings(project: Project) -> None:
-    """Checks the servers that a run uses.
+def check_surroundings(project: Project, workers: int = 0) -> None:
+    """Checks the machine, and the servers that a run uses.
+
+    Args:
+        project: The clone.
+        workers: How many workers of Ray train.
 
     Raises:
+        UsageError: The machine lacks something.
         ConnectionError: A server that the environment names does not answer within seconds.
+    """
+    if lacking := "\n".join(lacks(workers)):
+        raise UsageError(lacking)
+    check_servers(project)
+
+
+def lacks(workers: int = 0) -> Iterator[str]:
+    """What a run needs and this machine lacks: a sentence for each, with what to do.
+
+    Args:
+        workers: How many workers of Ray train.
+    """
+    space, folder = messages.least_space()
+    if space < messages.MIN_BYTES:
+        yield f"{space / 1e9:.1f} GB are left in {folder}: make room there"
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        yield f"user {os.getuid()} has no name on this machine, which DVC needs: export USER=NAME"
+    if workers and (fault := ray_cluster.socket_fault()):
+        yield fault
+
+
+def check_servers(project: Project) -> None:
+    """Checks the servers that the environment names.
+
+    Raises:
+        ConnectionError: One does not answer within seconds.
     """
     tracking.check(project)
     ray_cluster.check()

@@ -22,6 +22,8 @@ from retrain.servers import reachable
 # two workers would take all CPUs, and the other tasks would never start.
 MIN_LOGICAL_CPUS = 4
 
+SESSION = "session_2026-01-01_00-00-00_000000"  # how Ray names a folder, by time and process
+
 NODES = "cluster.json"
 # Of the project's packages, these are not sent to a cluster's workers.
 NOT_SENT = ("benchmarks", "tests")
@@ -30,7 +32,12 @@ PASSED_TO_A_CLUSTER = ("AWS_", "HF_TOKEN", "MLFLOW_TRACKING_")
 
 
 def connect() -> None:
-    """Makes Ray ready to use, once per process."""
+    """Makes Ray ready to use, once per process.
+
+    Raises:
+        ConnectionError: The cluster of `RAY_ADDRESS` does not answer.
+        UsageError: The folder for temporary files has too long a path.
+    """
     import ray
 
     if ray.is_initialized():
@@ -38,6 +45,8 @@ def connect() -> None:
     if is_remote():
         _connect_to_cluster()
     else:
+        if fault := socket_fault():
+            raise UsageError(fault)
         ray.init(
             address="local",  # not the Ray of another user on this machine
             num_cpus=logical_cpus(),
@@ -183,6 +192,15 @@ def logical_cpus() -> int:
     from joblib import cpu_count
 
     return max(int(cpu_count()), MIN_LOGICAL_CPUS)  # respects the limits of a container
+
+
+def socket_fault() -> str | None:
+    """Why a Ray of this process cannot have its sockets; None if it can, or is not needed."""
+    if is_remote():
+        return None
+    name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
+    path = f"{os.environ.get(name, '/tmp')}/ray/{SESSION}_{os.getpid()}/sockets/plasma_store"
+    return reachable.socket_fault(path, f"export {name} as a shorter path")
 
 
 def check() -> None:

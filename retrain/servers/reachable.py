@@ -3,6 +3,7 @@
 The libraries themselves wait for minutes for a server that is down.
 """
 
+import os
 import socket
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -13,6 +14,7 @@ from retrain import NO_PROXY
 from retrain.errors import UsageError, has_login, without_login
 
 SECONDS = 5.0
+SOCKET_BYTES = 107  # of the path of a socket, at most (AF_UNIX)
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433, "ray": 10001}
 # Where the login of a server belongs, by the variable with its URL.
 LOGINS = {
@@ -63,6 +65,13 @@ def proxy_fault() -> str | None:
         "Prefect's own commands would look for 127.0.0.1 behind the proxy of this shell: "
         "export NO_PROXY=127.0.0.1,localhost"
     )
+
+
+def socket_fault(path: str, remedy: str) -> str | None:
+    """Why a server of this machine cannot have its socket at a path; None if it can."""
+    if len(os.fsencode(path)) <= SOCKET_BYTES:
+        return None
+    return f"{path} is too long for a socket, which may have {SOCKET_BYTES} bytes: {remedy}"
 
 
 def answers(url: str) -> bool:

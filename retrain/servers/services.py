@@ -21,9 +21,8 @@ from retrain.disk import write_json
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.servers import databases, deployments
+from retrain.servers import databases, deployments, reachable
 from retrain.servers.program import POOL, end_processes
-from retrain.servers.reachable import answers
 
 CONFIGURATION, DESCRIPTION = "deploy/supervisord.conf", "services.json"
 HOST = "127.0.0.1"
@@ -31,6 +30,7 @@ USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
 START_SECONDS = 180.0  # a first start makes a database, on a machine that may be busy
 LOG_BYTES = 2000  # of the end of a log, for the message
 API = deployments.API
+SOCKET = "supervisor.sock"  # as deploy/supervisord.conf has it
 ALIVE = ("STARTING", "RUNNING")  # as supervisor has it
 # The page of each that answers when it can be used; the worker has Prefect make its pool.
 PAGES = {"prefect": "/api/health", "mlflow": "/health", "worker": f"/api/work_pools/{POOL}"}
@@ -48,7 +48,7 @@ def up(project: Project) -> tuple[dict[str, str | None], list[str]]:
         the user's own server.
 
     Raises:
-        UsageError: The clone uses another Prefect server.
+        UsageError: The clone uses another Prefect server, or its path is too long.
         ValueError: A service ended at its start, or a deployment was refused. The services that
             this call had started are stopped.
     """
@@ -96,7 +96,7 @@ def _described(project: Project) -> dict[str, str | None]:
 def is_ready(project: Project, name: str) -> bool:
     """Whether a service can be used."""
     urls = _described(project)
-    return answers(f"{urls[name] or urls['prefect']}{PAGES[name]}")
+    return reachable.answers(f"{urls[name] or urls['prefect']}{PAGES[name]}")
 
 
 def server_api(project: Project) -> str:
@@ -122,7 +122,7 @@ def _start(project: Project) -> None:
     """Starts supervisor, which starts the services.
 
     Raises:
-        UsageError: The clone uses another Prefect server.
+        UsageError: The clone uses another Prefect server, or its path is too long.
         ValueError: Supervisor does not start; the message has its output.
     """
     if api := server_api(project):
@@ -130,6 +130,8 @@ def _start(project: Project) -> None:
             f"{API} names {api}, which the runs of this clone use: take it out of the environment "
             "or of .env, and the servers can be started here."
         )
+    if fault := socket_fault(project):
+        raise UsageError(fault)
     databases.check(databases.of_prefect(project), "prefect")
     end_processes(f"{project.state}:")  # what a killed supervisor has left
     ports = {name: _free(port) for name, port in USUAL_PORTS.items()}
@@ -162,6 +164,13 @@ def _start(project: Project) -> None:
     set_key(project.root / ".env", API, api, quote_mode="never")
 
 
+def socket_fault(project: Project) -> str | None:
+    """Why supervisor cannot have its socket in the clone; None if it can."""
+    # It binds another name first.
+    path = f"{project.state}/{SOCKET}.{os.getpid()}"
+    return reachable.socket_fault(path, "move the clone to a shorter path")
+
+
 def _free(usual: int) -> int:
     """The usual port if it is free, else another one."""
     with suppress(OSError), socket.create_server((HOST, usual)):
@@ -174,7 +183,7 @@ def _supervisor(project: Project) -> Any:
     """The interface of the project's supervisor; a call raises `OSError` if it does not run."""
     from supervisor.childutils import getRPCInterface
 
-    variables = {"SUPERVISOR_SERVER_URL": f"unix://{project.state}/supervisor.sock"}
+    variables = {"SUPERVISOR_SERVER_URL": f"unix://{project.state}/{SOCKET}"}
     return getRPCInterface(variables).supervisor
 
 

@@ -102,7 +102,7 @@ def test_what_cannot_be_done_is_one_line(clone, arguments, message):
     assert message in errors
 
 
-def test_what_has_drifted_is_told_to_prefect(clone, first, tmp_path):
+def test_what_has_drifted_is_told_to_prefect_and_to_people(clone, first, tmp_path, webhook):
     wide = {f"{number}.png": png(number, width=24) for number in range(60)}
     write_files(tmp_path / "wide", wide)
     arguments = ("drift", "vit", "--input", str(tmp_path / "wide"))
@@ -124,3 +124,12 @@ def test_what_has_drifted_is_told_to_prefect(clone, first, tmp_path):
     [event] = emitted()
     assert event["resource"]["prefect.resource.id"] == "retrain.model.vit"
     assert event["payload"]["score"] == drift["score"]
+    people = iter(webhook)
+    assert next(people)["event"] == "drift"
+    output = str(tmp_path / "out.csv")
+    document = clone.json("predict", *arguments[1:], "--output", output)
+    assert (document["state"], document["drift"]["score"]) == ("Drifted", drift["score"])
+    [told] = people
+    assert told["event"] == "drift"
+    assert told["text"].startswith(f"vit: {document['outcome']}\nreport: ")
+    assert f" was given 60 images. Drift: {drift['feature']} is furthest from " in told["text"]

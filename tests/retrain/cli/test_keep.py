@@ -1,6 +1,8 @@
 """The checks of `retrain doctor`, on a real project with what may be wrong there."""
 
 import json
+import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -12,7 +14,11 @@ from time import monotonic
 import pytest
 
 from retrain.cli.main import main
+from retrain.errors import UsageError
+from retrain.messages import message_of
 from retrain.project import Project
+from retrain.runs import preflight
+from retrain.servers import ray_cluster
 from tests.flows.conftest import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -103,16 +109,70 @@ def test_a_server_that_the_environment_names_and_that_is_down_is_a_fault(
     assert says.startswith("MLFLOW_TRACKING_URI: nothing answers at")
 
 
-def test_a_full_disk_of_rays_files_is_a_fault(clone, capsys, monkeypatch, tmp_path):
-    full = tmp_path / "ray"
-    full.mkdir()
-    monkeypatch.setenv("RAY_TMPDIR", str(full))
+@pytest.mark.parametrize("place", ["ray", "/dev/shm"])
+def test_a_full_disk_of_rays_files_or_of_locks_is_a_fault(
+    clone, capsys, monkeypatch, tmp_path, place
+):
+    full = tmp_path / place
+    full.mkdir(exist_ok=True)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "ray"))
     usage = shutil.disk_usage(full)
     monkeypatch.setattr(
         shutil, "disk_usage", lambda place: usage._replace(free=10) if place == full else usage
     )
-    state, says = findings(capsys, 1)["disk"]
+    state, says = findings(capsys, 1)["machine"]
     assert (state, says) == ("fault", f"0.0 GB are left in {full}: make room there")
+    assert message_of(OSError("it failed")).startswith(f"The disk is full: make room in {full} ")
+
+
+def test_a_user_without_a_name_is_a_fault_of_doctor_and_of_a_run(clone, capsys, monkeypatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    state, says = findings(capsys, 1)["machine"]
+    assert (state, says) == (
+        "fault",
+        "user 54321 has no name on this machine, which DVC needs: export USER=NAME",
+    )
+    with pytest.raises(UsageError, match=re.escape(says)):
+        preflight.check_surroundings(clone)
+    monkeypatch.setenv("USER", "me")
+    assert findings(capsys, 0)["machine"][0] == "ok"
+
+
+def test_a_folder_too_long_for_the_sockets_of_workers_is_told_where_they_train(
+    clone, capsys, monkeypatch, tmp_path
+):
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    state, says = findings(capsys, 0)["machine"]
+    assert state == "warning"
+    fault = "is too long for a socket, which may have 107 bytes: export TMPDIR as a shorter path"
+    assert says.startswith(f"scale.workers cannot be used: {long}/ray/session_")
+    assert says.endswith(fault)
+    preflight.check_surroundings(clone, workers=0)
+    with pytest.raises(UsageError, match=fault):
+        preflight.check_surroundings(clone, workers=2)
+    with pytest.raises(UsageError, match=fault):  # as Ray Data does, for much work
+        ray_cluster.connect()
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    preflight.check_surroundings(clone, workers=2)
+
+
+def test_a_clone_too_long_for_the_socket_of_its_servers_is_told(
+    clone, capsys, monkeypatch, tmp_path
+):
+    long = tmp_path / ("x" * 60)
+    shutil.copytree(clone.root, long, ignore=lambda *_: [long.name])
+    monkeypatch.chdir(long)
+    state, says = findings(capsys, 0)["servers"]
+    assert state == "warning"
+    fault = "is too long for a socket, which may have 107 bytes: move the clone to a shorter path"
+    assert says.startswith(f"retrain up cannot start them: {long}/.retrain/supervisor.sock.")
+    assert says.endswith(fault)
+    assert main(["up"]) == 2
+    assert fault in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_database_of_a_newer_version_is_a_fault(clone, capsys):

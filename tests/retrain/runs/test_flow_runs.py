@@ -10,10 +10,12 @@ import textwrap
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from prefect import Flow
 from prefect.client.orchestration import get_client
+from prefect.states import Crashed
 
 from retrain.project import Project
 from retrain.runs import flow_runs
@@ -244,12 +246,27 @@ def last_states():
         return last.state.name, [task.state.name for task in tasks]
 
 
-def test_a_run_that_was_killed_is_ended(project, prefect_session):
+def test_a_run_that_was_killed_is_ended_and_told_once(project, prefect_session, webhook):
     assert begin(project, "killed") == -signal.SIGKILL
     assert last_states() == ("Running", ["Running"])
+    [lost] = Store(project.store).runs.killed()
     flow_runs.end_lost_runs(project)
     assert last_states() == ("Crashed", ["Crashed"])
     assert Store(project.store).runs.killed() == set()
+    flow_runs.mark_crashed(flow_runs.ENDED, {lost})  # as the next start of a worker does
+    text = f"retrain: the run crashed: {flow_runs.ENDED}\nrun: {lost}"
+    assert webhook == [{"event": "failed", "text": text}]
+
+
+def test_a_run_that_was_killed_and_told_by_its_worker_is_not_told_again(
+    project, prefect_session, webhook
+):
+    assert begin(project, "killed") == -signal.SIGKILL
+    [lost] = Store(project.store).runs.killed()
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(UUID(lost), Crashed(message="status code -9"), force=True)
+    flow_runs.end_lost_runs(project)
+    assert webhook == []
 
 
 def test_runs_that_go_on_or_have_ended_are_left_alone(project, prefect_session):
