@@ -19,7 +19,7 @@ from retrain.workload import Evaluate, Model
 from tasks.data.image_facts import digest
 from tasks.data.shards import open_prepared
 from tasks.embed.step import embed
-from tests.tasks.train.helpers import LABELS, write_prepared
+from tests.tasks.train.helpers import write_prepared
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,19 @@ def write_backbone(folder: Path) -> Path:
 def images(tmp_path_factory):
     """Three splits as `preprocess` leaves them: 8 x 8 pixels, one channel."""
     folder = write_prepared(tmp_path_factory.mktemp("images") / "images")
+    describe_rows(folder)
+    return folder
+
+
+def describe_rows(folder: Path) -> None:
+    """Adds where the images come from, and the manifest."""
     data = open_prepared(folder)
     for name in ("train", "val", "test"):
         split = data.split(name)
         count = range(len(split))
         table = {
             "path": [f"{name}/{row}.png" for row in count],
-            "label": [LABELS[index] for index in split.labels],
+            "label": [data.labels[index] for index in split.labels],
             "sha256": [hashlib.sha256(f"{name}/{row}.png".encode()).hexdigest() for row in count],
             "pixels": [digest(split.images[np.array([row])][0]) for row in count],
             "file": f"{name}.parquet",
@@ -73,7 +79,6 @@ def images(tmp_path_factory):
         }
         pd.DataFrame(table).to_parquet(folder / name / "rows.parquet")
     write_json(folder / MANIFEST, {"files": list_files(folder)})
-    return folder
 
 
 @pytest.fixture(scope="session")
