@@ -73,10 +73,10 @@ def test_two_machines_train_as_one_though_one_is_lost_and_comes_back(network, re
     start_ray(other, head)
     variables = RAY | {"RAY_ADDRESS": f"{head.address}:{PORT}"}
     count = head.command(["python", "-c", COUNT])
-    until(lambda: subprocess.check_output(count, env=head.environment(variables)) == b"2\n", 180)
+    until(lambda: subprocess.check_output(count, env=head.environment(variables)) == b"2\n", 180.0)
     run = train(head, "apart", RETRAIN_STORE=f"{SHARED}/store", **variables)
     said = head.disk / "apart" / "said"
-    until(lambda: "  train  epoch" in said.read_text("utf-8") or run.poll() is not None, 900)
+    until(lambda: said.exists() and "  train  epoch" in said.read_text("utf-8"), RUN_SECONDS)
     network.turn_off(other)
     start_ray(network.again(other), head)
     assert weights(head, "apart", run) == expected
