@@ -183,7 +183,7 @@ def draw(workload: Workload, study: "Study", space: Space) -> dict[str, Any]:
         own = _own_values(workload, space)
         with suppress(ValueError):  # they are outside of the space
             return optuna.trial.create_trial(value=0.0, params=own, distributions=space).params
-    seed = int(digest_of([workload.tune.seed, number])[:8], 16)
+    seed = int(digest_of([number])[:8], 16)
     is_small = _size(space) <= workload.tune.trials
     kind = optuna.samplers.BruteForceSampler if is_small else optuna.samplers.TPESampler
     past = optuna.create_study(direction=study.direction, sampler=kind(seed=seed))
@@ -219,7 +219,7 @@ def _study(run: Run) -> "Study":
 
 
 def _journal(run: Run) -> Path:
-    """The file of a search, which is known by its space and seed, and by the rest of a training."""
+    """The file of a search, which is known by its space and by the rest of a training."""
     inputs = [run.artifacts[name] for name in (prepared_by(run.workload), pull.name)]
     training, tuning = plan(train_network, run.workload, [*inputs, NEW]), run.workload.tune
     rest = {

@@ -238,9 +238,3 @@ class Tune(Section):
         le=100_000,
         description="How many trainings the search has, in all.",
     )
-    seed: int = Field(
-        default=0,
-        ge=0,
-        lt=1 << 63,
-        description="The seed of the values that are drawn.",
-    )

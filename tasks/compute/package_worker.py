@@ -19,20 +19,20 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib.abc import MetaPathFinder
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from joblib import Parallel, delayed
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -84,22 +84,30 @@ def main() -> None:
     if described["is_check"]:
         sys.meta_path.insert(0, RefusesOthers(package))
     workers = _load(package, threads)
-    free = SimpleQueue[Worker]()
-    for worker in workers:
-        free.put(worker)
     while (file := file_of(answers, first)).exists():
         first += pq.read_metadata(file).num_rows
     files = ImageFiles(Path(described["root"]), described["image_column"])
+    waiting, lock = batches(files, asked, first, end), Lock()
 
-    def answer(batch: Batch) -> None:
-        model, use = free.get()
-        with use:
-            _answer(model, classes, asked, answers, batch)
-        free.put((model, use))
-        print(flush=True)
+    def work(worker: Worker) -> None:
+        model, use = worker
+        try:
+            while batch := _take(waiting, lock):
+                with use:
+                    _answer(model, classes, asked, answers, batch)
+                print(flush=True)
+        finally:  # after an error, the other threads end, too
+            with lock:
+                waiting.close()
 
-    waiting = map(delayed(answer), batches(files, asked, first, end))
-    Parallel(len(workers), backend="threading", batch_size=1, pre_dispatch="n_jobs")(waiting)
+    # It waits for its threads: one that lives on while Python ends would abort the process.
+    with ThreadPoolExecutor(len(workers)) as pool:
+        deque(pool.map(work, workers), maxlen=0)
+
+
+def _take(waiting: Iterator[Batch], lock: Lock) -> Batch | None:
+    with lock:
+        return next(waiting, None)
 
 
 def file_of(answers: Path, first: int) -> Path:
@@ -161,7 +169,7 @@ def _load(package: Path, threads: int) -> list[Worker]:
     return workers if gpus else workers * threads
 
 
-def batches(files: "ImageFiles", asked: pa.Table, first: int, end: int) -> Iterator[Batch]:
+def batches(files: "ImageFiles", asked: pa.Table, first: int, end: int) -> Generator[Batch]:
     """Reads images in batches, whose bounds depend on the images alone."""
     batch, size = list[Image](), 0
     for row, image in enumerate(_read(files, asked.slice(first, end - first)), first):

@@ -170,9 +170,9 @@ def test_the_same_values_are_drawn_whenever_a_search_was_ended():
 
 
 def test_the_first_values_are_the_workloads_own_also_where_they_are_a_section():
-    stops = {"patience": 3}
-    space = {"train.early_stopping": {"choices": [None, stops]}, "train.seed": {"choices": [0, 1]}}
-    overrides = {"tune.space": space, "train.early_stopping": stops}
+    colors, jitter = "train.augment.color_jitter", {"brightness": 0.2}
+    space = {colors: {"choices": [None, jitter]}, "train.seed": {"choices": [0, 1]}}
+    overrides = {"tune.space": space, colors: jitter, "images.channels": 3}
     workload = load_workload(ROOT / "params.yaml", "vit", overrides)
     values = tune.draw(workload, optuna.create_study(), tune.space_of(workload))
-    assert values == {"train.early_stopping": '{"patience": 3}', "train.seed": "0"}
+    assert values == {colors: '{"brightness": 0.2}', "train.seed": "0"}
