@@ -13,7 +13,7 @@ from retrain.flow import steps_flow
 from retrain.registry import versions
 from retrain.runs.run import current_run
 from retrain.step import DataVersion
-from tasks.data.champion import Registered
+from tasks.data.champion import Registered, champion_ties
 from tasks.pull.step import data_version, pull
 from tasks.suspects.embeddings import embed_with_champion
 from tasks.suspects.step import find_suspects
@@ -43,6 +43,6 @@ def suspects(version: DataVersion) -> None:
             f"{name}"
         )
     data = pull(version)
-    checked = validate(data)
+    checked = validate(data, champion_ties())
     embedded = embed_with_champion(Registered(run.project, champion), data, checked)
     find_suspects(checked, embedded)

@@ -15,7 +15,7 @@ from retrain.runs import console
 from retrain.runs.run import current_run
 from retrain.step import DataVersion
 from retrain.store import Artifact
-from tasks.data.champion import Start
+from tasks.data.champion import Start, champion_ties
 from tasks.embed.step import embed
 from tasks.evaluate.champion import (
     compare_classes,
@@ -70,7 +70,7 @@ def train(version: DataVersion) -> None:
             f"params.yaml: {changed}."
         )
     data = pull(version)
-    checked = validate(data)
+    checked = validate(data, champion_ties())
     compare_classes(checked)  # before hours of training, like the next one
     images = prepare(data, checked)
     start = find_start(current_run().workload, current_run().project, images, data)

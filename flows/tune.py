@@ -34,7 +34,7 @@ from retrain.runs.run import Mode, Run, current_run
 from retrain.runs.task import is_transient
 from retrain.step import DataVersion, digest_of
 from retrain.workload import Workload
-from tasks.data.champion import Start
+from tasks.data.champion import Start, champion_ties
 from tasks.data.shards import prepared_by
 from tasks.embed.step import embed
 from tasks.preprocess.step import preprocess
@@ -114,7 +114,7 @@ def tune(version: DataVersion) -> None:
     run = current_run()
     preflight.refuse(run.workload, space_faults(run.workload, run.project))
     data = pull(version)
-    images = prepare(data, validate(data))
+    images = prepare(data, validate(data, champion_ties()))
     wanted = _wanted(run.workload)
     if run.mode is not Mode.LOOK:
         journal = _journal(run)

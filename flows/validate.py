@@ -7,6 +7,7 @@ from flows.reports.training import ChecksReport
 from flows.train import train
 from retrain.flow import steps_flow
 from retrain.step import DataVersion
+from tasks.data.champion import champion_ties
 from tasks.pull.step import data_version, pull
 from tasks.validate.step import validate as check
 
@@ -25,4 +26,4 @@ def validate(version: DataVersion) -> None:
         ValueError: The data cannot be read, or fails its checks.
     """
     data = pull(version)
-    check(data)
+    check(data, champion_ties())

@@ -1,15 +1,21 @@
-"""Describes the registered versions that a model is compared with, or starts from."""
+"""Describes the registered versions that a model is compared with, or starts from.
+
+And the ties of the champion's images, which `validate` keeps.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from retrain.project import Project
-from retrain.registry import packages, versions
+from retrain.registry import lineage, packages, versions
+from retrain.runs.run import current_run
 from retrain.step import digest_of
 from retrain.store import Artifact
+from retrain.workload import NEAR_DUPLICATES
 from tasks.data import package
 
 
@@ -141,3 +147,31 @@ class Opponents:
     def digest(self) -> str:
         """SHA-256 (hex) of all its attributes."""
         return digest_of(asdict(self))
+
+
+@dataclass(frozen=True)
+class ChampionTies:
+    """The numbers of the champion's ties of images that look the same, which they keep.
+
+    Attributes:
+        content: The file `lineage.TIES` of its training; None if there is none.
+    """
+
+    step = "champion_ties"  # its name as an input
+    content: bytes | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the file, or of nothing."""
+        return sha256(self.content or b"").hexdigest()
+
+
+def champion_ties() -> ChampionTies:
+    """Finds the ties that images keep: those of the champion, for `data.group: near_duplicates`."""
+    run = current_run()
+    if run.workload.data.group != NEAR_DUPLICATES:
+        return ChampionTies()
+    if (given := run.project.state / lineage.TIES).exists():  # `reproduce` trains again
+        return ChampionTies(given.read_bytes())
+    champion = versions.champion(run.project, run.workload.name)
+    return ChampionTies(lineage.read_ties(run.project, champion.run_id) if champion else None)

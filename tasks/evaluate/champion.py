@@ -29,6 +29,7 @@ from retrain.workload import Gate
 from tasks.compute.package_client import ask, rows_of
 from tasks.data import image_table, package as packaged, predictions
 from tasks.data.champion import Registered, Scored, TestSplit
+from tasks.data.image_facts import image_id
 from tasks.data.metrics import summarise
 from tasks.data.reading import open_images, places_of
 
@@ -116,7 +117,7 @@ def learnt_test_images(validated: Artifact) -> str | None:
     if not (champion and file):
         return None
     test = image_table.read_split(validated.folder, SPLIT, columns=["pixels", "tie"])
-    images = np.array([predictions.image_id(each) for each in test["pixels"].to_pylist()], "<u8")
+    images = np.array([image_id(each) for each in test["pixels"].to_pylist()], "<u8")
     learnt = np.load(file, allow_pickle=False)
     count = int(predictions.are_learnt(images, test["tie"].to_numpy(), learnt).sum())
     if not count:

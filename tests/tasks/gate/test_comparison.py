@@ -15,7 +15,8 @@ from retrain.step import REPORT
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
-from tasks.data.predictions import LEARNT, image_id
+from tasks.data.image_facts import image_id
+from tasks.data.predictions import LEARNT
 from tasks.data.slices import FILE
 from tasks.gate import comparison
 from tasks.gate.comparison import compare_champion, compare_with

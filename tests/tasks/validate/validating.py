@@ -8,6 +8,7 @@ from PIL import Image
 
 from retrain.errors import RejectedDataError
 from retrain.workload import Checks, Data, Gate
+from tasks.data.champion import ChampionTies
 from tasks.validate.judge import REMEDY
 from tasks.validate.step import validate
 from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files
@@ -29,12 +30,14 @@ def again(data, kind):
     return encoded(Image.open(io.BytesIO(data)), kind)
 
 
-def run(tmp_path, files, checks=CHECKS, kind="folders", earlier=None, **data):
+def run(
+    tmp_path, files, checks=CHECKS, kind="folders", earlier=None, known=ChampionTies(), **data
+):
     """The facts and the folder of a validation; `data` is what the user says of it."""
     write_files(tmp_path / "data", files)
     space = workspace(tmp_path, "validate", earlier)
-    config = Data(path="data", **data)
-    return validate(config, checks, Gate(), pulled(tmp_path, kind, **data), space), space.folder
+    config, source = Data(path="data", **data), pulled(tmp_path, kind, **data)
+    return validate(config, checks, Gate(), source, known, space), space.folder
 
 
 def rejection(tmp_path, files, checks=CHECKS, **data):
