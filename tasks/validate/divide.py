@@ -125,7 +125,12 @@ def divide(
     images["group_in"] = _later_split(images, "tie").where(images["also_in"].isna())
     has_no_time = decodes & images["time"].isna() & (data.time is not None)
     images["has_no_time"] = has_no_time.where(has_no_time)
-    compared = np.flatnonzero(decodes & images["also_in"].isna())
+    _find_near_duplicates(images, thumbnails)
+
+
+def _find_near_duplicates(images: pd.DataFrame, thumbnails: NDArray[np.uint8]) -> None:
+    """Finds the images that look like one of a later split, and which; adds two columns."""
+    compared = np.flatnonzero(images["error"].isna() & images["also_in"].isna())
     matches = near_duplicates(
         images["fingerprint"].to_numpy()[compared].astype(np.int64),
         images["split"].map(SPLITS.index).to_numpy()[compared],

@@ -85,15 +85,8 @@ def validate(
     images, for the next version of the data; and below `report/`, what Great Expectations found,
     `near_duplicates.csv`, the first accepted images that look like one of a later split,
     `corrected.csv`, the labels that are not those of the data because people have corrected them,
-    and `ties.npy`, which images look the same, if these are kept together.
-
-    Args:
-        data: How the images are named, grouped and divided.
-        checks: What is expected of them.
-        rules: Has the columns by which the test images are divided.
-        pulled: The data, as pulled.
-        known: Which images looked the same to the champion.
-        workspace: Its scratch folder holds what was found of the units of the data.
+    and `ties.npy`, which images look the same, if these are kept together; `known` are those of the
+    champion.
 
     Returns:
         `rows` of each split; how many images were `quarantined`; `classes`, the number of accepted
