@@ -1,14 +1,14 @@
 """Describes the registered versions that a model is compared with, or starts from."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from retrain.project import Project
 from retrain.registry import packages, versions
-from retrain.step import digest_of
+from retrain.step import Input, digest_of
 from retrain.store import Artifact
 from tasks.data import package
 
@@ -22,9 +22,13 @@ class Registered:
         version: The version of the model.
     """
 
-    step = "registry"  # its name as an input
     project: Project
     version: versions.ModelVersion
+
+    @property
+    def as_input(self) -> Input:
+        """The version as an input of a step."""
+        return Input("registry", self.digest, self)
 
     @property
     def digest(self) -> str:
@@ -46,28 +50,6 @@ class Registered:
 
 
 @dataclass(frozen=True)
-class TestSplit:
-    """The test split, on which a registered version is scored.
-
-    The other splits do not change the scores.
-
-    Attributes:
-        validated: The output of `validate`.
-    """
-
-    step = "test_split"  # its name as an input
-    __test__ = False  # it is no test of pytest's
-
-    validated: Artifact
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of the test images, and of the classes of the data."""
-        facts = self.validated.facts
-        return digest_of([facts["test_rows"], sorted(facts["classes"])])
-
-
-@dataclass(frozen=True)
 class Start:
     """The weights that a training starts from.
 
@@ -75,7 +57,6 @@ class Start:
         registered: The version whose weights it takes; None for new weights.
     """
 
-    step = "start"  # its name as an input
     registered: Registered | None
 
     @property
@@ -89,9 +70,9 @@ class Start:
         return self.registered.version.weights if self.registered else None
 
     @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of the digest of the weights."""
-        return digest_of(self.weights)
+    def as_input(self) -> Input:
+        """The weights as an input of a step."""
+        return Input("start", digest_of(self.weights), self)
 
 
 @dataclass(frozen=True)
@@ -133,11 +114,5 @@ class Opponents:
         reference: The best model so far, if that is another one.
     """
 
-    step = "opponents"  # its name as an input
     champion: Opponent | None
     reference: Opponent | None
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of all its attributes."""
-        return digest_of(asdict(self))

@@ -171,7 +171,7 @@ def _opponent(comparison_step: Step, scores: Artifact, scored: Scored) -> Oppone
     version = scored.registered.version
     comparison = None
     if version.package_digest != scores.facts["package"]:
-        found = comparison_step(scores, scored.evaluation, scored.registered)
+        found = comparison_step(scores, scored.evaluation, scored.registered.as_input)
         comparison = dict(found.facts)
     return Opponent(
         version.version,

@@ -12,7 +12,7 @@ from typing import Any
 from retrain.errors import did_you_mean, validate
 from retrain.params import as_yaml, origin_of
 from retrain.project import Project
-from retrain.step import Facts, Workspace, step
+from retrain.step import Facts, task
 from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
@@ -64,14 +64,8 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
             )
 
 
-@step(
-    inputs=("evaluate", "opponents"),
-    reads=("gate",),
-    cached=False,
-    hours=1,
-    check=check,
-)
-def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspace) -> Facts:
+@task(reads=("gate",), hours=1, check=check)
+def gate(rules: Gate, scores: Artifact, opponents: Opponents) -> Facts:
     """Decides whether a model may go to production.
 
     A challenger from the same training as the champion, whose package differs (its code was fixed,
@@ -332,6 +326,3 @@ def _never_predicted(table: Sequence[Mapping[str, Any]]) -> list[str]:
         for row in table
         if row["rows"] and not row["predicted"]
     ]
-
-
-gate.look = gate.function  # it changes nothing

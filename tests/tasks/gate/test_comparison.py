@@ -192,7 +192,9 @@ def scored(number: int) -> SimpleNamespace:
     digests = {"package_digest": f"p{number}", "train_digest": f"t{number}"}
     version = SimpleNamespace(version=number, **digests)
     evaluation = Artifact("evaluate_champion", "k", "d", Path(), {"metrics": {"accuracy": 0.9}})
-    return SimpleNamespace(registered=SimpleNamespace(version=version), evaluation=evaluation)
+    registered = SimpleNamespace(version=version)
+    registered.as_input = registered
+    return SimpleNamespace(registered=registered, evaluation=evaluation)
 
 
 def opponents(tmp_path, challenger, reference=None):
@@ -204,7 +206,7 @@ def opponents(tmp_path, challenger, reference=None):
         return Artifact(step.name, "k", "d", Path(), {"of": step.name})
 
     scores = Artifact("evaluate", "k", "d", tmp_path, challenger)
-    with following(run):
+    with following(SimpleNamespace(output=run)):
         made = compare_with(scores, scored(3), reference)
     return made, given
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from retrain.project import Project
-from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.data.champion import Opponent, Opponents
@@ -65,9 +63,7 @@ METRICS = {"accuracy": 0.94, "log_loss": 0.2}
 
 
 def decide(rules: Gate, challenger: Artifact, opponents: Opponents) -> dict:
-    place = Path(tempfile.gettempdir())
-    workspace = Workspace(place, place, "key", "toy", Project(place / "nowhere"))
-    return gate(rules, challenger, opponents, workspace)
+    return gate(rules, challenger, opponents)
 
 
 def test_a_model_is_not_promoted_by_a_class_that_was_not_compared():
