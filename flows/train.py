@@ -135,9 +135,8 @@ def decide(data: Artifact, checked: Artifact, model: Artifact, scores: Artifact)
     """
     workload = current_run().workload
     while True:
-        champion, reference = score_opponents(data, checked, scores)
-        opponents = compare_with(scores, champion, reference)
-        decision = gate(workload.gate, scores, opponents)
+        champion, reference = compare_with(scores, *score_opponents(data, checked, scores))
+        decision = gate(workload.gate, scores, champion, reference)
         try:
             promote(data, checked, model, scores, decision, changed_rules(workload))
             return

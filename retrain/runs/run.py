@@ -153,12 +153,7 @@ class Run:
         if cached:
             made = artifact.provenance
             why = f"from run {made['run'][:8]} of {made['time']}"
-        self._end(planned, artifact, cached, why, began)
-        if workload is None:
-            self._remember(planned)
-        if step.name == self.last_step:
-            self._read(artifact)  # it is copied
-            raise StopFollowingError
+        self._end(planned, artifact, cached, why, began, is_own=workload is None)
         return artifact
 
     def call(self, task: Task, *arguments: Any) -> Facts:
@@ -173,8 +168,6 @@ class Run:
         digest = digest_of_output(facts, [])
         artifact = Artifact(task.name, planned.key, digest, Path(), facts)
         self._end(planned, artifact, False, ASKED, began)
-        if task.name == self.last_step:
-            raise StopFollowingError
         return facts
 
     def must_run(self, step: str, reason: str) -> None:
@@ -326,10 +319,17 @@ class Run:
             "machine": hardware.machine(),
         }
 
-    def _end(self, planned: Plan, artifact: Artifact, cached: bool, why: str, began: float) -> None:
-        """Keeps the outcome of a step or task, and shows it."""
-        self.artifacts[planned.step] = artifact
-        self.outcomes[planned.step] = outcome = Outcome(
+    def _end(
+        self,
+        planned: Plan,
+        artifact: Artifact,
+        cached: bool,
+        why: str,
+        began: float,
+        is_own: bool = False,
+    ) -> None:
+        """Keeps how a step or task has ended; the flow is not followed any more after the last."""
+        outcome = Outcome(
             step=planned.step,
             cached=cached,
             why=why,
@@ -339,20 +339,23 @@ class Run:
             digest=artifact.digest,
             path=str(artifact.folder) if artifact.folder.name else None,
         )
-        self._show(outcome)
+        self.artifacts[planned.step], self.outcomes[planned.step] = artifact, outcome
+        self._show(outcome, planned if is_own else None)
+        if planned.step == self.last_step:
+            self._read(artifact)  # it is copied
+            raise StopFollowingError
 
-    def _show(self, outcome: Outcome) -> None:
+    def _show(self, outcome: Outcome, planned: Plan | None) -> None:
+        """Shows how a step has ended, and keeps its plan, for the reason of the next run."""
         console.ended(outcome.step, outcome.cached, outcome.why, outcome.seconds)
+        if planned:
+            memory = self._last_plan(planned.step)
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_json(memory, asdict(planned))
 
     def _last_plan(self, step: str) -> Path:
         """The file with the plan of the workload's last run of a step."""
         return self.store.last_plan(self.workload.name, step)
-
-    def _remember(self, planned: Plan) -> None:
-        """Writes the plan of a step that has ended, for the reason of the next run."""
-        memory = self._last_plan(planned.step)
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        write_json(memory, asdict(planned))
 
 
 @dataclass
@@ -387,8 +390,5 @@ class Look(Run):
     def _facts(self, task: Task, arguments: Sequence[Any]) -> Facts:
         return task.function(*arguments)
 
-    def _show(self, outcome: Outcome) -> None:
-        pass
-
-    def _remember(self, planned: Plan) -> None:
+    def _show(self, outcome: Outcome, planned: Plan | None) -> None:
         pass

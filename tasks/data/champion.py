@@ -103,16 +103,3 @@ class Opponent:
     train_digest: str
     metrics: Mapping[str, float]
     comparison: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True)
-class Opponents:
-    """The models that a challenger is compared with.
-
-    Attributes:
-        champion: The model in production; None when there is none yet.
-        reference: The best model so far, if that is another one.
-    """
-
-    champion: Opponent | None
-    reference: Opponent | None
