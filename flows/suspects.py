@@ -12,7 +12,7 @@ from retrain.errors import UsageError
 from retrain.flow import steps_flow
 from retrain.registry import versions
 from retrain.runs.run import current_run
-from retrain.step import DataVersion
+from retrain.step import Input
 from tasks.data.champion import Registered, champion_ties
 from tasks.pull.step import data_version, pull
 from tasks.suspects.embeddings import embed_with_champion
@@ -22,11 +22,11 @@ from tasks.validate.step import validate
 
 @steps_flow(
     steps=(pull, validate, embed_with_champion, find_suspects),
-    tells=SuspectsReport(),
+    report=SuspectsReport(),
     version=data_version,
-    beside=train,
+    other_steps=train.steps,
 )
-def suspects(version: DataVersion) -> None:
+def suspects(version: Input) -> None:
     """Finds labels that are probably wrong, contradictions and outliers in a workload's data.
 
     Raises:
@@ -44,5 +44,5 @@ def suspects(version: DataVersion) -> None:
         )
     data = pull(version)
     checked = validate(data, champion_ties())
-    embedded = embed_with_champion(Registered(run.project, champion), data, checked)
+    embedded = embed_with_champion(Registered(run.project, champion).as_input, data, checked)
     find_suspects(checked, embedded)

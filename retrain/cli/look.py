@@ -119,9 +119,9 @@ def _show_workload(state: Mapping[str, Any]) -> None:
         if images := (model or {}).get("images"):
             print(wrapped(f"{whose} takes images of {in_words(dict(sorted(images.items())))}"))
     if last_run and "error" not in last_run:
-        tells = flow_with_steps(last_run["flow"]).tells
+        report = flow_with_steps(last_run["flow"]).report
         with console.shown_on(sys.stdout):
-            tells.show(last_run | {"took": last_run["seconds"]})
+            report.show(last_run | {"took": last_run["seconds"]})
 
 
 @app.command(group=LOOKING)

@@ -8,7 +8,7 @@ import glob
 import html
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -49,40 +49,6 @@ def base_document(run: Run) -> Document:
         "steps": [asdict(outcome) for outcome in run.outcomes.values()],
         "warnings": list(run.warnings),
     }
-
-
-def record(
-    run: Run,
-    follow: Callable[[], object],
-    document: Callable[[Run], Document],
-    write_page: Callable[[Project, Document], None],
-) -> Document:
-    """Runs the steps of a run, and writes its document and its page, even if a step has failed.
-
-    Args:
-        run: The run.
-        follow: Runs the steps.
-        document: Makes the run's document, without `error`; the run may have failed at any step.
-        write_page: Writes the page of a document.
-
-    Returns:
-        The document.
-
-    Raises:
-        Exception: A step has failed.
-    """
-    project = run.project
-    try:
-        follow()
-    except Exception as error:
-        failed = document(run) | failure(project, error)
-        _write(project, failed)
-        write_page(project, failed)
-        raise
-    ended = document(run)
-    _write(project, ended)
-    write_page(project, ended)
-    return ended
 
 
 def failure(project: Project, error: Exception) -> Document:
@@ -177,7 +143,8 @@ def _time(document: Document) -> str:
     return str(document["time"])
 
 
-def _write(project: Project, document: Document) -> None:
+def write(project: Project, document: Document) -> None:
+    """Writes the record of a run that has ended, also as the last one of its workload."""
     folder = _runs(project) / document["flow"] / document["workload"]
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{document['run']}.json", document)

@@ -16,7 +16,7 @@ from retrain.code import libraries_of
 from retrain.disk import write_json
 from retrain.registry import lineage, tracking, versions
 from retrain.runs import console
-from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
+from retrain.step import REPORT, Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate, Workload
 from tasks.compute.inference import predict
@@ -37,7 +37,7 @@ SPLIT = "test"
 LEARNT_FROM = ("train", "val")
 
 
-def dependencies(workload: Workload, *inputs: Input) -> Chosen:
+def dependencies(workload: Workload, *inputs: Artifact) -> Chosen:
     """The modules and libraries that the step uses because of the settings."""
     # The code that serves is part of the package's identity.
     settings = workload.model.model_dump(exclude={"family"})

@@ -46,7 +46,7 @@ VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are 
 SCALE = ("workers", "strategy", "threads")
 
 
-def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
+def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: Input) -> Chosen:
     """The modules and libraries that the step uses because of the settings."""
     _, *users = models.modules_of(workload.model.family, workload.model.model_dump())
     if function := workload.train.function:
@@ -61,7 +61,7 @@ def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: 
     return Chosen(modules, libraries)
 
 
-def digest_of_input(source: Input) -> str:
+def digest_of_input(source: Artifact | Input) -> str:
     """The digest of an input, without the test split of the images."""
     return source.facts["learnt"] if isinstance(source, Artifact) else source.digest
 

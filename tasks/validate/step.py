@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,9 +48,6 @@ from tasks.data.reading import (
     seconds_for,
 )
 
-if TYPE_CHECKING:
-    from tasks.data.champion import ChampionTies
-
 BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a tenth as large
 FINDINGS = pa.schema(
     {
@@ -75,7 +72,7 @@ def validate(
     checks: Checks,
     rules: Gate,
     pulled: Artifact,
-    known: "ChampionTies",
+    known: bytes | None,
     workspace: Workspace,
 ) -> Facts:
     """Checks every image, every class and every split.
@@ -114,7 +111,7 @@ def validate(
         with console.progress("dividing the images"):
             images = divide.join(listed, found)
             corrected = divide.correct(images, data, files.root)
-            ties = np.load(BytesIO(known.content)) if known.content else divide.NO_TIES
+            ties = np.load(BytesIO(known)) if known else divide.NO_TIES
             divide.divide(images, own, found, data, checks, ties)
             if data.group == NEAR_DUPLICATES:
                 np.save(workspace.report / lineage.TIES, divide.ties_of(images))

@@ -86,7 +86,7 @@ def plans(root: Path, facts: dict = FACTS, **overrides: object) -> dict[str, Pla
 
 def step_plan(name: str, workload: Workload, facts: dict, tracked: bool = True) -> Plan:
     inputs = [
-        DataVersion("digest", tracked) if each == "data"
+        DataVersion("digest", tracked).as_input if each == "data"
         else Artifact(each, "key", "digest", Path(), facts)
         for each in STEPS[name].inputs_for(workload)
     ]  # fmt: skip

@@ -35,7 +35,6 @@ from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate, Images
-from tasks.data.champion import ChampionTies
 from tasks.compute import ray_data
 from tasks.data import reading
 from tasks.preprocess.step import preprocess
@@ -51,7 +50,7 @@ def run(name):
     data = Data(path="data")
     pulled = Artifact("pull", "key", "digest", Path("pulled").absolute(), {"image_column": None})
     checked = workspace(name + "/validate")
-    facts = validate(data, Checks(min_images_per_class=1), Gate(), pulled, ChampionTies(), checked)
+    facts = validate(data, Checks(min_images_per_class=1), Gate(), pulled, None, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     preprocess(Images(size=6), pulled, validated, workspace(name + "/preprocess"))
 

@@ -13,7 +13,6 @@ from scipy.stats import norm
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate
 from tasks.data import slices
-from tasks.data.champion import ChampionTies
 from tasks.data.image_table import read_split
 from tasks.validate.step import validate
 from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files, write_parquet
@@ -47,7 +46,7 @@ OTHERS = {
 def divide(root: Path, *columns: str, correct: np.ndarray = RIGHT):
     """The images below `root / "data"`, divided: the names of their values, and the slices."""
     space = workspace(root, "validate")
-    validate(Data(path="data"), CHECKS, Gate(slices=columns), pulled(root), ChampionTies(), space)
+    validate(Data(path="data"), CHECKS, Gate(slices=columns), pulled(root), None, space)
     names, parts = slices.divide(read_split(space.folder, "test"), columns, correct)
     return names, {(part["column"], part["value"]): part for part in parts}
 

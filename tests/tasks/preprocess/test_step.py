@@ -9,7 +9,6 @@ from retrain.outputs import list_files
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate, Images
 from tasks.data import reading
-from tasks.data.champion import ChampionTies
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
@@ -25,7 +24,7 @@ def run(tmp_path, format="folders", images=IMAGES):
     """Validates and preprocesses what lies below `tmp_path / "data"`."""
     raw = pulled(tmp_path, format)
     checked = workspace(tmp_path, "validate")
-    facts = validate(DATA, CHECKS, Gate(), raw, ChampionTies(), checked)
+    facts = validate(DATA, CHECKS, Gate(), raw, None, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     space = workspace(tmp_path, "preprocess")
     return preprocess(images, raw, validated, space), space.folder

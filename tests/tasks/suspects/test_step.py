@@ -9,7 +9,6 @@ from PIL import Image
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate
 from tasks.data import image_table
-from tasks.data.champion import ChampionTies
 from tasks.suspects import step
 from tasks.suspects.embeddings import EMBEDDINGS
 from tasks.suspects.step import FILE, find_suspects
@@ -27,7 +26,7 @@ def find(tmp_path):
         write_files(tmp_path / "data", files)
         data, checks = Data(path="data"), Checks(min_images_per_class=1)
         space = workspace(tmp_path, "validate")
-        facts = validate(data, checks, Gate(), pulled(tmp_path), ChampionTies(), space)
+        facts = validate(data, checks, Gate(), pulled(tmp_path), None, space)
         validated = Artifact("validate", "key", "digest", space.folder, facts)
         labels = image_table.read_split(space.folder, columns=["label"])["label"].to_pylist()
         embeddings = np.random.default_rng(0).normal(size=(len(labels), 4)).astype(np.float32)

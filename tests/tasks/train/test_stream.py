@@ -12,7 +12,6 @@ import pytest
 
 from retrain.store import Artifact
 from retrain.workload import Augment, Checks, Data, Gate, Images, Scale, Train
-from tasks.data.champion import ChampionTies
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.train import loop
@@ -53,7 +52,7 @@ def prepare(root: Path, format: str, size: int = 8, channels: int = 1) -> Both:
                 row_group_size=13,
             )
     raw, checked = pulled(root, format), workspace(root, "validate")
-    facts = validate(DATA, Checks(min_images_per_class=1), Gate(), raw, ChampionTies(), checked)
+    facts = validate(DATA, Checks(min_images_per_class=1), Gate(), raw, None, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     folders = {}
     for storage in ("pixels", "source"):

@@ -8,7 +8,6 @@ from PIL import Image
 
 from retrain.errors import RejectedDataError
 from retrain.workload import Checks, Data, Gate
-from tasks.data.champion import ChampionTies
 from tasks.validate.judge import REMEDY
 from tasks.validate.step import validate
 from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files
@@ -35,7 +34,7 @@ def run(tmp_path, files, checks=CHECKS, kind="folders", earlier=None, known=None
     write_files(tmp_path / "data", files)
     space = workspace(tmp_path, "validate", earlier)
     config, source = Data(path="data", **data), pulled(tmp_path, kind, **data)
-    return validate(config, checks, Gate(), source, known or ChampionTies(), space), space.folder
+    return validate(config, checks, Gate(), source, known, space), space.folder
 
 
 def rejection(tmp_path, files, checks=CHECKS, **data):
