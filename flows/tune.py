@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from flows.reports import documents
 from flows.reports.training import DataReport
 from flows.train import IMPORTS, prepare, train
 from retrain.errors import DamagedArtifactError
@@ -65,20 +66,26 @@ class TuningReport(DataReport):
 
     def document(self, run: Run) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
-        base = self.base_document(run)
-        base |= {"search": None, "trials": None, "best": None, "command": None}
+        document: documents.Tuning = {
+            **documents.of_run(run),
+            "search": None,
+            "trials": None,
+            "best": None,
+            "command": None,
+        }
         if prepared_by(run.workload) not in run.artifacts:
-            return base
+            return dict(document)
         trials, metric = _ranked(run), run.workload.train.best.metric
-        base["look"]["study"] = run.project.relative(_journal(run))
-        base |= {"trials": trials, "search": {"metric": metric, "wanted": _wanted(run.workload)}}
-        if not trials or trials[0]["state"] == FAILED:
-            return base
-        best = trials[0]
-        value = console.number(best["best"][metric])
-        sentence = f"trial {best['trial']} is the best of {len(trials)}: {metric} {value}"
-        base |= {"best": best, "command": _command(run, best["values"])}
-        return base | {"outcome": f"{run.workload.name}: {sentence}."}
+        document["look"]["study"] = run.project.relative(_journal(run))
+        document["trials"] = trials
+        document["search"] = {"metric": metric, "wanted": _wanted(run.workload)}
+        if trials and trials[0]["state"] != FAILED:
+            best = trials[0]
+            found = f"{metric} {console.number(best['best'][metric])}"
+            sentence = f"trial {best['trial']} is the best of {len(trials)}: {found}"
+            document["best"], document["command"] = best, _command(run, best["values"])
+            document["outcome"] = f"{run.workload.name}: {sentence}."
+        return dict(document)
 
     def show(self, document: Document) -> None:
         """Shows the trials, the best first, and how to use its values."""

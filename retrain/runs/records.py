@@ -1,7 +1,6 @@
 """The documents of runs, and their records: one file per run, by flow and workload.
 
-Each flow extends `base_document`, which has the steps, the data and the times, to the document of
-its runs (`retrain.flow.Report.document`).
+What a document has, `flows/reports/documents.py` says.
 """
 
 import glob
@@ -10,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -23,32 +22,11 @@ from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import flow_runs, preflight
-from retrain.runs.run import Run
 from retrain.store import Store
 
 Document = dict[str, Any]
 
 LATEST = "latest.json"
-
-
-def base_document(run: Run) -> Document:
-    """The part of a run's document that all flows have, as JSON-able values."""
-    return {
-        "flow": run.flow,
-        "workload": run.workload.name,
-        "run": run.id,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "unchanged": False,
-        "seconds": round(monotonic() - run.began, 3),
-        "data": {
-            "version": run.version.digest,
-            "tracked": run.version.tracked,
-            "revision": run.version.revision,
-            "path": run.workload.data.path,
-        },
-        "steps": [asdict(outcome) for outcome in run.outcomes.values()],
-        "warnings": list(run.warnings),
-    }
 
 
 def failure(project: Project, error: Exception) -> Document:
