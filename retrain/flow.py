@@ -22,12 +22,12 @@ from retrain.messages import local_time
 from retrain.outputs import MANIFEST
 from retrain.params import load_workload
 from retrain.project import Project, find_project
-from retrain.runs import console, flow_runs, preflight, records
+from retrain.runs import console, preflight, records
 from retrain.runs.flow_runs import Flow, P, R
+from retrain.runs.liveness import Processes, end_lost_runs
 from retrain.runs.records import Document
 from retrain.runs.run import REFRESHED, Mode, Run
 from retrain.step import DataVersion, Step
-from retrain.store import Store
 from retrain.workload import Data, Workload
 
 # Finds the version of the data for a section of the workload, a clone, and a git revision or None.
@@ -199,9 +199,9 @@ class StepsFlow(Flow[..., Document]):
         config = load_workload(project.params, workload, overrides, as_name=as_name)
         may_promote = may_change(promote, overrides, data_rev, as_name)
         run_id = str(runtime.flow_run.id)
-        with Store(project.store).runs.holding(run_id):
+        with Processes(project.store).hold():
             with console.progress("starting"):
-                flow_runs.end_lost_runs(project)
+                end_lost_runs(project)
                 look = self._looked or self.look(project, config, data_rev, may_promote)
             if not (run or refresh) and (unchanged := self.unchanged(look)):
                 return unchanged
@@ -347,7 +347,7 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     may_promote = None if experiment is None else False
     run = Run(flow.name, workload, version, project, "dvc", Mode.PLAIN, may_promote)
     run.last_step = step.name
-    with run.store.runs.holding(run.id):
+    with Processes(project.store).hold():
         run.follow(flow.follows)
     artifact = run.artifacts.get(step.name)
     if artifact is None:  # such as that of a champion, before there is one

@@ -15,7 +15,7 @@ from typing import Any
 
 from retrain.disk import sha256_of
 from retrain.errors import DamagedArtifactError
-from retrain.locks import Runs, locked
+from retrain.locks import locked
 from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest
 from retrain.project import Project
 from retrain.remote import Remote
@@ -23,7 +23,6 @@ from retrain.runs import console
 
 _SCRATCH = "scratch"
 _LAST = "last"
-_HOLDS = ".holds"
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,6 @@ class Store:
         """The store of a project, with the mirror that its settings name."""
         remote = project.store_remote
         return cls(project.store, Remote(remote) if remote else None)
-
-    @property
-    def runs(self) -> Runs:
-        """The runs that use the store."""
-        return Runs(self.root / _HOLDS)
 
     def folder(self, step: str, key: str) -> Path:
         """The folder of an artifact, whether it exists or not."""
@@ -136,7 +130,7 @@ class Store:
             yield step, key, path
 
     def _is_own(self, folder: Path) -> bool:
-        return folder.name in (_SCRATCH, _LAST, _HOLDS)
+        return folder.name in (_SCRATCH, _LAST) or folder.name.startswith(".")
 
     def discard(self, step: str, key: str) -> None:
         """Removes an artifact from the store; the caller holds its lock."""

@@ -21,6 +21,7 @@ from retrain.errors import DamagedArtifactError, EndsHereError, UsageError
 from retrain.outputs import Artifact, Outcome, Plan, difference, plan, read_plan, write_manifest
 from retrain.project import Project
 from retrain.runs import console
+from retrain.runs.liveness import Processes
 from retrain.runs.task import CACHED, ended, ends_process, task_of
 from retrain.step import DataVersion, Input, Step, Workspace, digest_of, followed
 from retrain.store import Store, refuse_damaged
@@ -299,7 +300,7 @@ class Run:
         """The folders of a step while it runs; after the block its output is published."""
         store, key = self.store, planned.key
         if not step.cached:
-            with TemporaryDirectory(dir=store.runs.temporary(self.id)) as name:
+            with TemporaryDirectory(dir=Processes(store.root).temporary()) as name:
                 folder = Path(name)
                 yield Workspace(
                     folder, folder, key, workload.name, self.project, configuration=workload
