@@ -20,7 +20,7 @@ from prefect import runtime
 from retrain.disk import write_json
 from retrain.messages import local_time
 from retrain.outputs import MANIFEST
-from retrain.params import load_workload
+from retrain.params import load_workload, resolve
 from retrain.project import Project, find_project
 from retrain.runs import console, preflight, records
 from retrain.runs.flow_runs import Flow, P, R
@@ -122,7 +122,8 @@ class StepsFlow(Flow[..., Document]):
         """
         self.check(workload, project)
         version = self.find_version(workload.data, project, revision)
-        look = Run(self.name, workload, version, project, "", Mode.LOOK, promote)
+        resolved = resolve(workload, project)
+        look = Run(self.name, resolved, version, project, "", Mode.LOOK, promote)
         look.follow(self.follows)
         return look
 
@@ -205,6 +206,7 @@ class StepsFlow(Flow[..., Document]):
                 look = self._looked or self.look(project, config, data_rev, may_promote)
             if not (run or refresh) and (unchanged := self.unchanged(look)):
                 return unchanged
+            config = look.workload  # with what was `auto`
             begun = Run(self.name, config, look.version, project, run_id, promote=may_promote)
             begun.refresh, begun.strict = refresh, strict
             if look.has_to_run or refresh:  # else libraries would be imported for nothing
@@ -345,7 +347,8 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     else:
         version = flow.find_version(workload.data, project, None)
     may_promote = None if experiment is None else False
-    run = Run(flow.name, workload, version, project, "dvc", Mode.PLAIN, may_promote)
+    resolved = resolve(workload, project)
+    run = Run(flow.name, resolved, version, project, "dvc", Mode.PLAIN, may_promote)
     run.last_step = step.name
     with Processes(project.store).hold():
         run.follow(flow.follows)

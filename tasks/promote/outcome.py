@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import models
-from retrain.params import origin_of
+from retrain.params import entry_of
 from retrain.registry import packages
 from retrain.registry.lineage import digests_of_images
 from retrain.runs import console
@@ -255,7 +255,7 @@ def lineage_of(
         workspace: The workspace of the step that registers the model.
     """
     project, configuration = workspace.project, workspace.configuration
-    origin = origin_of(configuration) if configuration else None
+    entry = entry_of(configuration) if configuration else None
     lock = project.root / REQUIREMENTS
     splits = digests_of_images(validated.folder / image_table.FILE_NAME)
     return {
@@ -269,8 +269,8 @@ def lineage_of(
         "requirements": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
         "data": {"version": version.digest, "path": data.path}
         | {name: getattr(version, name) for name in ("tracked", "revision", "pin")},
-        "entry": origin.entry if origin else None,
-        "overrides": dict(origin.overrides) if origin else {},
+        "entry": entry.key if entry else None,
+        "overrides": dict(entry.overrides) if entry else {},
         "parameters": configuration and configuration.model_dump(mode="json", exclude={"name"}),
         "validation": dict(validated.facts),
         "images": {
