@@ -57,7 +57,7 @@ class Speed:
 def prepare(folder: Path, workload: Workload, rows: int) -> Path:
     """Writes random images as `preprocess` does; what is in them does not change the speed."""
     random = np.random.default_rng(0)
-    shape = (workload.images.size, workload.images.size, workload.images.channels)
+    shape = workload.images.shape
     for split, count in (("train", rows), ("val", rows // 6)):
         (folder / split).mkdir(parents=True)
         for number, first in enumerate(range(0, count, ROWS_PER_SHARD)):

@@ -25,7 +25,7 @@ import models
 from benchmarks import loops
 from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
-from retrain.params import load_workload
+from retrain.params import load_workload, resolve
 from retrain.project import find_project
 from tasks.compute.inference import predict
 from tasks.data.shards import open_prepared
@@ -41,8 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
+    project = find_project()
     for name, (overrides, rows) in SETTINGS.items():
-        workload = load_workload(find_project().params, "vit", overrides)
+        workload = resolve(load_workload(project.params, "vit", overrides), project)
         batch = workload.evaluate.batch_size
         with tempfile.TemporaryDirectory() as folder:
             images = loops.prepare(Path(folder) / "images", workload, rows)

@@ -35,7 +35,7 @@ import torch
 from benchmarks import loops
 from benchmarks.loops import Speed
 from benchmarks.table import Row, report
-from retrain.params import load_workload
+from retrain.params import load_workload, resolve
 from retrain.project import find_project
 from retrain.workload import Workload
 
@@ -108,7 +108,8 @@ def main() -> None:
 
 def run(setting: Setting, rounds: int) -> None:
     """Runs the rounds of a setting and prints what they gave."""
-    workload = load_workload(find_project().params, "vit", setting.overrides)
+    project = find_project()
+    workload = resolve(load_workload(project.params, "vit", setting.overrides), project)
     speeds: dict[str, list[Speed]] = {way: [] for way in setting.ways}
     with tempfile.TemporaryDirectory() as folder:
         torch.set_num_threads(workload.scale.threads or 1)  # as the step does

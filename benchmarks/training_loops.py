@@ -31,7 +31,7 @@ from benchmarks import loops
 from benchmarks.table import Row, report
 from benchmarks.train_throughput import FP32, MIDDLING
 from models.image import to_array
-from retrain.params import load_workload
+from retrain.params import load_workload, resolve
 from retrain.project import find_project
 from retrain.workload import Workload
 from tasks.data.shards import open_prepared
@@ -119,7 +119,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--loops", nargs="+", choices=PAIRS, default=list(PAIRS))
     options = parser.parse_args()
-    workload = load_workload(find_project().params, "vit", MIDDLING | FP32)
+    project = find_project()
+    workload = resolve(load_workload(project.params, "vit", MIDDLING | FP32), project)
     with tempfile.TemporaryDirectory() as folder:
         torch.set_num_threads(workload.scale.threads or 1)  # as the step does
         images = loops.prepare(Path(folder) / "images", workload, ROWS)

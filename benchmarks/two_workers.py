@@ -33,7 +33,7 @@ from torch.distributed import destroy_process_group, get_rank, init_process_grou
 from benchmarks import loops
 from benchmarks.table import Row, report
 from benchmarks.train_throughput import FP32, MIDDLING
-from retrain.params import load_workload
+from retrain.params import load_workload, resolve
 from retrain.project import find_project
 from retrain.servers import ray_cluster
 from retrain.workload import Workload
@@ -49,9 +49,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bare", type=Path, help="images, as a process of torchrun")
     options = parser.parse_args()
-    workload = load_workload(
-        find_project().params, "vit", MIDDLING | FP32 | {"scale.workers": WORKERS}
-    )
+    project, overrides = find_project(), MIDDLING | FP32 | {"scale.workers": WORKERS}
+    workload = resolve(load_workload(project.params, "vit", overrides), project)
     if options.bare:
         bare(workload, options.bare)
         return

@@ -19,6 +19,7 @@ from retrain.project import Project, find_project
 from retrain.registry.ledger import CHAMPION
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
+from retrain.runs.liveness import Processes
 from retrain.runs.records import Document, FlowRun
 from tasks.data.champion import Registered
 from tasks.data.predictions import find_reference
@@ -108,7 +109,7 @@ def _sample(
         return reference
     with predict.fetched(run, place) as root:
         source = open_source(root, place, image_column)
-        folder = run.store.runs.temporary(run.id)
+        folder = Processes(run.project.store).temporary()
         images = sample(Registered(run.project, model), source, Path(mkdtemp(dir=folder)))
     if not len(images):
         raise ValueError(f"None of the images of {place} can be classified.")

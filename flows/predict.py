@@ -25,6 +25,7 @@ from retrain.registry import versions
 from retrain.registry.ledger import CHAMPION
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console, records
+from retrain.runs.liveness import Processes
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Store
 from tasks.data.champion import Registered
@@ -75,7 +76,7 @@ def predict(
             source = open_source(folder, input, image_column)
             path.parent.mkdir(parents=True, exist_ok=True)
             is_made = path.suffix.lower() == PARQUET
-            made = path if is_made else run.store.runs.temporary(run.id) / f"made{PARQUET}"
+            made = path if is_made else Processes(run.project.store).temporary() / f"made{PARQUET}"
             predictions, sample = classify(Registered(project, model), source, made, run.store)
         keep_answers(project, model, made, run.id)
         if not is_made:
@@ -201,7 +202,7 @@ def fetched(run: FlowRun, place: str) -> Iterator[Path]:
         return
     path = _path(run.project, place)
     if path.is_file():  # a folder with a link to it: the readers take folders
-        folder = Path(mkdtemp(dir=run.store.runs.temporary(run.id)))
+        folder = Path(mkdtemp(dir=Processes(run.project.store).temporary()))
         (folder / path.name).symlink_to(path)
         path = folder
     yield path

@@ -22,7 +22,7 @@ from retrain.registry import tracking, versions
 from retrain.registry.ledger import CHAMPION
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.runs.flow_runs import emit
+from retrain.runs.notifications import emit
 from retrain.runs.records import Document
 from retrain.workload import Production
 from tasks.production import (

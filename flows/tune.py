@@ -27,7 +27,7 @@ from retrain.flow import steps_flow
 from retrain.locks import locked
 from retrain.messages import message_of
 from retrain.outputs import plan
-from retrain.params import as_yaml, origin_of, parse_yaml, vary
+from retrain.params import as_yaml, entry_of, parse_yaml, resolve, vary
 from retrain.project import Project
 from retrain.runs import console, preflight
 from retrain.runs.records import Document
@@ -129,7 +129,8 @@ def tune(version: Input) -> None:
     if trials[0]["state"] == FAILED:
         reasons = " ".join(sorted({trial["reason"] for trial in trials}))
         raise ValueError(f"All {wanted} trials failed. Change tune.space. {reasons}")
-    train_network(images, data, NEW, workload=vary(run.workload, trials[0]["values"]))
+    best = vary(run.workload, trials[0]["values"])
+    train_network(images, data, NEW, workload=resolve(best, run.project))
 
 
 def _search(run: Run, wanted: int, inputs: tuple[Any, ...]) -> list[dict[str, Any]]:
@@ -156,7 +157,8 @@ def _run_trial(run: Run, study: "Study", inputs: tuple[Any, ...]) -> None:
     values = {name: _value_of(each) for name, each in drawn.items()}
     best, reason = None, None
     try:
-        facts = train_network(*inputs, workload=_varied(run.workload, run.project, values)).facts
+        workload = resolve(_varied(run.workload, run.project, values), run.project)
+        facts = train_network(*inputs, workload=workload).facts
         best = {"epoch": facts["best_epoch"]}
         best |= {name: facts[name] for name in facts if name.startswith(("val_", metric))}
     except Exception as error:  # such as memory that does not suffice
@@ -207,9 +209,15 @@ def _own_values(workload: Workload, space: Space) -> dict[str, Any]:
     own = {name: current.get(name) for name in space}
     for name, distribution in space.items():
         for text in vars(distribution).get("choices", ()):
-            if vary(workload, {name: parse_yaml(text)}).flat() == current:
+            chosen = vary(workload, {name: parse_yaml(text)}).flat()
+            if _below(name, chosen) == _below(name, current):
                 own[name] = text
     return own
+
+
+def _below(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a parameter, or of all of a section."""
+    return {each: value for each, value in values.items() if _is_in(each, name)}
 
 
 def _study(run: Run) -> "Study":
@@ -354,18 +362,18 @@ def _settings(values: Mapping[str, Any]) -> list[str]:
 
 def _command(run: Run, values: Mapping[str, Any]) -> str:
     """The command that trains with the best values, and with the overrides of the search."""
-    origin, current = origin_of(run.workload), run.workload.flat()
+    entry, current = entry_of(run.workload), run.workload.flat()
     overrides = {
-        name: value for name, value in origin.overrides.items() if not name.startswith("tune")
+        name: value for name, value in entry.overrides.items() if not name.startswith("tune")
     }
     changed = {
         name: value
         for name, value in values.items()
         if name not in current or current[name] != value
     }
-    words = ["retrain", "train", origin.entry]
-    if origin.name != origin.entry:
-        words += ["--as", origin.name]
+    words = ["retrain", "train", entry.key]
+    if entry.name != entry.key:
+        words += ["--as", entry.name]
     if run.version.revision:
         words += ["--data-rev", run.version.revision]
     for setting in _settings(overrides | changed):

@@ -39,7 +39,7 @@ class Settings(Family):
     )
     pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         default=None,
-        description="The digest of the files. It is found when the workload is read.",
+        description="The digest of the files. It is found before a run.",
     )
     mean: list[float] = Field(
         default=list(HALF),
@@ -67,7 +67,7 @@ class Settings(Family):
         """The paths of the files, by the names of the arguments.
 
         Raises:
-            ValueError: One is missing, or they are not what they were when the workload was read.
+            ValueError: One is missing, or they are not what they were when the run began.
         """
         paths = {name: (root / Path(path).expanduser()) for name, path in self.files.items()}
         for name, path in paths.items():

@@ -47,8 +47,8 @@ class Pretrained(Family):
     pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")] | None = Field(
         default=None,
         description=(
-            "The commit on the hub, or the digest of the folder's files. It is found when a "
-            "workload is read; if it is given, no other version is used."
+            "The commit on the hub, or the digest of the folder's files. It is found before a "
+            "run; if it is given, no other version is used."
         ),
     )
 

@@ -47,8 +47,8 @@ class DamagedArtifactError(Exception):
         return f"{self.step} {self.key[:8]} is damaged ({self.damage}); it is made again."
 
 
-class RemoteError(ConnectionError):
-    """The remote store does not answer, or refuses; what is here stays as it was."""
+class MirrorError(ConnectionError):
+    """The mirror of the store does not answer, or refuses; what is here stays as it was."""
 
 
 def is_verdict(error: BaseException) -> bool:

@@ -20,14 +20,14 @@ from prefect import runtime
 from retrain.disk import write_json
 from retrain.messages import local_time
 from retrain.outputs import MANIFEST
-from retrain.params import load_workload
+from retrain.params import load_workload, resolve
 from retrain.project import Project, find_project
-from retrain.runs import console, flow_runs, preflight, records
+from retrain.runs import console, preflight, records
 from retrain.runs.flow_runs import Flow, P, R
+from retrain.runs.liveness import Processes, end_lost_runs
 from retrain.runs.records import Document
 from retrain.runs.run import REFRESHED, Look, Run
 from retrain.step import DataVersion, Input, Step, Task
-from retrain.store import Store
 from retrain.workload import Data, Workload
 
 # Finds the version of the data for a section of the workload, a clone, and a git revision or None.
@@ -126,7 +126,7 @@ class StepsFlow(Flow[..., Document]):
         """
         self.check(workload, project)
         version = self.find_version(workload.data, project, revision)
-        look = Look(self.name, workload, version, project, "", promote)
+        look = Look(self.name, resolve(workload, project), version, project, "", promote)
         look.follow(self.body)
         return look
 
@@ -203,12 +203,13 @@ class StepsFlow(Flow[..., Document]):
         config = load_workload(project.params, workload, overrides, as_name=as_name)
         may_promote = may_change(promote, overrides, data_rev, as_name)
         run_id = str(runtime.flow_run.id)
-        with Store(project.store).runs.holding(run_id):
+        with Processes(project.store).hold():
             with console.progress("starting"):
-                flow_runs.end_lost_runs(project)
+                end_lost_runs(project)
                 look = _made.get() or self.look(project, config, data_rev, may_promote)
             if not (run or refresh) and (unchanged := self.unchanged(look)):
                 return unchanged
+            config = look.workload  # with what was `auto`
             begun = Run(
                 self.name, config, look.version, project, run_id, may_promote, refresh, strict
             )
@@ -361,8 +362,9 @@ def run_one(flow: StepsFlow, step: Task, workload: Workload, project: Project) -
     else:
         version = flow.find_version(workload.data, project, None)
     may_promote = None if experiment is None else False
-    run = Run(flow.name, workload, version, project, "dvc", may_promote, last_step=step.name)
-    with run.store.runs.holding(run.id):
+    resolved = resolve(workload, project)
+    run = Run(flow.name, resolved, version, project, "dvc", may_promote, last_step=step.name)
+    with Processes(project.store).hold():
         run.follow(flow.body)
     artifact = run.artifacts.get(step.name)
     if artifact is None:  # such as that of a champion, before there is one

@@ -19,6 +19,7 @@ from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import decisions, lineage, tracking, versions
+from retrain.runs.liveness import Processes
 from retrain.store import Store
 
 DAY = 86400.0  # seconds
@@ -79,7 +80,7 @@ def collect(project: Project, days: int = DAYS, *, dry_run: bool = False) -> lis
         raise UsageError("--days: what was used in the last day is kept.")
     outputs, files = _needed(project)
     store = Store(project.store)
-    before = min(time(), store.runs.oldest()) - days * DAY
+    before = min(time(), Processes(project.store).oldest()) - days * DAY
     garbage = []
     for piece, remove in chain(_outputs(store, outputs, before), _files(project, files, before)):
         if not dry_run:

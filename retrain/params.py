@@ -37,19 +37,17 @@ SECTIONS = ("store", "workloads")  # of the file
 
 
 @dataclass(frozen=True)
-class Origin:
-    """What a workload was made of, to make another of it with other values.
+class ParamsEntry:
+    """What a workload was read from, to read another of it with other values.
 
     Attributes:
-        root: The folder of `params.yaml`.
-        entry: The key of the workload in its file.
-        name: The workload's name, which is the key's unless it runs under another.
+        key: The key of the workload in `params.yaml`.
+        name: The workload's name, which is the key unless it runs under another.
         tree: The entry, as the file has it.
         overrides: The values that replace the file's, by dotted name.
     """
 
-    root: Path
-    entry: str
+    key: str
     name: str
     tree: Mapping[str, Any]
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -67,11 +65,7 @@ def load_workload(
     *,
     as_name: str | None = None,
 ) -> Workload:
-    """Reads one workload; decides `auto` precision and threads for the machines that train.
-
-    The machines of a cluster are asked once (`retrain.servers.ray_cluster.nodes`). The version of
-    pretrained weights is found too: the files of a folder are read, or the Hugging Face hub is
-    asked.
+    """Reads one workload. Nothing else is asked: see `resolve`.
 
     Args:
         params: The file `params.yaml`.
@@ -82,7 +76,6 @@ def load_workload(
 
     Raises:
         UsageError: The file is missing or not YAML, or a name, a key or a value is wrong.
-        ConnectionError: The cluster does not answer.
     """
     workloads, folder = _read(params), params.absolute().parent
     if str(folder) not in sys.path:
@@ -97,7 +90,7 @@ def load_workload(
                 f"--as {as_name}: {params.name} has a workload of that name, whose production this "
                 "run would change. Choose another name."
             )
-    return _make(Origin(folder, name, as_name or name, workloads[name], overrides or {}))
+    return _make(ParamsEntry(name, as_name or name, workloads[name], overrides or {}))
 
 
 def load_section(params: Path, name: str, kind: type[S]) -> S:
@@ -126,29 +119,29 @@ def vary(workload: Workload, values: Mapping[str, Any]) -> Workload:
     Raises:
         UsageError: A name or a value is wrong.
     """
-    origin = origin_of(workload)
-    return _make(replace(origin, overrides={**origin.overrides, **values}))
+    entry = entry_of(workload)
+    return _make(replace(entry, overrides={**entry.overrides, **values}))
 
 
-def origin_of(workload: Workload) -> Origin:
-    """What `load_workload` made a workload of."""
-    assert isinstance(workload._origin, Origin), workload.name
-    return workload._origin
+def entry_of(workload: Workload) -> ParamsEntry:
+    """What `load_workload` read a workload from."""
+    assert isinstance(workload._entry, ParamsEntry), workload.name
+    return workload._entry
 
 
-def _make(origin: Origin) -> Workload:
-    """Makes the workload; decides what is `auto`.
+def _make(entry: ParamsEntry) -> Workload:
+    """Makes the workload.
 
     Raises:
         UsageError: A name, a key or a value is wrong.
     """
-    name, overrides = origin.entry, origin.overrides
-    tree: dict[str, Any] = deepcopy(dict(origin.tree))  # an alias of YAML may share a part of it
+    name, overrides = entry.key, entry.overrides
+    tree: dict[str, Any] = deepcopy(dict(entry.tree))  # an alias of YAML may share a part of it
     for dotted, value in overrides.items():
         set_value(tree, dotted, deepcopy(value))
     if "name" in tree:
         raise UsageError(f"workload {name}: name: no such key; its key in params.yaml names it.")
-    workload = validate(Workload, {"name": origin.name} | tree, name)
+    workload = validate(Workload, {"name": entry.name} | tree, name)
     family = workload.model.family
     if family not in families.FAMILIES:
         hint = did_you_mean(family, families.FAMILIES)
@@ -160,22 +153,53 @@ def _make(origin: Origin) -> Workload:
         if value == DEFAULT and dotted not in names:  # to drop it would have no effect
             hint = did_you_mean(dotted, names)
             raise UsageError(f"workload {name}: {shorten(dotted)}: no such key.{hint}")
-    shape = (workload.images.size, workload.images.size, workload.images.channels)
-    faults = [*workload.faults(), *declared.faults(shape)]
-    if faults:
+    if faults := [*workload.faults(), *declared.faults(workload.images.shape)]:
         raise UsageError(f"workload {name}: " + "\n".join(faults))
-    # The weights are part of what is trained, as the content of the data is.
-    with suppress(ValueError):  # the step `train` says it, before the run
-        if version := declared.find_version(origin.root):
-            start = workload.model.model_copy(update={"pretrained_version": version})
-            workload = workload.model_copy(update={"model": start})
-    nodes: tuple[Node, ...] = ()
-    if workload.scale.workers and ray_cluster.is_remote():
-        nodes = ray_cluster.nodes(Project(origin.root).state)
-    trained, evaluated = declared.training_flops(shape), declared.flops(shape)
-    workload = _with_numerics(workload, nodes, trained, evaluated)
-    workload._origin = origin
+    workload._entry = entry
     return workload
+
+
+def resolve(workload: Workload, project: Project) -> Workload:
+    """Decides what a workload leaves open: `auto` precision and threads, the version of weights.
+
+    A run does it once, before its first step. They change the bits of what is trained, so they are
+    in the keys of the steps. The machines of a cluster are asked once
+    (`retrain.servers.ray_cluster.nodes`); pretrained weights are read if they are in a folder, and
+    else the Hugging Face hub is asked.
+
+    Args:
+        workload: A valid workload.
+        project: The clone.
+
+    Raises:
+        ConnectionError: The cluster does not answer.
+    """
+    model, train = workload.model, workload.train
+    evaluate, scale = workload.evaluate, workload.scale
+    settings = model.model_dump(exclude={"family"})
+    network = families.FAMILIES[model.family].model_validate(settings)
+    with suppress(ValueError):  # the step `train` says it, before the run
+        # The weights are part of what is trained, as the content of the data is.
+        if version := network.find_version(project.root):
+            model = model.model_copy(update={"pretrained_version": version})
+    nodes: tuple[Node, ...] = ()
+    if scale.workers and ray_cluster.is_remote():
+        nodes = ray_cluster.nodes(project.state)
+    of_trained_part = network.training_flops(workload.images.shape)
+    of_network = network.flops(workload.images.shape)
+    flops = of_trained_part * train.batch_size
+    if train.precision == "auto":
+        # Nobody knows whether a function follows another one.
+        decided = "fp32" if train.function else precision(flops, scale.workers, nodes)
+        train = train.model_copy(update={"precision": decided})
+    if evaluate.precision == "auto":
+        trains_all = of_trained_part == of_network
+        follows = train.precision if trains_all else precision(of_network * evaluate.batch_size)
+        evaluate = evaluate.model_copy(update={"precision": follows})
+    count = threads(flops, scale.workers, scale.threads, nodes)
+    scale = scale.model_copy(update={"threads": count})
+    sections = (model, train, evaluate, scale)
+    return workload.model_copy(update={type(each).__name__.lower(): each for each in sections})
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -266,30 +290,3 @@ def check_name(name: str) -> None:
             f"workload {name!r}: MLflow, Prefect and file systems do not all accept this name. Use "
             "at most 100 ASCII letters, digits, - and _; the first is a letter or digit."
         )
-
-
-def _with_numerics(
-    workload: Workload, nodes: tuple[Node, ...], trained: float, evaluated: float
-) -> Workload:
-    """Decides the precisions and the threads that are `auto`; they change the rounding.
-
-    Args:
-        workload: A valid workload.
-        nodes: The machines of the cluster that may train; none is this one.
-        trained: FLOPs of a forward pass of what is trained, over one image.
-        evaluated: FLOPs of a forward pass of the whole network, over one image.
-    """
-    train, evaluate, scale = workload.train, workload.evaluate, workload.scale
-    flops = trained * train.batch_size
-    if train.precision == "auto":
-        # Nobody knows whether a function follows another one.
-        train_precision = "fp32" if train.function else precision(flops, scale.workers, nodes)
-        train = train.model_copy(update={"precision": train_precision})
-    if evaluate.precision == "auto":
-        trains_all = trained == evaluated
-        follows = train.precision if trains_all else precision(evaluated * evaluate.batch_size)
-        evaluate = evaluate.model_copy(update={"precision": follows})
-    count = threads(flops, scale.workers, scale.threads, nodes)
-    scale = scale.model_copy(update={"threads": count})
-    decided = {type(section).__name__.lower(): section for section in (train, evaluate, scale)}
-    return workload.model_copy(update=decided)

@@ -15,15 +15,14 @@ from typing import Any
 
 from retrain.disk import sha256_of
 from retrain.errors import DamagedArtifactError
-from retrain.locks import Runs, locked
+from retrain.locks import locked
+from retrain.mirror import Mirror
 from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest
 from retrain.project import Project
-from retrain.remote import Remote
 from retrain.runs import console
 
 _SCRATCH = "scratch"
 _LAST = "last"
-_HOLDS = ".holds"
 
 
 @dataclass(frozen=True)
@@ -32,23 +31,18 @@ class Store:
 
     Attributes:
         root: The folder.
-        remote: The mirror, from which an artifact that is not here is taken, and to which one that
+        mirror: The mirror, from which an artifact that is not here is taken, and to which one that
             was made here is sent; None if there is none.
     """
 
     root: Path
-    remote: Remote | None = None
+    mirror: Mirror | None = None
 
     @classmethod
     def of(cls, project: Project) -> "Store":
         """The store of a project, with the mirror that its settings name."""
-        remote = project.store_remote
-        return cls(project.store, Remote(remote) if remote else None)
-
-    @property
-    def runs(self) -> Runs:
-        """The runs that use the store."""
-        return Runs(self.root / _HOLDS)
+        url = project.store_remote
+        return cls(project.store, Mirror(url) if url else None)
 
     def folder(self, step: str, key: str) -> Path:
         """The folder of an artifact, whether it exists or not."""
@@ -91,11 +85,11 @@ class Store:
 
         None if neither has it, or the mirror is away.
         """
-        artifact, remote = self.find(step, key), self.remote
-        if artifact is None and remote:
+        artifact, mirror = self.find(step, key), self.mirror
+        if artifact is None and mirror:
             half = self.partial(step, key)
             half.mkdir(parents=True)
-            if remote.attempt(lambda: remote.fetch(step, key, half)):
+            if mirror.attempt(lambda: mirror.fetch(step, key, half)):
                 self.replace(step, key)
                 return self.find(step, key)
             shutil.rmtree(half)
@@ -117,9 +111,9 @@ class Store:
             if anew:
                 self.forget(step, key)
             yield
-            remote, folder = self.remote, self.folder(step, key)
-            if remote and not self.damage(step, key):
-                remote.attempt(lambda: remote.send(step, key, folder))
+            mirror, folder = self.mirror, self.folder(step, key)
+            if mirror and not self.damage(step, key):
+                mirror.attempt(lambda: mirror.send(step, key, folder))
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """The step and the key of every artifact, damaged ones too."""
@@ -136,7 +130,7 @@ class Store:
             yield step, key, path
 
     def _is_own(self, folder: Path) -> bool:
-        return folder.name in (_SCRATCH, _LAST, _HOLDS)
+        return folder.name in (_SCRATCH, _LAST) or folder.name.startswith(".")
 
     def discard(self, step: str, key: str) -> None:
         """Removes an artifact from the store; the caller holds its lock."""

@@ -27,7 +27,7 @@ from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.runs.flow_runs import emit
+from retrain.runs.notifications import emit
 from retrain.step import Facts
 from retrain.workload import Drift
 from tasks.data.image_facts import FACTS

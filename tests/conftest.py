@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import retrain  # noqa: F401  telemetry off, before any library is imported
-from retrain.runs import flow_runs
+from retrain.runs import notifications
 from tests import templates
 
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
@@ -114,7 +114,7 @@ def webhook(monkeypatch):
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    monkeypatch.setenv(flow_runs.URL, f"http://127.0.0.1:{server.server_port}/secret")
+    monkeypatch.setenv(notifications.URL, f"http://127.0.0.1:{server.server_port}/secret")
     yield received
     server.shutdown()
     thread.join()

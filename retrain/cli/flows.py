@@ -29,8 +29,8 @@ from retrain.messages import message_of, with_local_times, wrapped
 from retrain.params import load_workload, parse_override
 from retrain.project import Project
 from retrain.runs import console
+from retrain.runs.liveness import Processes
 from retrain.servers import ray_cluster, reachable
-from retrain.store import Store
 from retrain.workload import Workload as WorkloadKind
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def run_steps(
         preview = flow.preview(look, insist=options.run, refresh=options.refresh)
         return Answer(preview, partial(_show_preview, preview))
     # After a run that was killed, a flow has to run, even if that finds nothing to do.
-    has_to_run = options.run or options.refresh or Store(project.store).runs.killed()
+    has_to_run = options.run or options.refresh or Processes(project.store).killed()
     if not has_to_run and (unchanged := flow.unchanged(look)):
         if look.version.warning:
             print(look.version.warning, file=sys.stderr)

@@ -148,11 +148,11 @@ def _machine(_: Project) -> str:
 
 
 def _store(project: Project) -> str:
-    remote = Store.of(project).remote
-    if remote is None:
+    mirror = Store.of(project).mirror
+    if mirror is None:
         return "on this machine only; store.remote shares it with others"
-    remote.has("doctor", "none")
-    return f"{remote.url} answers"
+    mirror.has("doctor", "none")
+    return f"{mirror.url} answers"
 
 
 def _servers(project: Project) -> str:

@@ -29,7 +29,7 @@ from retrain.registry import decisions, lineage as lineages, packages
 from retrain.registry.ledger import Action, Entry
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.store import Store
+from retrain.runs.liveness import Processes
 
 Reason = Annotated[str, Parameter(help="Why, for the ledger.")]
 Waiting = Annotated[int | None, Parameter(help="Only if it is this version that waits.")]
@@ -62,11 +62,11 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
             print(wrapped(with_local_times(sentence)))
         if unused := [state["workload"] for state in states if state not in used]:
             print(f"Not run here yet: {', '.join(unused)}")
-        runs = Store(project.store).runs
-        for run in runs.under_way():
-            print(wrapped(with_local_times(f"Under way: {run}")))
-        for run in runs.ended():
-            print(wrapped(f"Killed: {run}. The same command goes on from there."))
+        processes = Processes(project.store)
+        for process in processes.alive().values():
+            print(wrapped(with_local_times(f"Under way: {process}")))
+        for process in processes.killed().values():
+            print(wrapped(f"Killed: {process}. The same command goes on from there."))
         if workload:
             _show_workload(states[0])
 

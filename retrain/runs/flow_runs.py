@@ -1,70 +1,44 @@
-"""A flow of the project as Prefect has it: its server, its names and states, and who is notified.
-
-People are notified by a webhook of the events in `Event`. What is sent is `{"text": "…", "event":
-"…"}`, which Slack and similar services accept: a sentence, with the path of the report and a link
-to the run. The URL, `RETRAIN_WEBHOOK_URL`, is a secret, so it comes from the environment, and is
-never shown or stored.
-"""
+"""A flow of the project as Prefect has it: its server, its names and its states."""
 
 import atexit
 import gc
-import json
 import logging
-import os
 import socket
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Literal, ParamSpec, TypeVar
-from uuid import UUID
+from typing import Any, ParamSpec, TypeVar
 
 from prefect import Flow as PrefectFlow, runtime, tags
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun, State
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Completed, Crashed, Failed
+from prefect.states import Completed, Failed
 
 from retrain.errors import RejectedDataError, UsageError
-from retrain.locks import STARTING, Runs
 from retrain.messages import message_of
 from retrain.project import Project, find_project
 from retrain.registry import tracking
 from retrain.runs import console
+from retrain.runs.liveness import OWN_SERVER, PROCESS, Processes
+from retrain.runs.notifications import notify_of_end, subject_of
 from retrain.servers import databases
 from retrain.servers.reachable import answers
-from retrain.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Event = Literal["promoted", "rejected", "waiting", "failed", "drift", "worse"]
 
-URL = "RETRAIN_WEBHOOK_URL"
-SECONDS = 10.0
-# What happened, by the name of the state in which a flow run is completed; the others are no news.
-EVENTS: Mapping[str | None, Event] = {
-    "Promoted": "promoted",
-    "Rejected": "rejected",
-    "Waiting": "waiting",
-    "Drifted": "drift",
-    "Worse": "worse",
-}
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # a first start makes a database, on a machine that may be busy
-ENDED = "Its process was ended from outside."
 # As Prefect's `SubprocessASGIServer` has them.
 EPHEMERAL = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
 }
-TAG = "retrain"  # of a run on a server of its own: that of other people has none
 # The servers of this process, by the folder of their clone, with the URLs of their APIs.
 _servers: dict[Path, tuple["subprocess.Popen[bytes]", str]] = {}
 
@@ -103,18 +77,15 @@ class Flow(PrefectFlow[P, R]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the flow in a Prefect flow run, on a server of its own if there is no other."""
-        with ExitStack() as stack:
+        project = find_project()
+        with Processes(project.store).hold(), tags(PROCESS), ExitStack() as stack:
             if not PREFECT_API_URL.value():
-                project = find_project()
-                runs = Store(project.store).runs
-                stack.enter_context(runs.holding(STARTING))
                 meanwhile = [partial(import_module, name) for name in self._imports]
                 # Which may have to make MLflow's database.
                 meanwhile.append(partial(tracking.client, project))
                 api = start_ephemeral_server(project, meanwhile)
                 stack.enter_context(temporary_settings({PREFECT_API_URL: api}))
-                stack.enter_context(tags(TAG))
-                end_runs_never_held(runs)
+                stack.enter_context(tags(OWN_SERVER))
             return super().__call__(*args, **kwargs)
 
 
@@ -212,123 +183,6 @@ def ending_in_a_state(body: Callable[P, Any]) -> Callable[P, Any]:
 
 def name_of(flow: str) -> str:
     """The name of the current flow run when it begins: its flow, and what it is about."""
-    parameters: Mapping[str, Any] = runtime.flow_run.parameters
+    parameters: dict[str, Any] = runtime.flow_run.parameters
     parts = (flow, subject_of(parameters), parameters.get("version"))
     return "-".join(str(part) for part in parts if part)
-
-
-def subject_of(parameters: Mapping[str, Any]) -> str:
-    """The workload or the model that a flow run is about, by its parameters."""
-    return str(parameters.get("as_name") or parameters.get("workload") or "retrain")
-
-
-def notify(event: Event, subject: str, text: str) -> None:
-    """Sends an event to the webhook, if there is one; logs a warning if that fails.
-
-    The warning has no words of the error, which may hold the URL.
-
-    Args:
-        event: What happened.
-        subject: The workload or the model.
-        text: What happened, with links.
-    """
-    url = os.environ.get(URL)
-    if not url:
-        return
-    body = json.dumps({"text": f"{subject}: {text}", "event": event}).encode()
-    try:
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=SECONDS).close()
-    except Exception as error:
-        cause = getattr(error, "reason", None)  # of an error of `urllib`
-        kind = type(cause if isinstance(cause, Exception) else error).__name__
-        reason = getattr(error, "code", None) or kind
-        logger.warning("The message by %s failed: %s.", URL, reason)
-
-
-def notify_of_end(flow: object, flow_run: FlowRun, state: State[Any]) -> None:
-    """A hook of a flow, for each of its final states.
-
-    Prefect calls it, also when its worker sees that the process of a run was lost; `mark_crashed`
-    does where no worker sees it.
-    """
-    event, message = EVENTS.get(state.name), state.message or ""
-    if not state.is_completed():
-        event = "failed"
-        message = f"the run {'failed' if state.is_failed() else 'crashed'}: {message}"
-    if event:
-        links = _links(flow_run.id, flow_run.deployment_id is not None)
-        notify(event, subject_of(flow_run.parameters), f"{message}{links}")
-
-
-def emit(event: str, name: str, payload: dict[str, Any]) -> None:
-    """Emits an event of Prefect about a model, on which an automation can start a run."""
-    from prefect.events import emit_event
-
-    resource = {"prefect.resource.id": f"retrain.model.{name}", "prefect.resource.name": name}
-    emit_event(event, resource, payload=payload)
-
-
-def _links(run: UUID, is_deployed: bool) -> str:
-    """Lines with the path of a run's report, and with the run."""
-    report = next(map(str, Path().glob(f"reports/*/{run}.html")), "")  # runs work in this folder
-    place = str(run)
-    if is_deployed:  # its server stays up, unlike that of a run from the command line
-        from prefect.utilities.urls import url_for
-
-        place = url_for("flow-run", obj_id=run) or place
-    return (f"\nreport: {report}" if report else "") + f"\nrun: {place}"
-
-
-def end_lost_runs(project: Project) -> None:
-    """Marks runs as crashed in Prefect, if their process has ended.
-
-    Only runs of this clone are known. If the server does not answer, the next call tries it again.
-    """
-    store = Store(project.store)
-    if killed := store.runs.killed():
-        try:
-            mark_crashed(ENDED, killed)
-        except Exception as error:  # must not keep this run from its work
-            logger.warning("The runs that were killed could not be ended: %s", error)
-            return
-    store.runs.forget_killed()  # those of DVC, too
-
-
-def end_runs_never_held(runs: Runs) -> None:
-    """Marks runs as crashed that were killed when the clone's own Prefect had begun them.
-
-    A process holds the store a moment later than Prefect makes the record of its run.
-
-    Args:
-        runs: Those of the clone. The server is the clone's own, too, but may have runs of others.
-    """
-    with get_client(sync_client=True) as client:
-        begun = client.read_flow_runs(flow_run_filter=live(tags={"all_": [TAG]}))
-    if lost := runs.lost({str(run.id) for run in begun}):
-        mark_crashed(ENDED, lost)
-
-
-def live(**more: Any) -> FlowRunFilter:
-    """The flow runs that go on according to Prefect."""
-    states = {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}
-    return FlowRunFilter.model_validate({"state": states, **more})
-
-
-def mark_crashed(message: str, runs: Collection[str]) -> None:
-    """Marks flow runs that go on according to Prefect, and their tasks, as crashed; tells people.
-
-    Args:
-        message: The message of the state `Crashed`.
-        runs: The ids of the flow runs.
-    """
-    crashed: State[Any] = Crashed(message=message)
-    with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=live(id={"any_": sorted(runs)})):
-            its_tasks = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
-            for task in client.read_task_runs(flow_run_filter=its_tasks):
-                if task.state and not task.state.is_final():
-                    client.set_task_run_state(task.id, crashed, force=True)
-            client.set_flow_run_state(run.id, crashed, force=True)
-            console.say(f"Run {str(run.id)[:8]} is marked as crashed: its process was ended.")
-            notify_of_end(None, run, crashed)

@@ -21,7 +21,7 @@ from retrain.errors import RejectedDataError, UsageError, did_you_mean
 from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.runs import flow_runs, preflight
+from retrain.runs import liveness, preflight
 from retrain.store import Store
 
 Document = dict[str, Any]
@@ -175,10 +175,10 @@ def begun(project: Project, flow: str) -> Iterator[FlowRun]:
     """
     from prefect import runtime
 
-    flow_runs.end_lost_runs(project)
+    liveness.end_lost_runs(project)
     preflight.check_surroundings(project)
     run = FlowRun(project, Store.of(project), str(runtime.flow_run.id), flow)
-    with run.store.runs.holding(run.id):
+    with liveness.Processes(project.store).hold():
         yield run
 
 

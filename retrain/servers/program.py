@@ -21,7 +21,7 @@ import psutil
 
 from retrain.project import Project, find_project
 from retrain.registry import tracking
-from retrain.runs import flow_runs
+from retrain.runs import liveness
 from retrain.servers import databases
 
 # In the environment of a service of `make up`, and of all that it starts: `<.retrain>:<name>`. A
@@ -105,12 +105,12 @@ def end_runs_of_dead_worker(name: str) -> None:
     with get_client(sync_client=True) as client:
         while client.api_healthcheck():  # which returns the error
             sleep(0.5)
-        runs = client.read_flow_runs(flow_run_filter=flow_runs.live(), work_pool_filter=pool)
+        runs = client.read_flow_runs(flow_run_filter=liveness.unfinished(), work_pool_filter=pool)
         workers = client.read_workers_for_work_pool(POOL) if runs else []
     if not any(worker.status == "ONLINE" and worker.name != name for worker in workers):
         alive = {run for _, run in _processes_with(RUN)}
         left = {str(run.id) for run in runs} - alive
-        flow_runs.mark_crashed("Its worker was stopped while it ran.", runs=left)
+        liveness.mark_crashed("Its worker was stopped while it ran.", runs=left)
 
 
 def _end_with_input() -> None:

@@ -77,7 +77,7 @@ class Workload(Section):
             "has a generous default."
         ),
     )
-    _origin: Any = PrivateAttr(None)  # what `retrain.params` made it of
+    _entry: Any = PrivateAttr(None)  # what `retrain.params` read it from
 
     def flat(self) -> dict[str, Any]:
         """Every parameter by its dotted name: `{"train.lr": 0.001, …}`, in order."""

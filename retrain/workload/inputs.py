@@ -198,6 +198,11 @@ class Images(Section):
         ),
     )
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of an image as a network gets it."""
+        return self.size, self.size, self.channels
+
 
 def is_pattern(value: str) -> bool:
     """Whether a value of `data.group` or `data.time` is a regular expression, and no column."""

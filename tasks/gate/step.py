@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from retrain.errors import did_you_mean, validate
-from retrain.params import as_yaml, origin_of
+from retrain.params import as_yaml, entry_of
 from retrain.project import Project
 from retrain.step import Facts, task
 from retrain.store import Artifact
@@ -131,8 +131,8 @@ def gate(
 
 def changed_rules(workload: Workload) -> str | None:
     """The rules of the gate that are not those of `params.yaml`, in words; None if all are."""
-    origin = origin_of(workload)
-    of_file, ours = validate(Gate, origin.tree.get("gate") or {}, origin.entry), workload.gate
+    entry = entry_of(workload)
+    of_file, ours = validate(Gate, entry.tree.get("gate") or {}, entry.key), workload.gate
     changed = [
         f"gate.{name} {as_yaml(getattr(of_file, name))} -> {as_yaml(getattr(ours, name))}"
         for name in Gate.model_fields

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import models
-from retrain.params import origin_of
+from retrain.params import entry_of
 from retrain.registry import packages
 from retrain.registry.lineage import digests_of_images
 from retrain.runs import console
@@ -251,7 +251,7 @@ def lineage_of(
         run_id: The MLflow run of the training.
     """
     project, workload, version = run.project, run.workload, run.version
-    origin = origin_of(workload)
+    entry = entry_of(workload)
     lock = project.root / REQUIREMENTS
     splits = digests_of_images(validated.folder / image_table.FILE_NAME)
     return {
@@ -265,8 +265,8 @@ def lineage_of(
         "requirements": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
         "data": {"version": version.digest, "path": workload.data.path}
         | {name: getattr(version, name) for name in ("tracked", "revision", "pin")},
-        "entry": origin.entry,
-        "overrides": dict(origin.overrides),
+        "entry": entry.key,
+        "overrides": dict(entry.overrides),
         "parameters": workload.model_dump(mode="json", exclude={"name"}),
         "validation": dict(validated.facts),
         "images": {

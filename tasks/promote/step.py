@@ -18,6 +18,7 @@ from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.runs import records
+from retrain.runs.liveness import Processes
 from retrain.runs.run import Run, current_run
 from retrain.step import REPORT, Facts, task
 from retrain.store import Artifact
@@ -134,7 +135,7 @@ def _apply(
             tracking.client(project).log_text(version.run_id, card, place)
         if decisions.read(project, version.name).latest(decision) is None:
             if decision.action in ("promoted", "waiting"):
-                check_version(project, version, run.store.runs.temporary(run.id))
+                check_version(project, version, Processes(project.store).temporary())
                 keep_reference(project, version, scores.folder)
             decision = replace(decision, commit=project.commit)
         return decisions.apply(project, version, decision)
@@ -168,7 +169,7 @@ def _register(
     """
     project, name = run.project, run.workload.name
     classes, facts, model = validated.facts["classes"], scores.facts, trained.folder / "model"
-    temporary = run.store.runs.temporary(run.id)
+    temporary = Processes(project.store).temporary()
     with versions.lock(project), TemporaryDirectory(dir=temporary) as folder:
         if found := versions.find_version(project, name, facts["package"]):
             return found  # another run has registered it meanwhile

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from flows.train import decide
-from retrain.params import Origin
+from retrain.params import ParamsEntry
 from retrain.project import Project
 from retrain.registry import decisions
 from retrain.runs.run import Run, following
@@ -21,7 +20,7 @@ from tests.templates import place_mlflow_database
 # Neither network was trained, so that neither is better; both are promoted.
 GATE = Gate(margin=0.9, min_compared=ROWS)
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"), gate=GATE)
-WORKLOAD._origin = Origin(Path(), "toy", "toy", {})  # as `load_workload` has it
+WORKLOAD._entry = ParamsEntry("toy", "toy", {})  # as `load_workload` has it
 
 
 @dataclass

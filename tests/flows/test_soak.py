@@ -33,7 +33,7 @@ WAYS = ("SIGKILL to all", "SIGKILL", "SIGTERM", "Ctrl-C")
 MARK = "RETRAIN_SOAK"  # in the environment of all processes of a clone; its value is the folder
 TRAIN = ("train", "vit", "--json")
 # Files that are being written, and marks of processes, which all have ended.
-PARTIAL = (".*.partial", ".*.lock", ".retrain/**/.*.partial", ".retrain/processes/*")
+PARTIAL = (".*.partial", ".*.lock", ".retrain/**/.*.partial", ".retrain/store/.holds/*")
 DOUBLED = "SELECT key, step FROM metrics GROUP BY run_uuid, key, step HAVING count(*) > 1"
 # The entries of the ledger, whose run has the tag; the alias moves some tenths of a second later.
 DECIDED = "SELECT * FROM params JOIN tags USING (run_uuid) WHERE tags.key = 'retrain.ledger'"

@@ -14,6 +14,7 @@ from retrain import gc
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
+from retrain.runs.liveness import Processes
 from retrain.store import Store
 from tests import templates
 from tests.retrain.registry.helpers import candidate_of, decision, register
@@ -26,10 +27,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from retrain.project import Project
+from retrain.runs.liveness import Processes
 from retrain.store import Store
 
 store = Store(Project(Path(sys.argv[1])).store)
-with store.runs.holding("run-9"):
+with Processes(store.root).hold():
     store.use("toy", sys.argv[2])
     (store.scratch("toy", "killed") / "checkpoint").write_text("12345")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -154,7 +156,7 @@ def test_what_a_run_that_goes_on_has_taken_or_is_making_stays(project, store):
     taken, making = made_with(project, store, 0.1), made_with(project, store, 0.2)
     store.scratch("toy", making.key)
     store.partial("toy", making.key).mkdir()
-    with store.runs.holding("run-9"):
+    with Processes(store.root).hold():
         with store.lock("toy", making.key):
             assert make_toy(store, RunContext("run-9", project), with_lr(0.1)) == taken
             assert gc.collect(project) == []
@@ -174,7 +176,7 @@ def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(projec
     age(store.root)  # it had worked for long: its checkpoint is old, too
     assert gc.collect(project) == []
     assert (store.scratch("toy", "killed") / "checkpoint").exists()
-    store.runs.forget_killed()
+    Processes(store.root).forget_killed()
     assert collected(project, "scratch") == ["toy killed"]
     assert not used.folder.exists()
 

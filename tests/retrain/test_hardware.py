@@ -5,7 +5,8 @@ import joblib
 import pytest
 
 from retrain import hardware
-from retrain.params import load_workload
+from retrain.params import load_workload, resolve
+from retrain.project import Project
 
 PARAMS = """
 workloads:
@@ -30,6 +31,10 @@ def params(tmp_path):
     return path
 
 
+def resolved(params, name, changes=None):
+    return resolve(load_workload(params, name, changes), Project(params.parent))
+
+
 @pytest.mark.parametrize(
     ("name", "has_bf16", "changes", "expected"),
     [
@@ -47,7 +52,7 @@ def test_large_work_is_done_in_what_the_processor_has_or_the_user_sets(
     params, monkeypatch, name, has_bf16, changes, expected
 ):
     monkeypatch.setattr(hardware, "has_bf16", lambda *_: has_bf16)
-    workload = load_workload(params, name, changes)
+    workload = resolved(params, name, changes)
     assert (workload.train.precision, workload.evaluate.precision) == expected
 
 
@@ -120,7 +125,7 @@ def test_a_small_step_takes_one_thread_and_a_large_one_the_workers_share(
     params, machine, name, changes, capabilities, expected
 ):
     machine(capabilities=capabilities)
-    assert load_workload(params, name, changes).scale.threads == expected
+    assert resolved(params, name, changes).scale.threads == expected
 
 
 def test_a_workers_part_of_a_batch_decides_whether_its_step_is_small(machine):
@@ -177,11 +182,11 @@ def test_the_machines_of_a_cluster_decide_for_its_workers(
     params, machine, monkeypatch, nodes, workers, expected
 ):
     machine()
-    here = load_workload(params, "large")
+    here = resolved(params, "large")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     kept = {"address": "10.0.0.1:6379", "nodes": dict(enumerate(nodes))}
     (params.parent / ".retrain").mkdir()
     (params.parent / ".retrain" / "cluster.json").write_text(json.dumps(kept))
-    large = load_workload(params, "large", {"scale.workers": workers})
+    large = resolved(params, "large", {"scale.workers": workers})
     assert (large.train.precision, large.scale.threads) == expected
-    assert load_workload(params, "large").train == here.train  # in the run's own process
+    assert resolved(params, "large").train == here.train  # in the run's own process

@@ -1,7 +1,6 @@
 """Locks, and what a person is told who waits for one."""
 
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -49,42 +48,3 @@ def test_a_wait_says_which_process_has_the_lock_and_since_when(tmp_path, monkeyp
     )
     [line] = waited
     assert line.startswith(process)
-
-
-STARTING = """
-import sys
-from pathlib import Path
-from retrain.locks import Runs
-with Runs(Path(sys.argv[1])).holding("starting"):
-    print("begun", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_run_is_lost_that_no_process_holds_or_may_be_about_to_hold(tmp_path):
-    runs = locks.Runs(tmp_path / "holds")
-    with runs.holding(locks.STARTING), runs.holding("a"):
-        assert runs.lost(["a", "b"]) == {"b"}
-        assert len(runs.under_way()) == 1
-        with subprocess.Popen(
-            [sys.executable, "-c", STARTING, runs.folder],
-            cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        ) as other:  # fmt: skip
-            assert other.stdout.readline() == b"begun\n"
-            assert runs.lost(["b"]) == set()
-            other.kill()
-        assert runs.lost(["b"]) == {"b"}
-    assert runs.killed() == set()
-
-
-def test_processes_with_the_same_number_in_two_containers_do_not_wait_for_each_other(tmp_path):
-    runs = locks.Runs(tmp_path / "holds")
-    program = [sys.executable, "-c", f"import os; os.getpid = lambda: {os.getpid()}\n{STARTING}"]
-    with subprocess.Popen(
-        [*program, runs.folder],
-        cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as other:  # fmt: skip
-        assert other.stdout.readline() == b"begun\n"
-        with runs.holding(locks.STARTING):
-            assert len([*runs.folder.glob("starting-*.lock")]) == 2
-        other.kill()

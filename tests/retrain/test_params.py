@@ -1,4 +1,6 @@
 import json
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from retrain.params import (
     load_section,
     load_workload,
     parse_override,
+    resolve,
     workload_names,
 )
 from retrain.project import Project
@@ -250,10 +253,20 @@ def test_a_section_is_read_alone_and_has_defaults(tmp_path):
         load_section(path, "toy", Drift)
 
 
+def test_to_read_a_workload_connects_to_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr(subprocess, "run", None)  # such as `nvidia-smi`
+    monkeypatch.setattr(socket, "socket", None)
+    sizes = ("patch_size", "hidden_size", "layers", "heads")
+    overrides = {f"model.{name}": "" for name in sizes} | {"model.pretrained": "owner/name"}
+    workload = load_workload(with_sizes(tmp_path), "toy", overrides | {"scale.workers": 2})
+    assert workload.train.precision == workload.scale.threads == "auto"
+
+
 @pytest.mark.parametrize("path", [SHIPPED, *EXAMPLES], ids=lambda path: path.stem)
 def test_decided_parameters_can_be_read_again_as_a_lineage_records_them(tmp_path, path):
     [name] = workload_names(path)
-    decided = load_workload(path, name)
+    decided = resolve(load_workload(path, name), Project(tmp_path))
     recorded = decided.model_dump(mode="json", exclude={"name", "tune"})
     (tmp_path / "params.yaml").write_text(json.dumps({"workloads": {name: recorded}}))
     again = load_workload(tmp_path / "params.yaml", name)

@@ -1,10 +1,7 @@
 """The store: what is made once, killed runs, damage, and the earlier output of a step."""
 
-import errno
-import fcntl
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -159,50 +156,6 @@ def test_an_artifact_under_the_key_of_another_is_not_believed(store, context):
     store.discard("toy", other.key)
     made.folder.rename(other.folder)
     assert store.find("toy", other.key) is None
-
-
-def test_a_killed_run_is_known_until_it_is_forgotten_with_its_temporary_files(store):
-    before = time.time()
-    with store.runs.holding("run-2"):
-        assert store.runs.oldest() <= time.time()
-        assert store.runs.killed() == set()
-        [run] = store.runs.under_way()
-        assert re.match(rf"process {os.getpid()} on .* \(.*\), since 20", run)
-    program = textwrap.dedent(
-        f"""
-        import os, signal
-        from pathlib import Path
-        from retrain.store import Store, refuse_damaged, verify
-
-        store = Store(Path({str(store.root)!r}))
-        with store.runs.holding("run-3"):
-            (store.runs.temporary("run-3") / "package").mkdir()
-            os.kill(os.getpid(), signal.SIGKILL)
-        """
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
-    began = time.time()
-    for _ in range(2):
-        assert store.runs.killed() == {"run-3"}
-        assert store.runs.under_way() == []
-        [run] = store.runs.ended()
-        assert re.match(r"process \d+ on .* \(-c\), since 20", run)
-        assert before < store.runs.oldest() < began
-    store.runs.forget_killed()
-    assert store.runs.killed() == set(store.runs.ended()) == set()
-    assert list((store.root / ".holds").iterdir()) == []
-
-
-def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
-    def flock(*_):
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    store = Store(tmp_path / "store")
-    with pytest.raises(ValueError, match=r"toy is on a file system where files cannot be locked"):
-        store.lock("toy", "key").__enter__()
-    assert not list((tmp_path / "store").rglob("*.lock.*"))
 
 
 def flip(path, position=-1):

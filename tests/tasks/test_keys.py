@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 from flows.train import train
 from retrain.hardware import has_bf16
 from retrain.outputs import Plan, difference, plan
-from retrain.params import load_workload
+from retrain.params import load_workload, resolve
+from retrain.project import Project
 from retrain.step import DataVersion
 from retrain.store import Artifact
 from retrain.workload import Model, Workload
@@ -80,7 +81,7 @@ EDITS = {
 
 def plans(root: Path, facts: dict = FACTS, **overrides: object) -> dict[str, Plan]:
     """The plans of the steps that are cached, whatever earlier steps would give."""
-    workload = load_workload(root / "params.yaml", "vit", overrides)
+    workload = resolve(load_workload(root / "params.yaml", "vit", overrides), Project(root))
     return {name: step_plan(name, workload, facts) for name in CACHED}
 
 
@@ -160,6 +161,7 @@ def test_a_family_counts_only_where_it_is_trained():
 def test_another_head_and_another_training_embed_nothing_again():
     def embed(**overrides):
         workload = load_workload(ROOT / "examples/doggos.yaml", "doggos", overrides)
+        workload = resolve(workload, Project(ROOT))
         return step_plan("embed", workload, FACTS)
 
     same = {"model.hidden": 64, "model.dropout": 0.1, "train.lr": 0.1, "train.seed": 3}

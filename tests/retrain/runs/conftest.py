@@ -6,6 +6,7 @@ import pytest
 from prefect import flow, runtime
 
 from retrain.project import Project
+from retrain.runs.liveness import Processes
 from retrain.runs.run import Run
 from retrain.workload import Train
 from tests.flows.conftest import until
@@ -24,7 +25,7 @@ def run_toy(prefect_session, tmp_path):
             for step in steps:
                 made = step(made)
 
-        with run.store.runs.holding(run.id):
+        with Processes(run.store.root).hold():
             run.follow(body)
         return run
 

@@ -11,9 +11,10 @@ import pytest
 
 import models
 from retrain.code import source_of
-from retrain.params import Origin
+from retrain.params import ParamsEntry
 from retrain.project import Project
 from retrain.registry import decisions, versions
+from retrain.runs.liveness import Processes
 from retrain.runs.run import Look, Run
 from retrain.step import DataVersion, Facts
 from retrain.store import Artifact
@@ -31,7 +32,7 @@ from tests.tasks.toy_model import (
 )
 
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
-WORKLOAD._origin = Origin(Path(), "toy", "toy", {})  # as `load_workload` has it
+WORKLOAD._entry = ParamsEntry("toy", "toy", {})  # as `load_workload` has it
 DATA = DataVersion("data-1", tracked=True)
 PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}
 REQUIREMENTS = "numpy==2.4.6\n"
@@ -79,7 +80,7 @@ def run_on(
     run.follow(
         lambda _: promote(*images, trained, scores, decision or decide(verdict, champion), None)
     )
-    assert list(run.store.runs.temporary(run_id).iterdir()) == []
+    assert list(Processes(run.project.store).temporary().iterdir()) == []
     return run.artifacts["promote"].facts if "promote" in run.artifacts else None
 
 

@@ -20,7 +20,7 @@ import torch
 from ruamel.yaml import YAML
 
 from flows.train import train
-from retrain.params import load_workload, vary
+from retrain.params import load_workload, resolve, vary
 from retrain.project import Project
 from retrain.step import DataVersion
 from retrain.workload import Workload
@@ -153,7 +153,7 @@ class Place:
         """
         values = LOOPS[chosen.loop] | SHARINGS[chosen.sharing] | RECIPES[chosen.recipe]
         values |= {"images.storage": chosen.storage}
-        return vary(self.workloads[chosen.network], values)
+        return resolve(vary(self.workloads[chosen.network], values), Project(self.root))
 
     def refusals(self) -> dict[Combination, str | None]:
         """Why each combination is refused before the run; None of one that is not."""

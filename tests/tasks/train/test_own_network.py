@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import models
-from retrain.params import load_workload
+from retrain.params import load_workload, resolve
 from retrain.project import Project
 from retrain.step import DataVersion
 from retrain.workload import Best, Train
@@ -84,7 +84,7 @@ def workload(folder, *, train=None, model=None, images=None):
     tree["train"] |= train or {}
     tree["images"] |= images or {}
     (folder / "params.yaml").write_text(json.dumps({"workloads": {"sides": tree}}))
-    return load_workload(folder / "params.yaml", "sides")
+    return resolve(load_workload(folder / "params.yaml", "sides"), Project(folder))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from rich.markup import escape
 
 from retrain.disk import sha256_of, write_json
-from retrain.errors import RemoteError, UsageError, shorten
+from retrain.errors import MirrorError, UsageError, shorten
 from retrain.outputs import MANIFEST, parse_manifest
 from retrain.runs import console
 
@@ -39,7 +39,7 @@ _away: set[str] = set()  # the URLs that have not answered in this process
 
 
 @dataclass(frozen=True)
-class Remote:
+class Mirror:
     """A mirror of stores. The record can be sent to other processes.
 
     Attributes:
@@ -57,7 +57,7 @@ class Remote:
             return None
         try:
             return call()
-        except RemoteError as error:
+        except MirrorError as error:
             _away.add(self.url)
             console.say(
                 escape(f"{error} This run goes on with what is here, and sends nothing there.")
@@ -68,7 +68,7 @@ class Remote:
         """Whether the mirror has an output, as far as its manifest says.
 
         Raises:
-            RemoteError: It does not answer, or refuses.
+            MirrorError: It does not answer, or refuses.
         """
         return self._manifest(step, key) is not None
 
@@ -85,7 +85,7 @@ class Remote:
             anew.
 
         Raises:
-            RemoteError: It does not answer, or refuses.
+            MirrorError: It does not answer, or refuses.
         """
         if (manifest := self._manifest(step, key)) is None:
             return False
@@ -110,7 +110,7 @@ class Remote:
         """Sends an output, if the mirror does not have it: all files, and then the manifest.
 
         Raises:
-            RemoteError: It does not answer, or refuses.
+            MirrorError: It does not answer, or refuses.
         """
         if self.has(step, key):
             return
@@ -145,7 +145,7 @@ class Remote:
             raise UsageError(f"store.remote: {self.url}: {error}.") from None
         except Exception as error:  # each library has errors of its own
             reason = shorten(str(error).partition("\n")[0] or type(error).__name__, 200)
-            raise RemoteError(f"The remote store {self.url} does not answer: {reason}.") from error
+            raise MirrorError(f"The remote store {self.url} does not answer: {reason}.") from error
 
 
 def _batches(

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from retrain import remote as remotes
-from retrain.errors import RemoteError, UsageError
+from retrain import mirror as mirrors
+from retrain.errors import MirrorError, UsageError
+from retrain.mirror import Mirror
 from retrain.outputs import MANIFEST, digest_of_output
-from retrain.remote import Remote
 from retrain.step import Workspace
 from retrain.store import Store, verify
 from retrain.workload import Train
@@ -33,15 +33,15 @@ FILES = replace(STEP, function=write_files)
 def new_process():
     """What a process remembers of the mirror."""
     yield
-    remotes._files.cache_clear()
-    remotes._away.clear()
+    mirrors._files.cache_clear()
+    mirrors._away.clear()
 
 
 @pytest.fixture(params=["s3", "file"])
-def remote(request, tmp_path):
+def mirror(request, tmp_path):
     if request.param == "file":
-        return Remote(f"file://{tmp_path}/remote")
-    return Remote(request.getfixturevalue("bucket"))
+        return Mirror(f"file://{tmp_path}/remote")
+    return Mirror(request.getfixturevalue("bucket"))
 
 
 def make(store, context, step=FILES):
@@ -52,14 +52,14 @@ def files_of(artifact):
     return {p: p.read_bytes() for p in sorted(artifact.folder.rglob("*.*"))}.values()
 
 
-def there(remote, artifact, name):
+def there(mirror, artifact, name):
     """A file of an output in the mirror: what opens files there, and its path."""
-    return remotes._files(remote.url), f"{remote.url}/{artifact.step}/{artifact.key}/{name}"
+    return mirrors._files(mirror.url), f"{mirror.url}/{artifact.step}/{artifact.key}/{name}"
 
 
-def test_what_one_machine_made_another_takes_whole(remote, context, tmp_path):
-    made, _ = make(Store(tmp_path / "one", remote), context)
-    other = Store(tmp_path / "other", remote)
+def test_what_one_machine_made_another_takes_whole(mirror, context, tmp_path):
+    made, _ = make(Store(tmp_path / "one", mirror), context)
+    other = Store(tmp_path / "other", mirror)
     assert other.find("toy", made.key) is None
     found, cached = make(other, replace(context, run="run-2"))
     assert cached
@@ -71,8 +71,8 @@ def test_what_one_machine_made_another_takes_whole(remote, context, tmp_path):
     assert Store(other.root).find("toy", found.key) == found
 
 
-def test_what_is_damaged_here_is_taken_from_the_mirror(remote, context, tmp_path):
-    store = Store(tmp_path / "one", remote)
+def test_what_is_damaged_here_is_taken_from_the_mirror(mirror, context, tmp_path):
+    store = Store(tmp_path / "one", mirror)
     made, _ = make(store, context)
     whole = [*files_of(made)]
     (made.folder / TRAINED[0]).write_bytes(b"short")
@@ -82,67 +82,67 @@ def test_what_is_damaged_here_is_taken_from_the_mirror(remote, context, tmp_path
 
 
 @pytest.mark.parametrize("harm", ["changed", "gone", "manifest"])
-def test_what_is_damaged_in_the_mirror_is_made_again_and_sent_anew(remote, context, tmp_path, harm):
-    made, _ = make(Store(tmp_path / "one", remote), context)
-    files, path = there(remote, made, MANIFEST if harm == "manifest" else TRAINED[1])
+def test_what_is_damaged_in_the_mirror_is_made_again_and_sent_anew(mirror, context, tmp_path, harm):
+    made, _ = make(Store(tmp_path / "one", mirror), context)
+    files, path = there(mirror, made, MANIFEST if harm == "manifest" else TRAINED[1])
     if harm == "gone":
         files.rm_file(path)
     else:
         files.pipe_file(path, b"\0" * 70_000)
-    again, cached = make(Store(tmp_path / "other", remote), replace(context, run="run-2"))
+    again, cached = make(Store(tmp_path / "other", mirror), replace(context, run="run-2"))
     assert not cached
     assert again.digest == made.digest
-    found, cached = make(Store(tmp_path / "third", remote), replace(context, run="run-3"))
+    found, cached = make(Store(tmp_path / "third", mirror), replace(context, run="run-3"))
     assert cached
     assert found.provenance["run"] == "run-2"
 
 
-def test_an_output_that_was_half_sent_is_sent_by_the_next_run(remote, context, tmp_path):
-    store = Store(tmp_path / "one", remote)
+def test_an_output_that_was_half_sent_is_sent_by_the_next_run(mirror, context, tmp_path):
+    store = Store(tmp_path / "one", mirror)
     made, _ = make(store, context)
-    files, path = there(remote, made, MANIFEST)
+    files, path = there(mirror, made, MANIFEST)
     files.rm_file(path)
-    assert not remote.has("toy", made.key)
+    assert not mirror.has("toy", made.key)
     assert make(store, context)[1]
-    assert remote.has("toy", made.key)
+    assert mirror.has("toy", made.key)
 
 
 @pytest.mark.parametrize("name", ["../../../outside", "/tmp/outside"])
-def test_a_manifest_that_leads_out_of_its_folder_is_none(remote, context, tmp_path, name):
-    made, _ = make(Store(tmp_path / "one", remote), context)
-    files, path = there(remote, made, MANIFEST)
+def test_a_manifest_that_leads_out_of_its_folder_is_none(mirror, context, tmp_path, name):
+    made, _ = make(Store(tmp_path / "one", mirror), context)
+    files, path = there(mirror, made, MANIFEST)
     manifest = json.loads(files.cat_file(path))
     manifest["files"][0]["path"] = name
     manifest["digest"] = digest_of_output(manifest["facts"], manifest["files"])
     files.pipe_file(path, json.dumps(manifest).encode())
-    assert not remote.fetch("toy", made.key, tmp_path / "folder")
+    assert not mirror.fetch("toy", made.key, tmp_path / "folder")
 
 
 def test_a_mirror_that_is_away_is_told_once_and_the_next_run_sends(
     bucket, context, tmp_path, monkeypatch, caplog
 ):
-    store = Store(tmp_path / "one", Remote(bucket))
+    store = Store(tmp_path / "one", Mirror(bucket))
     with monkeypatch.context() as offline:
         offline.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
         made, _ = make(store, context)
         make(store, context, replace(FILES, name="other"))
-        with pytest.raises(RemoteError, match="does not answer"):
-            store.remote.has("toy", made.key)
+        with pytest.raises(MirrorError, match="does not answer"):
+            store.mirror.has("toy", made.key)
     assert caplog.text.count("does not answer") == 1
     assert "This run goes on with what is here" in caplog.text
-    remotes._files.cache_clear()
-    remotes._away.clear()
-    assert not store.remote.has("toy", made.key)
+    mirrors._files.cache_clear()
+    mirrors._away.clear()
+    assert not store.mirror.has("toy", made.key)
     make(store, context)
-    assert store.remote.has("toy", made.key)
+    assert store.mirror.has("toy", made.key)
 
 
 def test_a_bucket_that_is_not_there_is_told(bucket, context, tmp_path, caplog):
-    make(Store(tmp_path / "one", Remote("s3://no-such-bucket-of-ours/prefix")), context)
+    make(Store(tmp_path / "one", Mirror("s3://no-such-bucket-of-ours/prefix")), context)
     assert "no-such-bucket-of-ours" in caplog.text
 
 
 def test_a_package_that_is_not_installed_is_named(context, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
     with pytest.raises(UsageError, match="gcsfs"):
-        make(Store(tmp_path / "one", Remote("gs://bucket/prefix")), context)
+        make(Store(tmp_path / "one", Mirror("gs://bucket/prefix")), context)
