@@ -33,7 +33,7 @@ from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.task import in_task
 from retrain.step import DataVersion, Facts, Input, Step, Task, Workspace, followed
-from retrain.store import Store, refuse_damaged
+from retrain.store import Store, find_damage, refuse_damaged
 from retrain.workload import Workload
 
 REFRESHED = "nothing taken from the cache (refresh)"
@@ -388,7 +388,17 @@ class Look(Run):
         return artifact, True
 
     def _facts(self, task: Task, arguments: Sequence[Any]) -> Facts:
-        return task.function(*arguments)
+        try:
+            return task.function(*arguments)
+        except StopFollowingError:
+            raise
+        except Exception:
+            for source in arguments:  # nobody has read them; a run makes them again
+                if isinstance(source, Artifact) and find_damage(
+                    self.store, source.step, source.key, source.digest
+                ):
+                    self.must_run(task.name, f"the output of {source.step} is damaged")
+            raise
 
     def _show(self, outcome: Outcome, planned: Plan | None) -> None:
         pass

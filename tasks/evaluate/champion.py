@@ -116,6 +116,7 @@ def learnt_test_images(validated: Artifact) -> str | None:
     file = champion and predictions.learnt_images(run.project, champion)
     if not (champion and file):
         return None
+    refuse_damaged(run.store, validated)
     test = image_table.read_split(validated.folder, SPLIT, columns=["pixels", "tie"])
     images = np.array([image_id(each) for each in test["pixels"].to_pylist()], "<u8")
     learnt = np.load(file, allow_pickle=False)
