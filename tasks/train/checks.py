@@ -40,7 +40,7 @@ def used_by(hyperparameters: Train) -> set[str]:
 def check(workload: Workload, project: Project) -> Iterator[str]:
     """Finds faults that are found at once.
 
-    Of a cluster, only Ray knows the machines.
+    Of the machines of a cluster, only Ray knows.
     """
     settings, _ = described(workload)
     try:
@@ -48,7 +48,7 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     except ValueError as error:
         yield str(error)
     rules = [*_unused(workload), *_unfit(workload), *_missing_modules(workload)]
-    if not ray_cluster.is_remote():
+    if not (ray_cluster.is_remote() and workload.scale.workers):
         rules += _lacking_on_this_machine(workload.train, workload.scale)
     yield from (fault for is_broken, fault in rules if is_broken)
 

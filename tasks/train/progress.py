@@ -1,6 +1,6 @@
 """Reports the progress of a training: its first worker writes a file, the step's process reads it.
 
-What is reported to Ray Train is written here, too (`reports.py`).
+What is reported is written, too (`session.py`).
 """
 
 import json
@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from retrain.disk import write_text
 from retrain.runs import console
-from tasks.train.job import Epoch
+from tasks.train.best_epoch import Epoch
 
 if TYPE_CHECKING:
     from torch import Tensor

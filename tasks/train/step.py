@@ -1,14 +1,13 @@
-"""Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
+"""Trains the network, and tracks it in MLflow.
 
 - `checks.py` finds faults before a run, and tries a network of the user's
-- `job.py` describes a training: its arguments, which epoch is the best, where its files are
-- `launch.py` starts Ray Train, and saves the best network with its temperature
-- `loop.py` is the project's own training, and `function.py` runs one of the user's
-- `datasets.py` brings the images, or `stream.py` those that are not prepared; `augment.py` changes
-  them
-- `network.py` and `optimization.py` have what a step of the own training consists of
-- `reports.py` keeps what a training reports: the history, the newest checkpoints, and the best
-- `progress.py` shows it
+- `train.py` is the project's own training, from the data to the weights
+- `recipe.py`, `augment.py` and `data.py` have what it consists of; `stream.py` brings images that
+  are not prepared, `distributed.py` puts the network on a device, with others beside it
+- `session.py` keeps checkpoints and what is reported; `best_epoch.py` says which is the best, and
+  `progress.py` shows how far it is
+- `launch.py` trains on workers of Ray Train; `function.py` runs a function of the user's
+- `workload_proposal.py` proposes a workload for images, for `retrain init`
 """
 
 import hashlib
@@ -26,6 +25,7 @@ from retrain.code import libraries_of
 from retrain.disk import write_json
 from retrain.registry import tracking
 from retrain.runs import console
+from retrain.servers import ray_cluster
 from retrain.step import Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
@@ -122,11 +122,9 @@ def train(
     with _tracked(workspace, parameters, digest_of_input(images)) as run_id:
         log = partial(tracking.log_epochs, workspace.project, run_id)
         with console.progress("train") as update, followed(job.scratch, update, log):
-            from tasks.train.launch import launch
-
             if scale.workers:
                 update(None, f"starts {scale.workers} workers")
-            result = launch(job)
+            result = train_and_save(job)
         _write_report(workspace, run_id, result)
     return _facts(job, rows, start, result)
 
@@ -153,6 +151,53 @@ def _job(
         output=workspace.folder / MODEL,
         streams=images.facts["storage"] == "source",
     )
+
+
+def train_and_save(job: TrainingJob) -> dict[str, Any]:
+    """Trains, from the last checkpoint if there is one, and saves the best network.
+
+    Returns:
+        `history` (one mapping for each epoch), `best` (the best of them), `parameters` (how many)
+        and `numerics` (how they were calculated).
+    """
+    from tasks.train import distributed, train as own
+    from tasks.train.session import Session
+
+    device, is_own = distributed.default_device(), job.hyperparameters.function is None
+    if job.scale.workers or job.streams:
+        ray_cluster.connect()
+        ray_cluster.check_store()
+    if step := Session(job).step:
+        console.say(f"train continues at step {step}, from its last checkpoint.")
+    try:
+        if is_own and not job.scale.workers:
+            numerics = own.fit(job, Session(job, device=device))
+        else:
+            from tasks.train.launch import launch
+
+            numerics = launch(job)
+    except KeyboardInterrupt:
+        if step := Session(job).step:
+            console.say(f"train ended at step {step}. The same command goes on from there.")
+        raise
+
+    session = Session(job, device=device)
+    distributed.set_threads(device, job.scale.threads)
+    if is_own:
+        network = own.best_network(job, session)
+    else:
+        from tasks.train import function
+
+        network = function.best_network(job, session)
+    own.save(job, network.to(device))
+    session.show_progress()
+    assert session.best
+    return {
+        "history": session.history,
+        "best": session.best.metrics,
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "numerics": numerics,
+    }
 
 
 def _write_report(workspace: Workspace, run_id: str, result: Mapping[str, Any]) -> None:

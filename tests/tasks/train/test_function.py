@@ -13,7 +13,7 @@ import models
 from retrain.registry import tracking
 from retrain.runs.task import is_transient
 from retrain.workload import Best, Model, Scale, Train
-from tasks.train.reports import BEST, NEWEST
+from tasks.train.session import CHECKPOINTS
 from tests.tasks.train.helpers import SMALL, run, validated
 
 ROOT = Path(__file__).parents[3]
@@ -45,9 +45,8 @@ def test_it_learns_and_its_best_report_is_the_model(trained, images):
 
 def test_a_training_that_was_over_is_not_repeated(trained, images):
     scratch = trained.project.root / "scratch"
-    newest = sorted(path.name for path in (scratch / NEWEST).iterdir())
-    assert newest == ["00000003", "00000004"]
-    assert [path.name for path in (scratch / BEST).iterdir()] == [str(trained.facts["best_epoch"])]
+    kept = {int(path.name) for path in (scratch / CHECKPOINTS).iterdir()}
+    assert kept == {3, 4, trained.facts["best_epoch"]}
     again = run(trained.project.root, images, with_function("train"), model=MODEL, output="again")
     assert again.facts == trained.facts
     assert again.history == trained.history

@@ -1,0 +1,412 @@
+"""The project's own training; each worker runs it, or the step's process if there are none."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import pairwise
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.network import Network
+from retrain.workload import Train
+from tasks.data.shards import Prepared, open_prepared
+from tasks.train import distributed
+from tasks.train.augment import Augmentation, keep_images
+from tasks.train.best_epoch import stops_early
+from tasks.train.data import Batch, BatchSampler, Loader, SplitDataset, class_weights, in_order
+from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob
+from tasks.train.progress import Meter
+from tasks.train.recipe import (
+    clip_gradients,
+    learning_rate,
+    loss_function,
+    make_optimizer,
+    mean_loss,
+    temperature,
+    update_average,
+)
+from tasks.train.session import Session, is_undamaged, read_state
+
+# In PyTorch's messages, when memory cannot be had.
+NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation overflowed")
+STEPS_BETWEEN_CHECKS = 50  # for numbers that are not finite, which wait until the GPU is done
+
+# The mean loss of a module for images and labels: those of a step's batch from a place on.
+Objective = Callable[[nn.Module, Tensor, Tensor, int, int], Tensor]
+
+
+@dataclass
+class State:
+    """A training at a step between its first and its last: what a checkpoint holds.
+
+    Attributes:
+        network: It may be sharded.
+        optimizer: The optimizer of its parameters.
+        average: The average of its weights; None if there is none.
+        loss_sum: The sum of this worker's losses, of the epoch so far.
+        step: Optimizer steps so far.
+    """
+
+    network: Network
+    optimizer: torch.optim.Optimizer
+    average: Network | None
+    loss_sum: Tensor
+    step: int = 0
+
+    @property
+    def evaluated(self) -> Network:
+        """The network that is evaluated, and saved."""
+        return self.network if self.average is None else self.average
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that another training goes on from; all workers call it, and the first has it."""
+        weights_of = distributed.weights_of
+        return {
+            "weights": weights_of(self.evaluated),
+            "network": weights_of(self.network) if self.average else None,
+            "optimizer": distributed.state_of_optimizer(self.network, self.optimizer),
+            "loss_sums": distributed.of_all_workers(self.loss_sum).tolist(),
+            "step": self.step,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], rank: int) -> None:
+        """Takes what `state_dict` gave, which each worker has."""
+        weights = state["weights"]
+        if self.average:
+            self.average.load_state_dict(weights)
+            weights = state["network"]
+        distributed.restore(self.network, self.optimizer, weights, state["optimizer"])
+        self.loss_sum.fill_(state["loss_sums"][rank])
+        self.step = state["step"]
+
+
+def fit(job: TrainingJob, session: Session) -> dict[str, Any]:
+    """Trains, as one of the workers: from its last checkpoint if there is one.
+
+    It is repeatable to the bit, unless the network has an operation that cannot be.
+
+    Returns:
+        How it was calculated: `precision`, `attention`, whether `compiled`, and CPU `threads`.
+
+    Raises:
+        ValueError: The network does not fit the images, or the training diverged; or there is not
+            enough memory.
+    """
+    try:
+        try:
+            with distributed.repeatable(session.device, strictly=True):
+                return train(job, session)
+        except RuntimeError as error:
+            if distributed.NOT_REPEATABLE not in str(error):
+                raise
+        with distributed.repeatable(session.device, strictly=False):
+            return train(job, session)
+    except (RuntimeError, MemoryError) as error:
+        lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not lacking and not any(words in str(error) for words in NO_MEMORY):
+            raise
+        raise ValueError(
+            "There is not enough memory to train this network. Make train.micro_batch, "
+            "images.size or the model smaller."
+        ) from error
+
+
+def train(job: TrainingJob, session: Session) -> dict[str, Any]:
+    """Trains, and reports each epoch with a checkpoint; see `fit`."""
+    settings, device = job.hyperparameters, session.device
+
+    data, validation = open_prepared(job.images), SplitDataset(job.images, "val")
+    sampler = make_sampler(settings, data, session.rank, session.world_size)
+    at_once = settings.micro_batch or sampler.share  # images of a forward pass
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
+
+    state, numerics = make_state(job, data, session)
+    objective = make_objective(job, data, sampler, device, autocast)
+    backbone = trained_parameters(state.network.backbone) if settings.freeze_epochs else []
+    meter = Meter(job.scratch, settings.epochs, sampler.per_epoch, sampler.share * sampler.workers)
+
+    first, ended = state.step // sampler.per_epoch, monotonic()
+    with closing(make_loader(job, sampler, state.step, device)) as loader:
+        for epoch in range(first, settings.epochs):
+            if stops_early(session.history[:epoch], settings.best, settings.early_stopping):
+                break
+            is_frozen = epoch < settings.freeze_epochs
+            if epoch in (first, settings.freeze_epochs):
+                for parameter in backbone:
+                    parameter.requires_grad_(not is_frozen)
+                module = distributed.wrap(state.network, device, compiled=settings.compile)
+            module.train()
+            if is_frozen:
+                state.network.backbone.eval()
+
+            began, before = monotonic(), state.step
+            with closing(loader.epoch(epoch, state.step % sampler.per_epoch)) as batches:
+                lr = train_epoch(session, state, module, batches, objective, sampler, meter)
+            images = (state.step - before) * sampler.share * sampler.workers
+            speed = images / (monotonic() - began)
+
+            distributed.share_statistics(state.evaluated)
+            with autocast:
+                scores = evaluate(state.evaluated, validation, sampler, at_once, device)
+            check_finite(torch.tensor(scores["val_loss"]), epoch, settings.lr)
+            loss_sum = float(distributed.sum_over_workers(state.loss_sum))
+            metrics = {
+                "epoch": epoch + 1,
+                "train_loss": loss_sum / sampler.workers / sampler.per_epoch,
+                **scores,
+                "lr": lr,
+                "images_per_second": speed,
+                "seconds": monotonic() - ended,  # includes the checkpoint of the epoch before
+            }
+            ended = monotonic()
+            state.loss_sum.zero_()
+            session.report(metrics, state.state_dict())
+    return numerics
+
+
+def make_sampler(settings: Train, data: Prepared, rank: int, workers: int) -> BatchSampler:
+    """Decides which training images make up each batch of a worker."""
+    labels, chances = data.split("train").labels, None
+    if settings.balance == "sampling":
+        chances = class_weights(labels, len(data.labels))[labels]
+    return BatchSampler(len(labels), settings.batch_size, settings.seed, rank, workers, chances)
+
+
+def make_loader(job: TrainingJob, sampler: BatchSampler, step: int, device: torch.device) -> Any:
+    """What brings the batches of each epoch: a `Loader`, or a `Stream`, which is the same."""
+    if job.streams:
+        return import_module(STREAM).Stream(job, sampler, step, device)
+    return Loader(SplitDataset(job.images, "train"), sampler, device)
+
+
+def make_state(job: TrainingJob, data: Prepared, session: Session) -> tuple[State, dict[str, Any]]:
+    """Makes the network and its optimizer, as they were at the last checkpoint.
+
+    Returns:
+        The state, and how it is calculated with, as `fit` says.
+
+    Raises:
+        ValueError: The network does not fit the images.
+    """
+    settings, device = job.hyperparameters, session.device
+    torch.manual_seed(settings.seed)
+    network = job.build(data)
+    numerics = {
+        "precision": settings.precision,
+        "attention": network.prefer_attention(device.type, settings.precision),
+        "compiled": settings.compile,
+        "threads": distributed.set_threads(device, job.scale.threads),
+    }
+    is_sharded = job.scale.strategy == "fsdp"
+    if is_sharded:
+        distributed.shard(network, device, settings.precision)
+    network.to(device)
+    optimizer = make_optimizer(network, settings)
+    average = deepcopy(network) if settings.ema else None
+    state = State(network, optimizer, average, torch.zeros((), device=device))
+    if saved := session.latest(mapped=is_sharded):
+        state.load_state_dict(saved, session.rank)
+    if distributed.value_of_first(state.step) != state.step:
+        raise RuntimeError("The workers have not found the same checkpoint.")
+    return state, numerics
+
+
+def make_objective(
+    job: TrainingJob,
+    data: Prepared,
+    sampler: BatchSampler,
+    device: torch.device,
+    autocast: torch.autocast,
+) -> Objective:
+    """The loss of images that are changed at random.
+
+    Args:
+        job: The training.
+        data: Its images.
+        sampler: The sampler of the batches.
+        device: The device of the network.
+        autocast: The precision of the network; it is entered once for each part of a batch.
+    """
+    settings, labels = job.hyperparameters, data.split("train").labels
+    loss_of = loss_function(settings, labels, len(data.labels), device)
+    changes = settings.augment
+    if job.streams:  # parts of the originals arrive
+        changes = changes.model_copy(update={"crop": None})
+    keep = partial(keep_images, job.scratch / FIRST_BATCH, data.labels)
+    augmentation = Augmentation(changes, sampler, data.images["size"], keep)
+
+    def objective(
+        module: nn.Module, images: Tensor, labels: Tensor, step: int, first: int
+    ) -> Tensor:
+        x, targets = augmentation(images, labels, step, first)
+        with autocast:
+            return mean_loss(loss_of, module(x), targets)
+
+    return objective
+
+
+def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that a training changes."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def train_epoch(
+    session: Session,
+    state: State,
+    module: nn.Module,
+    batches: Iterator[Batch],
+    objective: Objective,
+    sampler: BatchSampler,
+    meter: Meter,
+) -> float:
+    """Trains for the rest of an epoch; within it a checkpoint is reported without metrics.
+
+    Returns:
+        The last learning rate.
+
+    Raises:
+        ValueError: The training diverged.
+    """
+    settings, per_epoch = session.job.hyperparameters, sampler.per_epoch
+    epoch, steps = state.step // per_epoch, per_epoch * settings.epochs
+    history = session.history[:epoch]
+    losses = [metrics["val_loss"] for metrics in history]
+    seeds, generator = sampler.network_seeds(epoch), distributed.generator(session.device)
+    at_once, lr = settings.micro_batch or sampler.share, 0.0
+    for images, labels in batches:
+        generator.manual_seed(seeds[state.step % per_epoch])
+        state.optimizer.zero_grad()
+        state.loss_sum += backward(objective, module, state, images, labels, at_once)
+        norm = clip_gradients(state.network, settings.clip_norm)
+        lr = learning_rate(state.step, steps, settings, losses)
+        for group in state.optimizer.param_groups:
+            group["lr"] = lr
+        state.optimizer.step()
+        if state.average and settings.ema:
+            update_average(state.average, state.network, settings.ema, state.step)
+        state.step += 1
+
+        is_over = state.step % per_epoch == 0
+        saves = not is_over and session.is_due(state.step)
+        if saves or is_over or state.step % STEPS_BETWEEN_CHECKS == 0:
+            finite = norm + distributed.sum_over_workers(state.loss_sum)
+            check_finite(finite, epoch, settings.lr)
+        if session.rank == 0:
+            meter.tick(state.step, state.loss_sum, history)
+        if saves:
+            session.report({}, state.state_dict())
+    return lr
+
+
+def backward(
+    objective: Objective,
+    module: nn.Module,
+    state: State,
+    images: Tensor,
+    labels: Tensor,
+    at_once: int,
+) -> Tensor:
+    """Adds up the gradients of a worker's part of a batch, so many images at a time.
+
+    Returns:
+        Their mean loss.
+    """
+    total = torch.zeros((), device=images.device)
+    # As equal as they can be: batch norm cannot learn from a last part of a single image.
+    parts = -(-len(images) // at_once)
+    bounds = [len(images) * number // parts for number in range(parts + 1)]
+    for first, end in pairwise(bounds):
+        part, share = slice(first, end), (end - first) / len(images)
+        with distributed.exchanging_gradients(module, state.network, end == len(images)):
+            loss = objective(module, images[part], labels[part], state.step, first) * share
+            loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
+    return total
+
+
+def evaluate(
+    network: nn.Module,
+    split: SplitDataset,
+    sampler: BatchSampler,
+    at_once: int,
+    device: torch.device,
+) -> dict[str, float]:
+    """Evaluates a network; all workers share the images.
+
+    Args:
+        network: Put into evaluation mode here.
+        split: The split to evaluate it on.
+        sampler: The sampler, which knows the rank of this worker.
+        at_once: The number of images that go through the network together.
+        device: The network's device.
+
+    Returns:
+        `val_loss`, the mean cross-entropy (nats, without label smoothing); `val_accuracy`; and
+        `val_macro_recall`, the mean over the classes of the split.
+    """
+    share = -(-len(split) // sampler.workers)
+    rows = range(len(split))[sampler.rank * share :][:share]
+    loss_sum = torch.zeros((), device=device)
+    counts = torch.from_numpy(np.bincount(split.labels)).to(device)
+    hits = torch.zeros_like(counts)
+    network.eval()
+    with torch.inference_mode():
+        for images, labels in in_order(split, rows, at_once, device):
+            logits = network(images)
+            loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            hits += torch.bincount(labels[logits.argmax(1) == labels], minlength=len(counts))
+        # A sharded network is called by all workers as often.
+        for _ in range(-(-share // at_once) - -(-len(rows) // at_once)):
+            network(torch.zeros((1, *split.images.shape), dtype=torch.uint8, device=device))
+    loss_sum = distributed.sum_over_workers(loss_sum)
+    hits = distributed.sum_over_workers(hits)
+    return {
+        "val_loss": float(loss_sum / len(split)),
+        "val_accuracy": int(hits.sum()) / len(split),
+        "val_macro_recall": float((hits / counts)[counts > 0].mean()),
+    }
+
+
+def check_finite(value: Tensor, epoch: int, lr: float) -> None:
+    """Stops a training that diverged; on all workers, because the value is equal on each.
+
+    Raises:
+        ValueError: The value is not finite.
+    """
+    if not value.isfinite():
+        raise ValueError(
+            f"The training diverged in epoch {epoch + 1}: its numbers are no longer finite. "
+            f"Lower train.lr (it is {lr:g}) or raise train.warmup."
+        )
+
+
+def best_network(job: TrainingJob, session: Session) -> Network:
+    """The network of the best epoch.
+
+    Raises:
+        ValueError: Its checkpoint is damaged.
+    """
+    assert session.best and session.best.checkpoint
+    folder = session.folder(session.best.checkpoint)
+    if not is_undamaged(folder):
+        raise ValueError(
+            f"The checkpoint of the best epoch is damaged. Remove {job.scratch}, and train "
+            "again from the start."
+        )
+    network = job.build(open_prepared(job.images))
+    network.load_state_dict(read_state(folder, mapped=True)["weights"])
+    return network
+
+
+def save(job: TrainingJob, network: Network) -> None:
+    """Saves a trained network, with the temperature that the validation images bear out."""
+    split, precision = SplitDataset(job.images, "val"), job.hyperparameters.precision
+    found = temperature(network, split, job.at_once, precision)
+    job.save(network, open_prepared(job.images), found)
