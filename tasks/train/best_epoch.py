@@ -45,13 +45,7 @@ def stops_early(history: Sequence[Epoch], choice: Best, patience: int | None) ->
         choice: The metric, and whether it should be large.
         patience: After how many epochs without a better one; None if only after its last epoch.
     """
-    if patience is None:
+    if patience is None or not history:
         return False
-    best, waited = float("-inf"), 0
-    for epoch in history:
-        value = _signed(epoch, choice)
-        if value > best:
-            best, waited = value, 0
-        else:
-            waited += 1
-    return waited >= patience
+    values = [_signed(epoch, choice) for epoch in history]
+    return len(values) - 1 - values.index(max(values)) >= patience

@@ -1,4 +1,4 @@
-"""The recipe of a training: its loss, optimizer, learning rate, average of weights, temperature."""
+"""The recipe of a training: its loss, optimizer and learning rate; evaluation and temperature."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +17,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from models.network import Network, inference
 from retrain.workload import Plateau, Train
 from tasks.train.augment import Targets
-from tasks.train.data import SplitDataset, class_weights, in_order
+from tasks.train.data import BatchSampler, SplitDataset, class_weights, in_order
+from tasks.train.distributed import sum_over_workers
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -173,6 +174,49 @@ def update_average(
     take(tuple(average.parameters()), tuple(network.parameters()), updates)
     for averaged, current in zip(average.buffers(), network.buffers(), strict=True):
         averaged.copy_(current)
+
+
+def evaluate(
+    network: torch.nn.Module,
+    split: SplitDataset,
+    sampler: BatchSampler,
+    at_once: int,
+    device: torch.device,
+) -> dict[str, float]:
+    """Evaluates a network; all workers share the images.
+
+    Args:
+        network: Put into evaluation mode here.
+        split: The split to evaluate it on.
+        sampler: The sampler, which knows the rank of this worker.
+        at_once: The number of images that go through the network together.
+        device: The network's device.
+
+    Returns:
+        `val_loss`, the mean cross-entropy (nats, without label smoothing); `val_accuracy`; and
+        `val_macro_recall`, the mean over the classes of the split.
+    """
+    share = -(-len(split) // sampler.workers)
+    rows = range(len(split))[sampler.rank * share :][:share]
+    loss_sum = torch.zeros((), device=device)
+    counts = torch.from_numpy(np.bincount(split.labels)).to(device)
+    hits = torch.zeros_like(counts)
+    network.eval()
+    with torch.inference_mode():
+        for images, labels in in_order(split, rows, at_once, device):
+            logits = network(images)
+            loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            hits += torch.bincount(labels[logits.argmax(1) == labels], minlength=len(counts))
+        # A sharded network is called by all workers as often.
+        for _ in range(-(-share // at_once) - -(-len(rows) // at_once)):
+            network(torch.zeros((1, *split.images.shape), dtype=torch.uint8, device=device))
+    loss_sum = sum_over_workers(loss_sum)
+    hits = sum_over_workers(hits)
+    return {
+        "val_loss": float(loss_sum / len(split)),
+        "val_accuracy": int(hits.sum()) / len(split),
+        "val_macro_recall": float((hits / counts)[counts > 0].mean()),
+    }
 
 
 def temperature(network: Network, split: SplitDataset, batch_size: int, precision: str) -> float:

@@ -10,7 +10,6 @@ from itertools import pairwise
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,11 +19,12 @@ from tasks.data.shards import Prepared, open_prepared
 from tasks.train import distributed
 from tasks.train.augment import Augmentation, keep_images
 from tasks.train.best_epoch import stops_early
-from tasks.train.data import Batch, BatchSampler, Loader, SplitDataset, class_weights, in_order
+from tasks.train.data import Batch, BatchSampler, Loader, SplitDataset, class_weights
 from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob
 from tasks.train.progress import Meter
 from tasks.train.recipe import (
     clip_gradients,
+    evaluate,
     learning_rate,
     loss_function,
     make_optimizer,
@@ -329,49 +329,6 @@ def backward(
             loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     return total
-
-
-def evaluate(
-    network: nn.Module,
-    split: SplitDataset,
-    sampler: BatchSampler,
-    at_once: int,
-    device: torch.device,
-) -> dict[str, float]:
-    """Evaluates a network; all workers share the images.
-
-    Args:
-        network: Put into evaluation mode here.
-        split: The split to evaluate it on.
-        sampler: The sampler, which knows the rank of this worker.
-        at_once: The number of images that go through the network together.
-        device: The network's device.
-
-    Returns:
-        `val_loss`, the mean cross-entropy (nats, without label smoothing); `val_accuracy`; and
-        `val_macro_recall`, the mean over the classes of the split.
-    """
-    share = -(-len(split) // sampler.workers)
-    rows = range(len(split))[sampler.rank * share :][:share]
-    loss_sum = torch.zeros((), device=device)
-    counts = torch.from_numpy(np.bincount(split.labels)).to(device)
-    hits = torch.zeros_like(counts)
-    network.eval()
-    with torch.inference_mode():
-        for images, labels in in_order(split, rows, at_once, device):
-            logits = network(images)
-            loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-            hits += torch.bincount(labels[logits.argmax(1) == labels], minlength=len(counts))
-        # A sharded network is called by all workers as often.
-        for _ in range(-(-share // at_once) - -(-len(rows) // at_once)):
-            network(torch.zeros((1, *split.images.shape), dtype=torch.uint8, device=device))
-    loss_sum = distributed.sum_over_workers(loss_sum)
-    hits = distributed.sum_over_workers(hits)
-    return {
-        "val_loss": float(loss_sum / len(split)),
-        "val_accuracy": int(hits.sum()) / len(split),
-        "val_macro_recall": float((hits / counts)[counts > 0].mean()),
-    }
 
 
 def check_finite(value: Tensor, epoch: int, lr: float) -> None:
