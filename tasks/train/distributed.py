@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from models.network import Network
 
 NOT_REPEATABLE = "does not have a deterministic implementation"  # says PyTorch of an operation
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def default_device() -> torch.device:
@@ -68,32 +67,6 @@ def generator(device: torch.device) -> torch.Generator:
     return torch.default_generator
 
 
-def shard(network: Network, device: torch.device, precision: str) -> None:
-    """Divides a network among the workers: fully sharded data parallel (Zhao et al., 2023).
-
-    Each worker keeps a part of every weight, of its gradient and of the optimizer's state, and has
-    the whole of a layer only while it calculates with it. Matrix products are calculated and
-    weights exchanged in the precision of the training, gradients in float32. Weights beside those
-    of a batch norm stay in float32: PyTorch's do not take others.
-
-    Args:
-        network: On the CPU, with the same weights on each worker.
-        device: The device of this worker; GPUs get their parts here.
-        precision: The precision of the training.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
-    policy = MixedPrecisionPolicy()
-    if precision == "bf16" and not any(
-        isinstance(module, BATCH_NORMS) for module in network.modules()
-    ):
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-    for unit in (*network.layers(), network):
-        fully_shard(unit, mesh=mesh, mp_policy=policy)
-
-
 def wrap(network: Network, device: torch.device, *, compiled: bool) -> nn.Module:
     """The module that a training calls: the network, inside DDP if there are several workers.
 
@@ -107,7 +80,7 @@ def wrap(network: Network, device: torch.device, *, compiled: bool) -> nn.Module
         compiled: Whether `torch.compile` makes it faster.
     """
     module: nn.Module = network
-    if _world_size() > 1 and not _is_sharded(network):
+    if _world_size() > 1 and not is_sharded(network):
         devices = [device] if device.type == "cuda" else None
         module = DistributedDataParallel(network, devices, find_unused_parameters=True)
     return cast("nn.Module", torch.compile(module)) if compiled else module
@@ -122,59 +95,14 @@ def exchanging_gradients(module: nn.Module, network: Any, is_last: bool) -> Iter
         network: The network in it.
         is_last: Whether the part is the last one.
     """
-    if _is_sharded(network):
+    if is_sharded(network):
         network.set_requires_gradient_sync(is_last)
     with nullcontext() if is_last else getattr(module, "no_sync", nullcontext)():
         yield
 
 
-def weights_of(network: nn.Module) -> dict[str, Any]:
-    """The state of a network; of a sharded one, only the first worker has it, on the CPU."""
-    if not _is_sharded(network):
-        return network.state_dict()
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-    return get_model_state_dict(network, options=_whole())
-
-
-def state_of_optimizer(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state of an optimizer; of a sharded network's, only the first worker has it."""
-    if not _is_sharded(network):
-        return optimizer.state_dict()
-    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
-    return get_optimizer_state_dict(network, optimizer, options=_whole())
-
-
-def restore(
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    weights: dict[str, Any],
-    state: dict[str, Any],
-) -> None:
-    """Puts back what `weights_of` and `state_of_optimizer` gave, which each worker has."""
-    if not _is_sharded(network):
-        network.load_state_dict(weights)
-        optimizer.load_state_dict(state)
-        return
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
-
-    set_state_dict(
-        network,
-        optimizer,
-        model_state_dict=weights,
-        optim_state_dict=state,
-        options=StateDictOptions(full_state_dict=True),
-    )
-
-
-def _whole() -> Any:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions
-
-    return StateDictOptions(full_state_dict=True, cpu_offload=True)
-
-
-def _is_sharded(network: nn.Module) -> bool:
+def is_sharded(network: nn.Module) -> bool:
+    """Whether a network is divided among the workers (`fsdp.py`)."""
     return hasattr(network, "set_requires_gradient_sync")  # as PyTorch's FSDPModule has
 
 

@@ -180,12 +180,13 @@ def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
     )
 
 
-def best_network(job: TrainingJob, session: Session) -> Network:
+def best_network(session: Session) -> Network:
     """The network of the best report.
 
     Raises:
         ValueError: The function reported none; or its accuracy is not the one that was reported.
     """
+    job = session.job
     named, metric = job.hyperparameters.function, job.hyperparameters.best.metric
     if session.best is None:
         reported = sorted(set().union(*session.history) - {"epoch", "seconds"})

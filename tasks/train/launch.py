@@ -75,13 +75,11 @@ def launch(job: TrainingJob) -> dict[str, Any]:
             causes = _causes(error)
             if verdict := next(filter(is_verdict, causes), None):
                 raise verdict from error
-            reasons = {patches.why_not_started(cause) for cause in causes}
-            if "no place" in reasons:
+            if any(map(patches.found_no_place, causes)):
                 console.say(waits(scaling.num_workers, scaling.resources_per_worker))
                 continue
             lost += 1
-            is_lost = isinstance(error, WorkerGroupError) or "lost" in reasons
-            if not is_lost or lost > job.scale.max_failures:
+            if lost > job.scale.max_failures:
                 raise
 
 
@@ -123,7 +121,7 @@ def _work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
     if job.hyperparameters.function:
         return function.run(job, device)
     context = get_context()
-    return fit(job, Session(job, context.get_world_rank(), context.get_world_size(), device))
+    return fit(Session(job, context.get_world_rank(), context.get_world_size(), device))
 
 
 def run(trainer: TorchTrainer) -> Any:

@@ -18,7 +18,7 @@ from models.network import Network, inference
 from retrain.workload import Plateau, Train
 from tasks.train.augment import Targets
 from tasks.train.data import BatchSampler, SplitDataset, class_weights, in_order
-from tasks.train.distributed import sum_over_workers
+from tasks.train.distributed import is_sharded, sum_over_workers
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -85,7 +85,7 @@ def make_optimizer(network: Network, hyperparameters: Train) -> torch.optim.Opti
     if hyperparameters.optimizer == "sgd":
         momentum = hyperparameters.momentum
         # PyTorch has no fused step of SGD for the parts of a divided network.
-        is_fused = not hasattr(network, "set_requires_gradient_sync")
+        is_fused = not is_sharded(network)
         return torch.optim.SGD(settings, lr, momentum, nesterov=momentum > 0, fused=is_fused)
     kind = torch.optim.Adam if hyperparameters.optimizer == "adam" else torch.optim.AdamW
     return kind(settings, lr, fused=True)

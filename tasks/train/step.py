@@ -171,7 +171,7 @@ def train_and_save(job: TrainingJob) -> dict[str, Any]:
         console.say(f"train continues at step {step}, from its last checkpoint.")
     try:
         if is_own and not job.scale.workers:
-            numerics = own.fit(job, Session(job, device=device))
+            numerics = own.fit(Session(job, device=device))
         else:
             from tasks.train.launch import launch
 
@@ -184,11 +184,11 @@ def train_and_save(job: TrainingJob) -> dict[str, Any]:
     session = Session(job, device=device)
     distributed.set_threads(device, job.scale.threads)
     if is_own:
-        network = own.best_network(job, session)
+        network = own.best_network(session)
     else:
         from tasks.train import function
 
-        network = function.best_network(job, session)
+        network = function.best_network(session)
     own.save(job, network.to(device))
     session.show_progress()
     assert session.best

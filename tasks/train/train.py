@@ -66,28 +66,38 @@ class State:
         return self.network if self.average is None else self.average
 
     def state_dict(self) -> dict[str, Any]:
-        """All that another training goes on from; all workers call it, and the first has it."""
-        weights_of = distributed.weights_of
+        """All that a training goes on from; all workers call it, and the first one has it."""
+        if distributed.is_sharded(self.network):
+            from tasks.train import fsdp
+
+            network, optimizer = fsdp.state_dicts(self.network, self.optimizer)
+        else:
+            network, optimizer = self.network.state_dict(), self.optimizer.state_dict()
         return {
-            "weights": weights_of(self.evaluated),
-            "network": weights_of(self.network) if self.average else None,
-            "optimizer": distributed.state_of_optimizer(self.network, self.optimizer),
+            "weights": self.average.state_dict() if self.average else network,
+            "network": network if self.average else None,
+            "optimizer": optimizer,
             "loss_sums": distributed.of_all_workers(self.loss_sum).tolist(),
             "step": self.step,
         }
 
     def load_state_dict(self, state: dict[str, Any], rank: int) -> None:
         """Takes what `state_dict` gave, which each worker has."""
-        weights = state["weights"]
+        network, optimizer = state["network"] or state["weights"], state["optimizer"]
+        if distributed.is_sharded(self.network):
+            from tasks.train import fsdp
+
+            fsdp.load_state_dicts(self.network, self.optimizer, network, optimizer)
+        else:
+            self.network.load_state_dict(network)
+            self.optimizer.load_state_dict(optimizer)
         if self.average:
-            self.average.load_state_dict(weights)
-            weights = state["network"]
-        distributed.restore(self.network, self.optimizer, weights, state["optimizer"])
+            self.average.load_state_dict(state["weights"])
         self.loss_sum.fill_(state["loss_sums"][rank])
         self.step = state["step"]
 
 
-def fit(job: TrainingJob, session: Session) -> dict[str, Any]:
+def fit(session: Session) -> dict[str, Any]:
     """Trains, as one of the workers: from its last checkpoint if there is one.
 
     It is repeatable to the bit, unless the network has an operation that cannot be.
@@ -102,12 +112,12 @@ def fit(job: TrainingJob, session: Session) -> dict[str, Any]:
     try:
         try:
             with distributed.repeatable(session.device, strictly=True):
-                return train(job, session)
+                return train(session)
         except RuntimeError as error:
             if distributed.NOT_REPEATABLE not in str(error):
                 raise
         with distributed.repeatable(session.device, strictly=False):
-            return train(job, session)
+            return train(session)
     except (RuntimeError, MemoryError) as error:
         lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
         if not lacking and not any(words in str(error) for words in NO_MEMORY):
@@ -118,19 +128,22 @@ def fit(job: TrainingJob, session: Session) -> dict[str, Any]:
         ) from error
 
 
-def train(job: TrainingJob, session: Session) -> dict[str, Any]:
+def train(session: Session) -> dict[str, Any]:
     """Trains, and reports each epoch with a checkpoint; see `fit`."""
-    settings, device = job.hyperparameters, session.device
+    job, device = session.job, session.device
+    settings = job.hyperparameters
 
     data, validation = open_prepared(job.images), SplitDataset(job.images, "val")
     sampler = make_sampler(settings, data, session.rank, session.world_size)
     at_once = settings.micro_batch or sampler.share  # images of a forward pass
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
 
-    state, numerics = make_state(job, data, session)
+    state, numerics = make_state(session, data)
     objective = make_objective(job, data, sampler, device, autocast)
-    backbone = trained_parameters(state.network.backbone) if settings.freeze_epochs else []
-    meter = Meter(job.scratch, settings.epochs, sampler.per_epoch, sampler.share * sampler.workers)
+    backbone = state.network.backbone if settings.freeze_epochs else nn.Module()
+    frozen = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
+    batch = sampler.share * sampler.workers  # images of a step
+    meter = Meter(job.scratch, settings.epochs, sampler.per_epoch, batch)
 
     first, ended = state.step // sampler.per_epoch, monotonic()
     with closing(make_loader(job, sampler, state.step, device)) as loader:
@@ -139,18 +152,17 @@ def train(job: TrainingJob, session: Session) -> dict[str, Any]:
                 break
             is_frozen = epoch < settings.freeze_epochs
             if epoch in (first, settings.freeze_epochs):
-                for parameter in backbone:
+                for parameter in frozen:
                     parameter.requires_grad_(not is_frozen)
                 module = distributed.wrap(state.network, device, compiled=settings.compile)
             module.train()
             if is_frozen:
-                state.network.backbone.eval()
+                backbone.eval()
 
             began, before = monotonic(), state.step
             with closing(loader.epoch(epoch, state.step % sampler.per_epoch)) as batches:
                 lr = train_epoch(session, state, module, batches, objective, sampler, meter)
-            images = (state.step - before) * sampler.share * sampler.workers
-            speed = images / (monotonic() - began)
+            speed = (state.step - before) * batch / (monotonic() - began)
 
             distributed.share_statistics(state.evaluated)
             with autocast:
@@ -186,7 +198,7 @@ def make_loader(job: TrainingJob, sampler: BatchSampler, step: int, device: torc
     return Loader(SplitDataset(job.images, "train"), sampler, device)
 
 
-def make_state(job: TrainingJob, data: Prepared, session: Session) -> tuple[State, dict[str, Any]]:
+def make_state(session: Session, data: Prepared) -> tuple[State, dict[str, Any]]:
     """Makes the network and its optimizer, as they were at the last checkpoint.
 
     Returns:
@@ -195,7 +207,8 @@ def make_state(job: TrainingJob, data: Prepared, session: Session) -> tuple[Stat
     Raises:
         ValueError: The network does not fit the images.
     """
-    settings, device = job.hyperparameters, session.device
+    job, device = session.job, session.device
+    settings = job.hyperparameters
     torch.manual_seed(settings.seed)
     network = job.build(data)
     numerics = {
@@ -206,7 +219,9 @@ def make_state(job: TrainingJob, data: Prepared, session: Session) -> tuple[Stat
     }
     is_sharded = job.scale.strategy == "fsdp"
     if is_sharded:
-        distributed.shard(network, device, settings.precision)
+        from tasks.train import fsdp
+
+        fsdp.shard(network, device, settings.precision)
     network.to(device)
     optimizer = make_optimizer(network, settings)
     average = deepcopy(network) if settings.ema else None
@@ -250,11 +265,6 @@ def make_objective(
             return mean_loss(loss_of, module(x), targets)
 
     return objective
-
-
-def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that a training changes."""
-    return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def train_epoch(
@@ -344,7 +354,7 @@ def check_finite(value: Tensor, epoch: int, lr: float) -> None:
         )
 
 
-def best_network(job: TrainingJob, session: Session) -> Network:
+def best_network(session: Session) -> Network:
     """The network of the best epoch.
 
     Raises:
@@ -354,10 +364,10 @@ def best_network(job: TrainingJob, session: Session) -> Network:
     folder = session.folder(session.best.checkpoint)
     if not is_undamaged(folder):
         raise ValueError(
-            f"The checkpoint of the best epoch is damaged. Remove {job.scratch}, and train "
-            "again from the start."
+            "The checkpoint of the best epoch is damaged. Remove "
+            f"{session.job.scratch}, and train again from the start."
         )
-    network = job.build(open_prepared(job.images))
+    network = session.job.build(open_prepared(session.job.images))
     network.load_state_dict(read_state(folder, mapped=True)["weights"])
     return network
 

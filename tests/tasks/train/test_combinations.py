@@ -58,9 +58,9 @@ def _work(job: TrainingJob) -> None:
     """Trains as one of the workers; the first saves the network."""
     context = get_context()
     session = Session(job, context.get_world_rank(), context.get_world_size(), get_device())
-    fit(job, session)
+    fit(session)
     if session.rank == 0:
-        save(job, best_network(job, session))
+        save(job, best_network(session))
         _check(job)
 
 
