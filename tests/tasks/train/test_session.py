@@ -15,7 +15,7 @@ RECIPE = Train(epochs=4, batch_size=16, lr=0.01)
 
 @pytest.fixture
 def job(images, tmp_path):
-    folders = {name: tmp_path for name in ("pulled", "root", "scratch", "output")}
+    folders = dict.fromkeys(("pulled", "root", "scratch", "output"), tmp_path)
     return TrainingJob(
         SMALL, RECIPE, Scale(threads=1), images=images, start=None, streams=False, **folders
     )
