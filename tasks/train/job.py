@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
-from retrain.workload import Model, Scale, Train
+from retrain.workload import PASSED_ON, Model, Scale, Train
 
 if TYPE_CHECKING:
     from models.network import Network
@@ -18,6 +18,14 @@ FUNCTION = "train.function"  # the setting that names one of the user's
 STREAM = "tasks.train.stream"
 # The first images that the network was given: `images`, uint8 (n, H, W, C), and `labels`, str (n,).
 FIRST_BATCH = "first_batch.npz"
+# Of the section `train`.
+USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "init"}
+
+
+def used_by(hyperparameters: Train) -> set[str]:
+    """The parameters of the section `train` that a training follows."""
+    used_by_own_loop = set(Train.model_fields) - {"function", "arguments"}
+    return USED_BY_FUNCTION if hyperparameters.function else used_by_own_loop
 
 
 @dataclass(frozen=True)

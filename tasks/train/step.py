@@ -30,8 +30,8 @@ from retrain.step import Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.shards import prepared_by
-from tasks.train.checks import check, notices, try_network, try_settings, used_by
-from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob
+from tasks.train.checks import check, try_network, try_settings
+from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob, used_by
 from tasks.train.progress import followed
 
 if TYPE_CHECKING:
@@ -151,6 +151,18 @@ def _job(
         output=workspace.folder / MODEL,
         streams=images.facts["storage"] == "source",
     )
+
+
+def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
+    """Says where a training starts, and how its batches and images differ from the settings."""
+    if start.registered:
+        yield f"train starts from the weights of version {start.registered.version.version}."
+    configured = job.hyperparameters.batch_size
+    if job.batch_size < configured:
+        yield (
+            f"train takes batches of {job.batch_size} images: {configured} cannot be divided among "
+            f"{job.scale.workers} workers."
+        )
 
 
 def train_and_save(job: TrainingJob) -> dict[str, Any]:
