@@ -6,7 +6,7 @@ the CPU, so that the changes are the same on every device.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,25 +26,17 @@ KEPT = 6  # images, for the report
 class Augmentation:
     """Changes the images of each batch of a training."""
 
-    def __init__(
-        self,
-        changes: Augment,
-        sampler: BatchSampler,
-        size: int,
-        keep: Callable[[Tensor, Targets], None] | None = None,
-    ) -> None:
+    def __init__(self, changes: Augment, sampler: BatchSampler, size: int) -> None:
         """Imports the libraries that the changes need.
 
         Args:
             changes: The changes to make.
             sampler: The sampler of the batches.
             size: Height and width of the images that the network takes.
-            keep: Called with the first images of the training, and what they show.
         """
         self._changes, self._sampler, self._size = changes, sampler, size
         self._transforms = list(_transforms(changes))
         self._is_mixed = bool(changes.mixup or changes.cutmix)
-        self._keep = keep
 
     def __call__(
         self, images: Tensor, labels: Tensor, step: int, first: int = 0
@@ -76,8 +68,6 @@ class Augmentation:
             images = self._transform(images, for_transforms >> 1)
         if self._is_mixed:
             images, targets = mix(images, labels, self._changes, np.random.default_rng(for_mixing))
-        if self._keep and step == first == self._sampler.rank == 0:
-            self._keep(images, targets)
         return images, targets
 
     def _transform(self, images: Tensor, seed: int) -> Tensor:
@@ -205,18 +195,16 @@ def mix(
     return pixels, ((labels, share), (labels[partners], 1 - share))
 
 
-def keep_images(file: Path, names: Sequence[str], images: Tensor, targets: Targets) -> None:
-    """Writes a few images as the network is given them, for the report; of embeddings, nothing.
+def keep_images(file: Path, images: Tensor, targets: Targets, names: Sequence[str]) -> None:
+    """Writes a few images as the network is given them, for the report.
 
     Args:
         file: Gets `images`, uint8 (n, H, W, C), and `labels`, str (n,), with the shares of mixed
             ones.
-        names: The class names by index.
         images: uint8 or float32 (N, H, W, C), 0 to 255.
         targets: What they show.
+        names: The class names by index.
     """
-    if images.ndim != 4:
-        return
     parts = []
     for indices, share in targets:
         ending = f" ({share:.0%})" if share < 1 else ""

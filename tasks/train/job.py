@@ -71,7 +71,7 @@ class TrainingJob:
 
     @property
     def at_once(self) -> int:
-        """The images of a forward pass after the training."""
+        """The images of a worker that go through the network together."""
         return self.hyperparameters.micro_batch or self.batch_size // max(self.scale.workers, 1)
 
     def build(self, data: "Prepared") -> "Network":

@@ -108,38 +108,7 @@ def train(
         ConnectionError: MLflow cannot be reached.
         ray.train.TrainingFailedError: Ray Train has given the training up.
     """
-    job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
-    if (rows := images.facts["rows"]["train"]) < scale.workers:
-        raise ValueError(
-            f"There are {rows} training images for {scale.workers} workers: make scale.workers "
-            "smaller."
-        )
-    for line in notices(job, start):
-        console.say(line)
-    if model.family == "custom":
-        try_network(job)
-    parameters = _parameters(job, workspace.configuration)
-    with _tracked(workspace, parameters, digest_of_input(images)) as run_id:
-        log = partial(tracking.log_epochs, workspace.project, run_id)
-        with console.progress("train") as update, followed(job.scratch, update, log):
-            if scale.workers:
-                update(None, f"starts {scale.workers} workers")
-            result = train_and_save(job)
-        _write_report(workspace, run_id, result)
-    return _facts(job, rows, start, result)
-
-
-def _job(
-    model: Model,
-    hyperparameters: Train,
-    scale: Scale,
-    images: Artifact,
-    pulled: Artifact,
-    start: "Start",
-    workspace: Workspace,
-) -> TrainingJob:
-    """Describes the training."""
-    return TrainingJob(
+    job = TrainingJob(
         model=model,
         hyperparameters=hyperparameters,
         scale=scale,
@@ -151,6 +120,23 @@ def _job(
         output=workspace.folder / MODEL,
         streams=images.facts["storage"] == "source",
     )
+    if (rows := images.facts["rows"]["train"]) < scale.workers:
+        raise ValueError(
+            f"There are {rows} training images for {scale.workers} workers: make scale.workers "
+            "smaller."
+        )
+    for line in notices(job, start):
+        console.say(line)
+    if model.family == "custom":
+        try_network(job)
+    with _tracked(workspace, job, digest_of_input(images)) as run_id:
+        log = partial(tracking.log_epochs, workspace.project, run_id)
+        with console.progress("train") as update, followed(job.scratch, update, log):
+            if scale.workers:
+                update(None, f"starts {scale.workers} workers")
+            result = train_and_save(job)
+        _write_report(workspace, run_id, result)
+    return _facts(job, rows, start, result)
 
 
 def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
@@ -268,7 +254,7 @@ def _facts(job: TrainingJob, rows: int, start: "Start", result: dict[str, Any]) 
 
 
 @contextmanager
-def _tracked(workspace: Workspace, params: dict[str, Any], images: str) -> Iterator[str]:
+def _tracked(workspace: Workspace, job: TrainingJob, images: str) -> Iterator[str]:
     """Starts or continues the training's run in MLflow, and ends it as it ended."""
     project, memory = workspace.project, workspace.scratch / TRACKED
     before = json.loads(memory.read_text())["run_id"] if memory.exists() else None
@@ -276,7 +262,7 @@ def _tracked(workspace: Workspace, params: dict[str, Any], images: str) -> Itera
         project,
         workspace.workload,
         workspace.key,
-        params,
+        _parameters(job, workspace.configuration),
         images,
         continued=before,
     )

@@ -48,13 +48,12 @@ def of_trainer(job: TrainingJob) -> dict[str, Any]:
 
     Ray Train calls the function whenever it starts the workers.
     """
-    return {"datasets": {NAME: partial(_dataset_of_workers, job)}}
 
+    def images() -> Dataset:
+        state = Session(job).latest(mapped=True)
+        return _dataset(job, state["step"] if state else 0)
 
-def _dataset_of_workers(job: TrainingJob) -> Dataset:
-    """The images that are left at the last checkpoint."""
-    state = Session(job).latest(mapped=True)
-    return _dataset(job, state["step"] if state else 0)
+    return {"datasets": {NAME: images}}
 
 
 def _dataset(job: TrainingJob, step: int) -> Dataset:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from time import monotonic
@@ -135,11 +134,10 @@ def train(session: Session) -> dict[str, Any]:
 
     data, validation = open_prepared(job.images), SplitDataset(job.images, "val")
     sampler = make_sampler(settings, data, session.rank, session.world_size)
-    at_once = settings.micro_batch or sampler.share  # images of a forward pass
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
 
     state, numerics = make_state(session, data)
-    objective = make_objective(job, data, sampler, device, autocast)
+    objective = make_objective(session, data, sampler, autocast)
     backbone = state.network.backbone if settings.freeze_epochs else nn.Module()
     frozen = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
     batch = sampler.share * sampler.workers  # images of a step
@@ -166,7 +164,7 @@ def train(session: Session) -> dict[str, Any]:
 
             distributed.share_statistics(state.evaluated)
             with autocast:
-                scores = evaluate(state.evaluated, validation, sampler, at_once, device)
+                scores = evaluate(state.evaluated, validation, sampler, job.at_once, device)
             check_finite(torch.tensor(scores["val_loss"]), epoch, settings.lr)
             loss_sum = float(distributed.sum_over_workers(state.loss_sum))
             metrics = {
@@ -234,33 +232,29 @@ def make_state(session: Session, data: Prepared) -> tuple[State, dict[str, Any]]
 
 
 def make_objective(
-    job: TrainingJob,
-    data: Prepared,
-    sampler: BatchSampler,
-    device: torch.device,
-    autocast: torch.autocast,
+    session: Session, data: Prepared, sampler: BatchSampler, autocast: torch.autocast
 ) -> Objective:
     """The loss of images that are changed at random.
 
     Args:
-        job: The training.
-        data: Its images.
+        session: The session of this worker; the first images are kept for the report.
+        data: The images.
         sampler: The sampler of the batches.
-        device: The device of the network.
         autocast: The precision of the network; it is entered once for each part of a batch.
     """
-    settings, labels = job.hyperparameters, data.split("train").labels
-    loss_of = loss_function(settings, labels, len(data.labels), device)
-    changes = settings.augment
+    job, classes, labels = session.job, data.labels, data.split("train").labels
+    loss_of = loss_function(job.hyperparameters, labels, len(classes), session.device)
+    changes = job.hyperparameters.augment
     if job.streams:  # parts of the originals arrive
         changes = changes.model_copy(update={"crop": None})
-    keep = partial(keep_images, job.scratch / FIRST_BATCH, data.labels)
-    augmentation = Augmentation(changes, sampler, data.images["size"], keep)
+    augmentation = Augmentation(changes, sampler, data.images["size"])
 
     def objective(
         module: nn.Module, images: Tensor, labels: Tensor, step: int, first: int
     ) -> Tensor:
         x, targets = augmentation(images, labels, step, first)
+        if session.rank == step == first == 0 and x.ndim == 4:  # no embeddings
+            keep_images(job.scratch / FIRST_BATCH, x, targets, classes)
         with autocast:
             return mean_loss(loss_of, module(x), targets)
 
@@ -289,11 +283,11 @@ def train_epoch(
     history = session.history[:epoch]
     losses = [metrics["val_loss"] for metrics in history]
     seeds, generator = sampler.network_seeds(epoch), distributed.generator(session.device)
-    at_once, lr = settings.micro_batch or sampler.share, 0.0
+    lr = 0.0
     for images, labels in batches:
         generator.manual_seed(seeds[state.step % per_epoch])
         state.optimizer.zero_grad()
-        state.loss_sum += backward(objective, module, state, images, labels, at_once)
+        state.loss_sum += backward(objective, module, state, images, labels, session.job.at_once)
         norm = clip_gradients(state.network, settings.clip_norm)
         lr = learning_rate(state.step, steps, settings, losses)
         for group in state.optimizer.param_groups:
