@@ -232,3 +232,13 @@ def test_other_errors_are_tried_as_often_as_configured_by_ray_and_no_more(for_wo
 def test_workers_with_accelerate_train_one_network(for_workers, images):
     chosen = made_up("trains_with_accelerate", arguments={"processes": 2})
     run(for_workers, images, chosen, model=MODEL, scale=Scale(workers=2))
+
+
+@pytest.mark.slow
+def test_workers_resume_from_the_last_report_when_one_is_lost(for_workers, images):
+    recipe = with_function("stops_once", arguments={"lost": str(for_workers / "lost")})
+    trained = run(for_workers, images, recipe, model=MODEL, scale=Scale(workers=2))
+    assert [entry["epoch"] for entry in trained.history] == [1, 2, 3, 4]
+    assert trained.facts["val_accuracy"] > 0.6
+    kept = {int(path.name) for path in (for_workers / "scratch" / CHECKPOINTS).iterdir()}
+    assert kept == {3, 4, trained.facts["best_epoch"]}
