@@ -43,7 +43,7 @@ def train_on_workers(jobs: Sequence[TrainingJob], workers: int) -> list[str | No
             _work_all,
             train_loop_config={"job": jobs[0], "jobs": list(jobs)},
             torch_config=TorchConfig(backend="gloo", timeout_s=60),
-            scaling_config=ScalingConfig(workers, resources_per_worker={"CPU": 0.4}),
+            scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.4}),
             run_config=RunConfig("combinations", storage, failure_config=replaces_workers),
             **images,
         )
