@@ -69,7 +69,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
     while True:
         scaling = _scaling(job.scale, on_gpus)
         try:
-            result: dict[str, Any] = run(_trainer(job, scaling)).return_value
+            result: dict[str, Any] = run_trainer(_trainer(job, scaling)).return_value
             return result
         except TrainingFailedError as error:
             causes = _causes(error)
@@ -124,7 +124,7 @@ def _work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
     return fit(Session(job, context.get_world_rank(), context.get_world_size(), device))
 
 
-def run(trainer: TorchTrainer) -> Any:
+def run_trainer(trainer: TorchTrainer) -> Any:
     """Trains as `trainer.fit` does, and leaves Ctrl-C to the step.
 
     With workers it waits in another thread: in the main one, Ray Train sets its own handler of

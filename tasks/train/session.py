@@ -115,7 +115,7 @@ class Session:
                 return read_state(self.folder(number), mapped=mapped)
         return None
 
-    def is_due(self, step: int) -> bool:
+    def checkpoint_is_due(self, step: int) -> bool:
         """Whether the first worker finds the last checkpoint old; all workers ask it."""
         late = monotonic() - self._saved > self.job.scale.checkpoint_seconds
         # On GPUs an exchange waits for all earlier work.

@@ -298,7 +298,7 @@ def train_epoch(
         state.step += 1
 
         is_over = state.step % per_epoch == 0
-        saves = not is_over and session.is_due(state.step)
+        saves = not is_over and session.checkpoint_is_due(state.step)
         if saves or is_over or state.step % STEPS_BETWEEN_CHECKS == 0:
             finite = norm + distributed.sum_over_workers(state.loss_sum)
             check_finite(finite, epoch, settings.lr)

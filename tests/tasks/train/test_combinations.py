@@ -17,7 +17,7 @@ import models
 from retrain.project import Project
 from tasks.train import stream
 from tasks.train.job import TrainingJob
-from tasks.train.launch import run
+from tasks.train.launch import run_trainer
 from tasks.train.session import Session
 from tasks.train.step import train_and_save
 from tasks.train.train import best_network, fit, save
@@ -47,7 +47,7 @@ def train_on_workers(jobs: Sequence[TrainingJob], workers: int) -> list[str | No
             run_config=RunConfig("combinations", storage, failure_config=replaces_workers),
             **images,
         )
-        return list(run(trainer).return_value)
+        return list(run_trainer(trainer).return_value)
 
 
 def _work_all(config: Mapping[str, Any]) -> list[str | None]:
