@@ -194,41 +194,35 @@ class Run:
 
     def reason_to_run(self, planned: Plan) -> str | None:
         """Why a step has to run; None if the store has its output, and the run may take it."""
-        name = (planned.step, planned.key)
-        if not self._may_take(name):
+        if not self._may_take(planned):
             return REFRESHED
-        damage = self.store.damage(*name)
+        damage = self.store.damage(planned.step, planned.key)
         if damage is None:
             return None
         last = read_plan(self._last_plan(planned.step))
         reason = (difference(last, planned) or damage) if last else "first run"
-        return self._damaged.get(name, reason)
+        return self._damaged.get((planned.step, planned.key), reason)
 
-    def _may_take(self, name: Name) -> bool:
+    def _may_take(self, planned: Plan) -> bool:
         """Whether an output may be taken from the store: in a refresh, only what this run made."""
-        return not self.refresh or name in self._undamaged
+        return not self.refresh or (planned.step, planned.key) in self._undamaged
 
     def _take_or_make(
         self, step: Step, planned: Plan, workload: Workload, inputs: Sequence[Artifact | Input]
     ) -> tuple[Artifact, bool]:
         """The output of a step in a Prefect task, and whether the store had it."""
         hours = workload.limits.get(step.name, step.hours)
-        anew = not self._may_take((step.name, planned.key))
-        attempt = partial(self._attempt, step, planned, workload, inputs, anew)
+        attempt = partial(self._attempt, step, planned, workload, inputs)
+        making = self.store.making(step.name, planned.key, anew=not self._may_take(planned))
         # A step's task begins below the lock, because the time of the task is limited.
-        with console.progress(step.name), self.store.making(step.name, planned.key, anew=anew):
+        with console.progress(step.name), making:
             artifact, cached = in_task(step.name, hours, attempt)
         if not cached:
             self._undamaged.add((step.name, planned.key))
         return artifact, cached
 
     def _attempt(
-        self,
-        step: Step,
-        planned: Plan,
-        workload: Workload,
-        inputs: Sequence[Artifact | Input],
-        anew: bool,
+        self, step: Step, planned: Plan, workload: Workload, inputs: Sequence[Artifact | Input]
     ) -> tuple[Artifact, bool]:
         """One try to take the output of a step from the store, or to make it there.
 
@@ -236,13 +230,13 @@ class Run:
             DamagedArtifactError: An input has changed since it was made. It is gone now.
         """
         store, key, began, origin = self.store, planned.key, monotonic(), self._origin
-        if not anew and (found := store.obtain(step.name, key)):
+        if self._may_take(planned) and (found := store.obtain(step.name, key)):
             store.forget(step.name, key)  # as a run left it that was killed after it published
             return found, True
         self._check(step, planned, inputs)
         half, scratch = store.partial(step.name, key), store.scratch(step.name, key)
         values = [source.value if isinstance(source, Input) else source for source in inputs]
-        earlier = partial(self._earlier, planned, anew)
+        earlier = partial(self._earlier, planned)
         place = Workspace(half, scratch, key, workload.name, self.project, workload, earlier)
         half.mkdir(parents=True)
         try:
@@ -288,13 +282,13 @@ class Run:
             refuse_damaged(self.store, artifact)
             self._undamaged.add(name)
 
-    def _earlier(self, planned: Plan, anew: bool) -> Path | None:
+    def _earlier(self, planned: Plan) -> Path | None:
         """The folder of the output that the workload's last run of a step has made.
 
         None if more than the inputs was different, or it is not here, whole and undamaged; or if
-        the step is to be made anew.
+        the run takes nothing from the store.
         """
-        last = None if anew else read_plan(self._last_plan(planned.step))
+        last = read_plan(self._last_plan(planned.step)) if self._may_take(planned) else None
         if last is None or last.definition != planned.definition or last.key == planned.key:
             return None
         artifact = self.store.find(planned.step, last.key)

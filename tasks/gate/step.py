@@ -82,14 +82,12 @@ def gate(
     Returns:
         `passed`; `verdict`: `first`, `better`, `not worse`, `worse`, `cannot tell`, `not
         comparable`, `repackaged` (the champion's training in another package, not worse), `champion
-        already` (the same package), or `below bounds`;
-        `metric`, by which it was compared; `rules`: for each, the rule in words, the value, the
-        bound and whether it passed;
-        `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
-        `slices`, as `evaluate` gives them, and whether each was `judged`;
-        `says`, the same for a person; `new_classes`, those that the champion does not know;
-        `test_images`, their identity; and `reference`, whether the model becomes the reference if
-        it is promoted.
+        already` (the same package), or `below bounds`; `metric`, by which it was compared; `rules`:
+        for each, the rule in words, the value, the bound and whether it passed; `champion`: its
+        version and metrics, or None; `comparisons`, what was found, by role; `slices`, as
+        `evaluate` gives them, and whether each was `judged`; `says`, the same for a person;
+        `new_classes`, those that the champion does not know; `test_images`, their identity; and
+        `reference`, whether the model becomes the reference if it is promoted.
     """
     table = json.loads((scores.folder / CLASSES).read_text(encoding="utf-8"))["classes"]
     bounded = bounds(rules, scores, table, is_first=champion is None)

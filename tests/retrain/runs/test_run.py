@@ -79,6 +79,13 @@ def test_a_flipped_byte_in_an_input_of_a_step_that_runs_is_found_and_repaired(ru
     assert Path(nth(after, 1).path, "out.txt").read_text(encoding="utf-8") == "11"
 
 
+def test_a_flipped_byte_in_what_a_task_gets_is_found_and_repaired(run_toy):
+    flip(Path(nth(run_toy(), 1).path))
+    after = run_toy()
+    assert reasons(after) == [None, "out.txt has changed", ASKED]
+    assert after.artifacts["asks"].facts == {"asked": True}
+
+
 def test_what_a_killed_try_has_kept_of_a_damaged_input_is_not_gone_on_with(run_toy):
     found = []
 
