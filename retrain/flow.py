@@ -18,11 +18,11 @@ from typing import Any, Protocol
 from prefect import runtime
 
 from retrain.disk import write_json
-from retrain.messages import local_time
 from retrain.outputs import MANIFEST
 from retrain.params import load_workload, resolve
 from retrain.project import Project, find_project
 from retrain.runs import console, preflight, records
+from retrain.runs.console import local_time
 from retrain.runs.flow_runs import Flow, P, R
 from retrain.runs.liveness import Processes, end_lost_runs
 from retrain.runs.records import Document

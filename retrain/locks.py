@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from retrain.runs import console
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 # The errors of a file system that cannot lock.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -26,8 +30,13 @@ UNKNOWN = "another process has it"
 
 @contextmanager
 def locked(
-    path: Path, *, wait: bool = True, purpose: str = "", sign: bool = True
-) -> Iterator[None]:
+    path: Path,
+    *,
+    wait: bool = True,
+    purpose: str = "",
+    sign: bool = True,
+    reentrant: bool = False,
+) -> Iterator["BaseFileLock"]:
     """Holds the lock of a file, which is created; its folder exists.
 
     A wait of more than two seconds is shown, with the process that has the lock.
@@ -37,6 +46,10 @@ def locked(
         wait: Whether to wait until another process releases it.
         purpose: The sentence for people about a wait, to which the process is added.
         sign: Whether the file gets the name of this process, in place of the last one's.
+        reentrant: Whether this process may hold it several times at once, in any thread.
+
+    Yields:
+        The lock, which counts how often this process holds it.
 
     Raises:
         filelock.Timeout: Another process holds it, and `wait` is false.
@@ -45,7 +58,13 @@ def locked(
     from filelock import FileLock, Timeout
 
     # A soft lock, a file that is there, would outlive a process that is killed.
-    lock = FileLock(path, fallback_to_soft=False, on_acquired=_sign if sign else None)
+    lock = FileLock(
+        path,
+        fallback_to_soft=False,
+        on_acquired=_sign if sign else None,
+        is_singleton=reentrant,
+        thread_local=not reentrant,
+    )
     try:
         lock.acquire(timeout=QUIET_SECONDS if wait else 0)
     except Timeout:
@@ -63,7 +82,7 @@ def locked(
             "(NFS 4, without nolock)."
         ) from error
     try:
-        yield
+        yield lock
     finally:
         lock.release()
 

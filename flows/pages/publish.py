@@ -16,10 +16,11 @@ from rich.markup import escape
 from flows.pages import suspects, training
 from flows.reports.documents import REPORTS, latest_page
 from retrain.disk import write_text
-from retrain.messages import local_time, message_of, with_local_times
+from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import console, records
+from retrain.runs.console import local_time, with_local_times
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Store
 

@@ -19,9 +19,9 @@ from cyclopts import App, Group, Parameter
 from cyclopts.completion import CompletionContext
 
 from retrain.errors import UsageError
-from retrain.messages import with_local_times
 from retrain.params import workload_names
 from retrain.project import Project, find_project
+from retrain.runs.console import with_local_times
 
 TRAINING = Group.create_ordered("Train")
 DECIDING = Group.create_ordered("Decide")

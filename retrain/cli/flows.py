@@ -25,10 +25,11 @@ from retrain.cli.command import (
     workloads,
 )
 from retrain.errors import UsageError, did_you_mean, names_of
-from retrain.messages import message_of, with_local_times, wrapped
+from retrain.messages import message_of
 from retrain.params import load_workload, parse_override
 from retrain.project import Project
 from retrain.runs import console
+from retrain.runs.console import with_local_times, wrapped
 from retrain.runs.liveness import Processes
 from retrain.servers import ray_cluster, reachable
 from retrain.workload import Workload as WorkloadKind

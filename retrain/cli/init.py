@@ -19,8 +19,8 @@ from retrain.cli.command import (
     place as located,
 )
 from retrain.errors import UsageError
-from retrain.messages import wrapped
 from retrain.runs import console
+from retrain.runs.console import wrapped
 
 if TYPE_CHECKING:
     from flows.init import Proposal, Survey

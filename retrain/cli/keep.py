@@ -23,10 +23,11 @@ from rich.markup import escape
 from retrain import hardware, messages
 from retrain.cli.command import KEEPING, SERVING, Answer, Clone, ToJson, Version, app, confirmed
 from retrain.errors import shorten
-from retrain.messages import message_of, wrapped
+from retrain.messages import message_of
 from retrain.project import Project
 from retrain.registry import lineage
 from retrain.runs import console, preflight
+from retrain.runs.console import wrapped
 from retrain.servers import databases, ray_cluster, reachable
 from retrain.store import Store
 

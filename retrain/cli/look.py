@@ -23,12 +23,12 @@ from retrain.cli.command import (
     in_words,
 )
 from retrain.errors import UsageError
-from retrain.messages import ago, local_time, with_local_times, wrapped
 from retrain.project import Project
 from retrain.registry import decisions, lineage as lineages, packages
 from retrain.registry.ledger import Action, Entry
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
+from retrain.runs.console import ago, local_time, with_local_times, wrapped
 from retrain.runs.liveness import Processes
 
 Reason = Annotated[str, Parameter(help="Why, for the ledger.")]

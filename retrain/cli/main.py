@@ -20,12 +20,12 @@ from typing import Annotated, Any
 
 from cyclopts import CycloptsError, Parameter
 
-from retrain import messages
 from retrain.cli import flows, init, keep, look, use
 from retrain.cli.command import Answer, app, at_home
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import find_project
+from retrain.runs import console
 
 # The modules with the commands, in the order of `retrain --help`.
 MODULES = (init, flows, use, look, keep)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    messages.prepare()
+    console.prepare()
     words = sys.argv[1:] if arguments is None else list(arguments)
     if current_thread() is main_thread():
         signal.signal(signal.SIGTERM, _terminate)

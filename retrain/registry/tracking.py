@@ -19,7 +19,6 @@ from urllib.request import url2pathname
 
 from rich.markup import escape
 
-from retrain import messages
 from retrain.errors import without_login
 from retrain.project import Project
 from retrain.registry.ledger import Ledger, Row, parse
@@ -221,7 +220,7 @@ def read_artifact(project: Project, run_id: str, path: str) -> bytes | None:
 
 def tell(line: str) -> None:
     """Tells a person what was mended: in a run on its screen, else on standard error."""
-    if messages.Output.log:
+    if console.Output.log:
         console.say(escape(line))
     else:
         print(line, file=sys.stderr)

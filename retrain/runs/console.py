@@ -1,17 +1,23 @@
-"""Shows a run to a person: a line per step, a live bar in long steps, and the verdict.
+"""What a person sees of a run: a line per step, a live bar in long steps, and the verdict.
 
 On the command line, `on_screen` reserves the screen for this module, and the output of the
 libraries goes to a log file. The same lines are log records of the logger `retrain`; a Prefect
 worker shows only these.
 """
 
+import errno
+import io
 import logging
 import os
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
+from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import fill
 from threading import Lock
 from time import monotonic
 from typing import Any, TextIO
@@ -24,13 +30,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Column, Table
 from rich.text import Text
 
-from retrain import messages
-from retrain.messages import with_local_times, wrapped
-
 logger = logging.getLogger("retrain")
 logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
 
 PLAIN_LINE_SECONDS = 5.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
+UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 WIDTH = 110  # without a terminal, so that tables in a CI log are not cut at 80
 
 
@@ -60,9 +65,9 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
     # To standard error, as Prefect's own handler, if that is there already.
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with ExitStack() as stack:
-        screen = stack.enter_context(messages.open_output(os.dup(2 if to_stderr else 1)))
-        messages.Output.log = log
-        stack.callback(setattr, messages.Output, "log", None)
+        screen = stack.enter_context(open_output(os.dup(2 if to_stderr else 1)))
+        Output.log = log
+        stack.callback(setattr, Output, "log", None)
         file = stack.enter_context(log.open("ab"))
         for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
             stream.flush()
@@ -90,7 +95,7 @@ def say(line: str | Table) -> None:
     screen = _Screen.console
     if isinstance(line, str):
         line = with_local_times(line)
-        if line and (screen is None or messages.Output.log):  # else the records have the screen
+        if line and (screen is None or Output.log):  # else the records have the screen
             logger.info(Text.from_markup(line).plain.strip())
         if screen and is_live():  # a path is not broken in a narrow terminal: it can be copied
             line = wrapped(line, width=screen.width)
@@ -233,3 +238,95 @@ def print_steps(document: Mapping[str, Any]) -> None:
             ended(step["step"], step["cached"], step["why"], step["seconds"])
         if "error" in document:
             say(escape(f"It failed: {document['error']}"))
+
+
+def local_time(time: str) -> str:
+    """A time (ISO 8601) in the time zone of this machine: `2026-11-30 04:00 CET`."""
+    return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+def with_local_times(text: str) -> str:
+    """A text in which each time in UTC (ISO 8601) is one in the time zone of this machine."""
+    return UTC_TIME.sub(lambda found: local_time(found[0]), text)
+
+
+def ago(time: str) -> str:
+    """How long ago a time (ISO 8601) was: `3 days ago`."""
+    from humanize import naturaltime
+
+    return naturaltime(datetime.now(UTC) - datetime.fromisoformat(time))
+
+
+def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
+    """A text whose lines end between words; a longer word, such as a path, stays whole.
+
+    Args:
+        text: The text.
+        indent: What each line but the first begins with.
+        width: The width of a line; None for that of the terminal that standard output is, and
+            without a terminal the text stays as it is.
+    """
+    if width is None and not sys.stdout.isatty():
+        return text
+    columns = width or shutil.get_terminal_size().columns
+    return "\n".join(
+        fill(
+            line,
+            columns,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )
+
+
+_NOBODY_READS = (errno.EPIPE, errno.EIO)  # the pipe is closed; the terminal is gone
+
+
+class Output(io.FileIO):
+    """A file descriptor that drops what nobody reads any more, where others fail.
+
+    Attributes:
+        log: The file that all of the process's output goes to now; None if it goes to no file. What
+            its disk has no room for is dropped, too: the error that a person has to be told is the
+            one of the run.
+    """
+
+    log: Path | None = None
+
+    def write(self, data: Any, /) -> int:
+        """Writes the bytes, or drops them; returns how many they are."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (_NOBODY_READS + FULL if Output.log else _NOBODY_READS):
+                raise
+            return memoryview(data).nbytes
+
+
+def open_output(fd: int, *, close: bool = True) -> TextIO:
+    """Opens a file descriptor for text. Writing does not fail when its reader has ended.
+
+    Args:
+        fd: The file descriptor.
+        close: Whether it is closed with the file.
+    """
+    raw = Output(fd, "w", closefd=close)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding="utf-8",
+        errors="backslashreplace",
+        line_buffering=raw.isatty(),
+    )
+
+
+def prepare() -> None:
+    """Has the standard streams of this process drop what nobody reads any more.
+
+    So `retrain history vit | head` ends without an error.
+    """
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = open_output(1, close=False)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = open_output(2, close=False)

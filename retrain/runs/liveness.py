@@ -47,21 +47,19 @@ class Processes:
     def hold(self) -> Iterator[None]:
         """Says that this process is alive, and protects what it uses from `retrain gc`.
 
-        The block may lie in another one of the same process.
+        Such blocks may lie in each other, and in several threads of the process.
         """
-        lock = self._own
-        if lock.exists():
-            yield
-            return
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with locked(lock):
+        file = self._own
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with locked(file, reentrant=True) as lock:
             try:
                 yield
             finally:
-                self._remove(lock)
+                if lock.lock_counter == 1:
+                    self._remove(file)
 
     def temporary(self) -> Path:
-        """A folder for temporary files, which goes when this process no longer holds its lock."""
+        """A folder for temporary files, which goes when this process holds its lock no more."""
         folder = self._own.with_suffix(".files")
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -75,10 +73,11 @@ class Processes:
         """The processes that were killed, until they are forgotten, as `alive` has them."""
         return {lock.stem: _words(lock) for lock in self._dead()}
 
-    def forget_killed(self) -> None:
+    def forget(self, killed: Collection[str]) -> None:
         """Removes what killed processes have left, except the scratch of their steps."""
         for lock in self._dead():
-            self._remove(lock)
+            if lock.stem in killed:
+                self._remove(lock)
 
     def oldest(self) -> float:
         """When the oldest process began that is alive, or was killed and is not forgotten.
@@ -141,7 +140,7 @@ def end_lost_runs(project: Project) -> None:
     except Exception as error:  # must not keep this run from its work
         logger.warning("The runs that were killed could not be ended: %s", error)
         return
-    processes.forget_killed()
+    processes.forget(killed)
 
 
 def unfinished(**more: Any) -> "FlowRunFilter":

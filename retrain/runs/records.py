@@ -15,13 +15,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from retrain import messages
 from retrain.disk import write_json
 from retrain.errors import RejectedDataError, UsageError, did_you_mean
 from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.runs import liveness, preflight
+from retrain.runs import console, liveness, preflight
 from retrain.store import Store
 
 Document = dict[str, Any]
@@ -34,7 +33,7 @@ def failure(project: Project, error: Exception) -> Document:
 
     `refused` is true if the data did not pass its checks.
     """
-    log = messages.Output.log
+    log = console.Output.log
     return {
         "error": message_of(error),
         "refused": isinstance(error, RejectedDataError),

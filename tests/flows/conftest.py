@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 
 from retrain import project
 from retrain.cli.main import main
-from retrain.messages import open_output
+from retrain.runs.console import open_output
 from tests import templates
 
 ROOT = Path(__file__).parents[2]

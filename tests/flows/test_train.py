@@ -6,10 +6,10 @@ from itertools import chain
 
 import pytest
 
-from retrain.messages import local_time
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import tracking, versions
+from retrain.runs.console import local_time
 from tests.flows.conftest import RETRAIN, ROOT, draw_photos, ran, until
 
 BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]

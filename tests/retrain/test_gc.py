@@ -176,7 +176,7 @@ def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(projec
     age(store.root)  # it had worked for long: its checkpoint is old, too
     assert gc.collect(project) == []
     assert (store.scratch("toy", "killed") / "checkpoint").exists()
-    Processes(store.root).forget_killed()
+    Processes(store.root).forget(Processes(store.root).killed())
     assert collected(project, "scratch") == ["toy killed"]
     assert not used.folder.exists()
 

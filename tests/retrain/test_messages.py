@@ -1,9 +1,6 @@
 """Errors of the machine and of libraries, as a person is told of them."""
 
 import errno
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,22 +9,6 @@ import pytest
 from retrain import messages, project
 from retrain.errors import UsageError
 from retrain.messages import MAX_LIBRARY_LINES, MAX_LINES, message_of
-
-
-@pytest.fixture
-def in_berlin(monkeypatch):
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
-def test_a_person_reads_the_times_of_this_machine(in_berlin):
-    assert messages.local_time("2026-11-30T03:00:00+00:00") == "2026-11-30 04:00 CET"
-    text = "from run 1 of 2026-07-01T23:30:05+00:00, not 2026-07-01T23:30:05+02:00"
-    expected = "from run 1 of 2026-07-02 01:30 CEST, not 2026-07-01T23:30:05+02:00"
-    assert messages.with_local_times(text) == expected
 
 
 def fill_disk():
@@ -84,56 +65,3 @@ def test_a_librarys_screens_of_text_are_cut():
     assert len(message_of(ValueError("x\n" * 100)).splitlines()) == MAX_LINES + 1
     assert message_of(UsageError("x\n" * 100)) == str(UsageError("x\n" * 100)).strip()
     assert message_of(RuntimeError()) == "RuntimeError"
-
-
-OTHER_LOCALE = r"""
-import locale
-from pathlib import Path
-from retrain import disk, messages
-messages.prepare()
-assert locale.getpreferredencoding(False) != "UTF-8", "the test needs another locale"
-disk.write_text(Path("file"), "\u00b5")
-print(Path("file").read_bytes(), "\u00b5")
-"""
-
-
-def test_the_locale_does_not_matter(tmp_path):
-    environment = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", OTHER_LOCALE],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-    )
-    assert done.stdout.decode() == "b'\\xc2\\xb5' \u00b5\n", done.stderr
-
-
-def test_lines_end_between_words_and_a_path_stays_whole():
-    path = "a/long/path/of/which/nobody/wants/two/halves"
-    text = messages.wrapped(f"Read {path} first.\nThen go on with that.", "  ", width=20)
-    assert text.split("\n") == ["Read", f"  {path}", "  first.", "Then go on with", "  that."]
-    assert messages.wrapped(f"Read {path} first.") == f"Read {path} first."  # no terminal
-
-
-TALKS_ON = """
-import sys
-from pathlib import Path
-from retrain import messages
-messages.prepare()
-for number in range(20_000):
-    print("a line", number)
-Path("reached").touch()
-sys.exit(3)
-"""
-
-
-def test_a_reader_that_ends_does_not_end_the_program(tmp_path):
-    program = [sys.executable, "-c", TALKS_ON]
-    with subprocess.Popen(
-        program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait() == 3
-    assert (tmp_path / "reached").exists()

@@ -4,6 +4,7 @@ import pty
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,7 +47,6 @@ NOISE = """
 import logging, os, subprocess, sys
 from pathlib import Path
 from time import sleep
-from retrain import messages
 from retrain.runs import console
 
 def noise(text):
@@ -56,7 +56,7 @@ def noise(text):
     os.write(1, (text + " by C").encode() + b"\\n")
     subprocess.run(["echo", text + " by a child"])
 
-messages.prepare()
+console.prepare()
 with console.on_screen(Path("run.log"), to_stderr=False):
     noise("noise0")
     with console.progress("train"):
@@ -118,10 +118,9 @@ def test_a_log_has_no_colours_when_prefect_has_seen_a_terminal(tmp_path):
 PARTS = """
 from pathlib import Path
 from time import sleep
-from retrain import messages
 from retrain.runs import console
 
-messages.prepare()
+console.prepare()
 with console.on_screen(Path("run.log"), to_stderr=False), console.progress("pull"):
     for unit in ("images", "bytes"):
         with console.counted(f"counting {unit}", 100, unit) as show:
@@ -154,9 +153,8 @@ def test_a_reader_that_ends_does_not_end_a_run_whose_lines_are_in_the_log(tmp_pa
 
 FULL_LOG = """
 from pathlib import Path
-from retrain import messages
 from retrain.runs import console
-messages.prepare()
+console.prepare()
 with console.on_screen(Path("/dev/full"), to_stderr=True):
     print("for the log")
 print("the result")
@@ -173,3 +171,73 @@ def test_a_table_shows_what_a_person_wrote_and_no_column_without_a_value(capsys)
     shown = capsys.readouterr().out
     assert "[b]wrong[/b] [at night]" in shown
     assert "who" not in shown
+
+
+@pytest.fixture
+def in_berlin(monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_person_reads_the_times_of_this_machine(in_berlin):
+    assert console.local_time("2026-11-30T03:00:00+00:00") == "2026-11-30 04:00 CET"
+    text = "from run 1 of 2026-07-01T23:30:05+00:00, not 2026-07-01T23:30:05+02:00"
+    expected = "from run 1 of 2026-07-02 01:30 CEST, not 2026-07-01T23:30:05+02:00"
+    assert console.with_local_times(text) == expected
+
+
+OTHER_LOCALE = r"""
+import locale
+from pathlib import Path
+from retrain import disk
+from retrain.runs import console
+console.prepare()
+assert locale.getpreferredencoding(False) != "UTF-8", "the test needs another locale"
+disk.write_text(Path("file"), "\u00b5")
+print(Path("file").read_bytes(), "\u00b5")
+"""
+
+
+def test_the_locale_does_not_matter(tmp_path):
+    environment = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_LOCALE],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+    )
+    assert done.stdout.decode() == "b'\\xc2\\xb5' \u00b5\n", done.stderr
+
+
+def test_lines_end_between_words_and_a_path_stays_whole():
+    path = "a/long/path/of/which/nobody/wants/two/halves"
+    text = console.wrapped(f"Read {path} first.\nThen go on with that.", "  ", width=20)
+    assert text.split("\n") == ["Read", f"  {path}", "  first.", "Then go on with", "  that."]
+    assert console.wrapped(f"Read {path} first.") == f"Read {path} first."  # no terminal
+
+
+TALKS_ON = """
+import sys
+from pathlib import Path
+from retrain.runs import console
+console.prepare()
+for number in range(20_000):
+    print("a line", number)
+Path("reached").touch()
+sys.exit(3)
+"""
+
+
+def test_a_reader_that_ends_does_not_end_the_program(tmp_path):
+    program = [sys.executable, "-c", TALKS_ON]
+    with subprocess.Popen(
+        program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 3
+    assert (tmp_path / "reached").exists()

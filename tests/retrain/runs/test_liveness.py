@@ -46,7 +46,9 @@ def test_a_killed_process_is_known_until_it_is_forgotten_with_its_temporary_file
     processes, before = Processes(tmp_path), time.time()
     with processes.hold():
         with processes.hold():
-            [words] = processes.alive().values()
+            processes.temporary()
+        [words] = processes.alive().values()
+        assert processes.temporary().exists()
         assert re.match(rf"process {os.getpid()} on .* \(.*\), since 20", words)
         assert [*processes.alive()] == [liveness.PROCESS]
         with start(tmp_path) as other:
@@ -59,7 +61,7 @@ def test_a_killed_process_is_known_until_it_is_forgotten_with_its_temporary_file
         [words] = processes.killed().values()
         assert re.match(rf"process {other.pid} on .* \(-c .*\), since 20", words)
         assert before < processes.oldest() < began
-    processes.forget_killed()
+    processes.forget(processes.killed())
     assert processes.killed() == {}
     assert list((tmp_path / liveness.LOCKS).iterdir()) == []
 
@@ -174,7 +176,7 @@ def test_a_run_whose_process_another_clone_has_forgotten_is_ended_on_its_own_ser
     project, prefect_session, webhook
 ):
     assert begin(project, "person", "in a task") == -signal.SIGKILL
-    Processes(project.store).forget_killed()
+    Processes(project.store).forget(Processes(project.store).killed())
     liveness.end_lost_runs(project)
     assert last_states() == ("Running", ["Running"])  # it may be one of another clone
     with get_client(sync_client=True) as client:
