@@ -1,6 +1,4 @@
-"""Trains with Ray Train: on workers, or a function of the user's in this process.
-
-The project's own training (`train.py`) needs no Ray Train in this process.
+"""Trains with Ray Train: in this process, or on workers.
 
 After an error of one worker Ray Train would restart all of them, and until then the others would
 wait for it in the exchange of gradients. So it ends at the first error, and is started again here,

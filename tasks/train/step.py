@@ -6,7 +6,7 @@
   are not prepared, `distributed.py` puts the network on a device, with others beside it
 - `session.py` keeps checkpoints and what is reported; `best_epoch.py` says which is the best, and
   `progress.py` shows how far it is
-- `launch.py` trains on workers of Ray Train; `function.py` runs a function of the user's
+- `launch.py` has Ray Train run it, here or on workers; `function.py` runs one of the user's
 - `workload_proposal.py` proposes a workload for images, for `retrain init`
 """
 
@@ -159,6 +159,7 @@ def train_and_save(job: TrainingJob) -> dict[str, Any]:
         and `numerics` (how they were calculated).
     """
     from tasks.train import distributed, train as own
+    from tasks.train.launch import launch
     from tasks.train.session import Session
 
     device, is_own = distributed.default_device(), job.hyperparameters.function is None
@@ -168,12 +169,7 @@ def train_and_save(job: TrainingJob) -> dict[str, Any]:
     if step := Session(job).step:
         console.say(f"train continues at step {step}, from its last checkpoint.")
     try:
-        if is_own and not job.scale.workers:
-            numerics = own.fit(Session(job, device=device))
-        else:
-            from tasks.train.launch import launch
-
-            numerics = launch(job)
+        numerics = launch(job)
     except KeyboardInterrupt:
         if step := Session(job).step:
             console.say(f"train ended at step {step}. The same command goes on from there.")

@@ -1,4 +1,4 @@
-"""The project's own training; each worker runs it, or the step's process if there are none."""
+"""The project's own training; each worker of Ray Train runs it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
