@@ -8,7 +8,7 @@ The commands call `decide` without Prefect: going back is not to depend on a ser
 from retrain.flow import flow
 from retrain.project import find_project
 from retrain.runs.records import Document
-from tasks.promote.personal import decide as decide
+from tasks.promote.approval import decide as decide
 
 
 @flow

@@ -135,7 +135,7 @@ def _rows_of(index: Index, root: Path, data: Data) -> list[dict[str, Any]]:
     images = index.images.select(["file", "row", "path", "label"])
     names = images["label"]
     if data.label_names is not None:
-        from tasks.validate.told import name_classes
+        from tasks.validate.annotations import name_classes
 
         named = name_classes(images.to_pandas(), root, data.label_names)
         names = pa.array(named, pa.string(), from_pandas=True)

@@ -14,7 +14,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.workload import Data, Gate
 from tasks.data import rules
-from tasks.promote.personal import standing
+from tasks.promote.approval import standing
 from tasks.pull.step import data_version
 
 

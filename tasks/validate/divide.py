@@ -33,7 +33,7 @@ from tasks.data import corrections
 from tasks.data.fingerprint import THUMBNAIL, look_alikes, near_duplicates
 from tasks.data.image_facts import image_id
 from tasks.data.listing import SPLITS, label_of, some
-from tasks.validate.told import name_classes, read_groups, read_times
+from tasks.validate.annotations import name_classes, read_groups, read_times
 
 HELD_OUT = {1: "val", 2: "test"}
 # The tie of an image, which `image_id` names.

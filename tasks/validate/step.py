@@ -98,12 +98,16 @@ def validate(
             are too few. A report of all faults goes to the project's state folder.
         ValueError: The data cannot be read, or lacks a column of `gate.slices`.
     """
-    from tasks.validate import divide, judge, told  # with pandas and Great Expectations
+    from tasks.validate import (  # with pandas and Great Expectations
+        annotations,
+        divide,
+        expectations,
+    )
 
     files, listed = open_images(pulled), pq.read_table(pulled.folder / INDEX)
     ours = {*COLUMNS.names, *image_table.SCHEMA.names}
     own = listed.drop_columns([*ours.intersection(listed.column_names)])
-    told.check_slices(rules.slices, (*image_table.SCHEMA.names, *own.column_names))
+    annotations.check_slices(rules.slices, (*image_table.SCHEMA.names, *own.column_names))
     try:
         inspected = workspace.scratch / "inspected"
         found = scan(files, listed.select(["file", "row", "bytes"]), inspected, workspace.earlier())
@@ -116,7 +120,7 @@ def validate(
             if data.group == NEAR_DUPLICATES:
                 np.save(workspace.report / lineage.TIES, divide.ties_of(images))
         with console.progress("checking the rules"):
-            facts = judge.judge(images, own, checks, workspace)
+            facts = expectations.check(images, own, checks, workspace)
     except ValueError:  # a verdict: the same data is not checked again
         shutil.rmtree(workspace.scratch, ignore_errors=True)
         raise

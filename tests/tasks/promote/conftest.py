@@ -20,7 +20,7 @@ from retrain.step import DataVersion, Facts
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.data import package
-from tasks.promote import package as packaging, personal
+from tasks.promote import approval, package as packaging
 from tasks.promote.step import promote
 from tests import templates
 from tests.tasks.toy_model import (
@@ -200,17 +200,17 @@ def decide(verdict: str, champion: int | None) -> Facts:
 
 def approve(project: Project, reason: str):
     """A person promotes what waits."""
-    return personal.decide(project, "toy", "promoted", reason)
+    return approval.decide(project, "toy", "promoted", reason)
 
 
 def reject(project: Project, reason: str):
     """A person rejects what waits."""
-    return personal.decide(project, "toy", "rejected", reason)
+    return approval.decide(project, "toy", "rejected", reason)
 
 
 def roll_back(project: Project, reason: str, to: int | None = None):
     """A person goes back to an earlier champion."""
-    return personal.decide(project, "toy", "rolled back", reason, to)
+    return approval.decide(project, "toy", "rolled back", reason, to)
 
 
 def history(project: Project):

@@ -8,7 +8,7 @@ from PIL import Image
 
 from retrain.errors import RejectedDataError
 from retrain.workload import Checks, Data, Gate
-from tasks.validate.judge import REMEDY
+from tasks.validate.expectations import REMEDY
 from tasks.validate.step import validate
 from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files
 

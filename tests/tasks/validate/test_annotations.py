@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from retrain.workload import Split
-from tasks.validate.told import read_times
+from tasks.validate.annotations import read_times
 from tests.tasks.toy_data import encoded, png
 from tests.tasks.validate.validating import FILES, TOLERANT, quarantine, rejection, run
 

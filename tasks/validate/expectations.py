@@ -66,7 +66,7 @@ class Finding:
     reasons: "pd.Series[str]"
 
 
-def judge(
+def check(
     images: pd.DataFrame, own: pa.Table, checks: Checks, workspace: Workspace
 ) -> dict[str, Any]:
     """Checks all images, classes and splits, and writes the accepted and the bad images.
