@@ -73,9 +73,16 @@ def start(images: Path) -> float:
     """Trains with torchrun; returns images/s."""
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(WORKERS), "-m", "benchmarks.two_workers"),
-            *("--bare", str(images)),
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(WORKERS),
+            "-m",
+            "benchmarks.two_workers",
+            "--bare",
+            str(images),
         ],
         stdout=subprocess.PIPE,
         text=True,

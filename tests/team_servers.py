@@ -69,8 +69,8 @@ def postgres(password: str) -> Iterator[dict[str, str]]:
             shutil.chown(path, **user)
         subprocess.run(
             [
-                *(initdb, "--pgdata", folder / "data", "--username", "retrain", "--no-sync"),
-                *("--auth", "scram-sha-256", "--pwfile", folder / "password"),
+                initdb, "--pgdata", folder / "data", "--username", "retrain", "--no-sync",
+                "--auth", "scram-sha-256", "--pwfile", folder / "password",
             ],
             check=True, stdout=subprocess.DEVNULL, cwd=folder, **user,
         )  # fmt: skip

@@ -90,7 +90,12 @@ class TrainingReport(DataReport):
 def _in_training(facts: Mapping[str, Any]) -> str:
     """The best epoch of a training, and what was trained, in one line."""
     not_metrics = (
-        *("batch_size", "best_epoch", "numerics", "parameters", "start", "temperature"),
+        "batch_size",
+        "best_epoch",
+        "numerics",
+        "parameters",
+        "start",
+        "temperature",
         "weights",
     )
     metrics = [name for name in facts if name not in not_metrics]

@@ -28,8 +28,16 @@ ASK = "Set data.format to folders if the folders are the classes"
 # The columns of a list as it is read, and their usual names in small letters and digits.
 USUAL = {
     "file": (
-        *("path", "filepath", "imagepath", "filename", "imagename", "file", "image", "img"),
-        *("imageid", "id"),
+        "path",
+        "filepath",
+        "imagepath",
+        "filename",
+        "imagename",
+        "file",
+        "image",
+        "img",
+        "imageid",
+        "id",
     ),
     "label": ("label", "labels", "class", "classname", "category"),
     "split": ("split",),

@@ -22,7 +22,9 @@ BINARY = ("binary", "large_binary", "binary_view")
 TYPES = {
     "image_column": BINARY,
     "label_column": (
-        *("string", "large_string", "string_view"),
+        "string",
+        "large_string",
+        "string_view",
         *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     ),
 }

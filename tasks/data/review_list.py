@@ -18,8 +18,17 @@ WRONG_LABEL, CONTRADICTION, OUTLIER = "wrong label", "contradictory near-duplica
 # from the other images, in units of what is usual; the path of an image that looks the same and has
 # another label; and by what the image is found again.
 COLUMNS = (
-    *("why", "path", "split", "label", "proposed", "confidence", "distance", "look_alike"),
-    *("file", "row", "sha256"),
+    "why",
+    "path",
+    "split",
+    "label",
+    "proposed",
+    "confidence",
+    "distance",
+    "look_alike",
+    "file",
+    "row",
+    "sha256",
 )
 CORRECTED = "corrected"  # the column that a person fills
 

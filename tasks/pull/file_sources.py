@@ -29,8 +29,18 @@ DISK = (errno.EDQUOT, errno.EFBIG, errno.ENOSPC)  # does not take any more
 # The names that file systems use for a mark of a file's content, else for the time of its last
 # change, in lower case without `-` and `_`.
 _MARKS = (
-    *("etag", "contentmd5", "md5hash", "digest", "generation", "versionid", "blobid"),
-    *("lastmodified", "mtime", "modificationtime", "updated", "created"),
+    "etag",
+    "contentmd5",
+    "md5hash",
+    "digest",
+    "generation",
+    "versionid",
+    "blobid",
+    "lastmodified",
+    "mtime",
+    "modificationtime",
+    "updated",
+    "created",
 )
 
 

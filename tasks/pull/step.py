@@ -72,8 +72,13 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
 @step(
     inputs=("data",),
     reads=(
-        *("data.path", "data.format", "data.configuration", "data.image_column"),
-        *("data.label_column", "data.label_names", "data.group"),
+        "data.path",
+        "data.format",
+        "data.configuration",
+        "data.image_column",
+        "data.label_column",
+        "data.label_names",
+        "data.group",
     ),
     hours=12,
     check=check,

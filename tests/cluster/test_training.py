@@ -40,9 +40,17 @@ def start_ray(host, head):
     own = ("--head", "--port", PORT, "--include-dashboard", "false")
     other = ("--address", f"{head.address}:{PORT}")
     start = (
-        *("ray", "start", *(own if host == head else other), "--node-ip-address", host.address),
-        *("--num-cpus", "2", "--object-store-memory", "100000000"),
-        *("--block", "--disable-usage-stats"),
+        "ray",
+        "start",
+        *(own if host == head else other),
+        "--node-ip-address",
+        host.address,
+        "--num-cpus",
+        "2",
+        "--object-store-memory",
+        "100000000",
+        "--block",
+        "--disable-usage-stats",
     )
     again = ("bash", "-c", 'while true; do "$@"; sleep 2; done', "ray", *start)
     return host.start(*again, log="ray.log", **RAY, GLOO_SOCKET_IFNAME="eth0")

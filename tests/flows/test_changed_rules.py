@@ -34,7 +34,9 @@ def test_a_promotion_by_loosened_rules_is_marked_and_said_before_and_no_referenc
         copy.retrain("status").stdout
     )
     assert [entry["changed_rules"] for entry in copy.json("history", "vit")] == [
-        *(None, CHANGED, CHANGED)
+        None,
+        CHANGED,
+        CHANGED,
     ]
     assert "gate.margin 0.02" in copy.retrain("history", "vit").stdout
     for arguments in (("lineage", "vit"), ("lineage", "vit", "--card")):

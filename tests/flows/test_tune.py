@@ -91,8 +91,12 @@ def test_a_training_that_does_not_end_in_its_time_is_a_failed_trial(clone, first
 
 
 LONG = (
-    *("--set", "train.epochs=30", "--set", "scale.checkpoint_seconds=0.1"),
-    *("--set", "tune.space={train.lr: {low: 0.001, high: 0.01, log: true}}"),
+    "--set",
+    "train.epochs=30",
+    "--set",
+    "scale.checkpoint_seconds=0.1",
+    "--set",
+    "tune.space={train.lr: {low: 0.001, high: 0.01, log: true}}",
 )
 
 

@@ -239,7 +239,7 @@ def test_pixels_are_those_that_pillow_finds(kind, size):
             expected = by_pillow(data, wanted, channels, resize)
             assert np.array_equal(to_array(data, wanted, channels, resize), expected)
     assert inspect(data)[0] == ImageProperties(
-        *(*size, "P" if kind == "GIF" else "RGB", kind, None, None, kind == "GIF")
+        *size, "P" if kind == "GIF" else "RGB", kind, None, None, kind == "GIF"
     )
 
 
@@ -295,5 +295,5 @@ def test_a_photo_of_a_phone_names_the_package_that_reads_it(monkeypatch):
 def test_an_avif_file_whose_kind_is_general_is_read():
     data = encode(Image.new("RGB", (9, 8), "red"), "AVIF")
     assert inspect(data[:8] + b"mif1" + data[12:])[0] == ImageProperties(
-        *(9, 8, "RGB", "AVIF", None, None, False)
+        9, 8, "RGB", "AVIF", None, None, False
     )

@@ -68,7 +68,11 @@ def test_imports_are_followed_inside_functions_and_packages_and_beside_them(writ
     write("tasks/step", textwrap.dedent(STEP) + more)
     before = digests()
     assert set(before) == {
-        *("mine", "shared.numbers", "tasks.deep", "tasks.helper", "tasks.step"),
+        "mine",
+        "shared.numbers",
+        "tasks.deep",
+        "tasks.helper",
+        "tasks.step",
     }
     for name in ("tasks/deep", "mine"):
         write(name, "N = 3")

@@ -183,10 +183,18 @@ def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(projec
 
 def test_old_files_of_runs_go_but_for_those_of_the_last_runs(project):
     old = [
-        *("logs/20261101-120000-train-vit.log", "searches/vit/1/trials", "drift/vit/run-0.json"),
-        *("production/vit/answers/a.parquet", "champions/package/model", "learnt_pixels/a.npy"),
-        *("../reports/vit/run-0.html", "../reports/vit/latest.html", "logs/prefect.log"),
-        *("runs/train/vit/run-0.json", "runs/train/vit/latest.json", "runs/train/a/latest.json"),
+        "logs/20261101-120000-train-vit.log",
+        "searches/vit/1/trials",
+        "drift/vit/run-0.json",
+        "production/vit/answers/a.parquet",
+        "champions/package/model",
+        "learnt_pixels/a.npy",
+        "../reports/vit/run-0.html",
+        "../reports/vit/latest.html",
+        "logs/prefect.log",
+        "runs/train/vit/run-0.json",
+        "runs/train/vit/latest.json",
+        "runs/train/a/latest.json",
     ]
     for name in old:
         path = project.state / name

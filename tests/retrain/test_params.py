@@ -132,7 +132,9 @@ def test_all_faults_are_told_a_line_for_each_place(tmp_path):
     with pytest.raises(UsageError) as error:
         load_workload(minimal(tmp_path), "toy", overrides)
     assert [line.split(": ")[-2] for line in str(error.value).splitlines()] == [
-        *("train.lr", "train.epoch", "scale.workers")
+        "train.lr",
+        "train.epoch",
+        "scale.workers",
     ]
 
 

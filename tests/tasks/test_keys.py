@@ -200,7 +200,9 @@ def test_a_function_of_the_user_s_counts_with_its_network_and_their_libraries():
 def test_the_decoder_of_raw_images_counts_only_where_a_training_streams_them():
     pixels, source = (plans(ROOT, FACTS | {"storage": storage}) for storage in ("pixels", "source"))
     assert source["train"].code.keys() - pixels["train"].code.keys() >= {
-        *("models.image", "tasks.data.reading", "tasks.train.stream")
+        "models.image",
+        "tasks.data.reading",
+        "tasks.train.stream",
     }
     assert "tasks.data.index" not in source["train"].code
     assert source["evaluate"] == pixels["evaluate"]

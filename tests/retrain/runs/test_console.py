@@ -34,7 +34,9 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(monkeypatch,
     starts = (
         "validate  3,000 of 12,000",
         "validate  12,000 of 12,000",
-        *("pull  checking  1.0 MB of 2.5 MB", "pull  downloading  1.0 MB", "pull  unpacking"),
+        "pull  checking  1.0 MB of 2.5 MB",
+        "pull  downloading  1.0 MB",
+        "pull  unpacking",
         "train  epoch 1/2",
     )
     assert len(caplog.messages) == (0 if pause else len(starts))

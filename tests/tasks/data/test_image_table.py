@@ -8,7 +8,16 @@ from tests.tasks.validate.validating import FILES, run
 def test_numbers_in_names_are_ordered_as_numbers():
     names = ["10", "2", "img10", "img2", "b", "a10b2", "a10b10", "02", "Ä", "٣"]
     assert sorted(names, key=image_table.natural_order) == [
-        *("02", "2", "10", "a10b2", "a10b10", "b", "img2", "img10", "Ä", "٣")
+        "02",
+        "2",
+        "10",
+        "a10b2",
+        "a10b10",
+        "b",
+        "img2",
+        "img10",
+        "Ä",
+        "٣",
     ]
 
 

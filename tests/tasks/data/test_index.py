@@ -264,16 +264,28 @@ def test_a_raw_file_of_another_name_is_no_image(data):
 
 
 TOOLS = [
-    *("@eaDir/cat/SYNO.jpg", "cat/@eaDir/1.png/SYNO.jpg", "$RECYCLE.BIN/1.png", "cat/Icon\r"),
-    *("__MACOSX/cat/._1.png", "Thumbs.db", "cat/desktop.ini", ".git/x.png", "cat/.DS_Store"),
+    "@eaDir/cat/SYNO.jpg",
+    "cat/@eaDir/1.png/SYNO.jpg",
+    "$RECYCLE.BIN/1.png",
+    "cat/Icon\r",
+    "__MACOSX/cat/._1.png",
+    "Thumbs.db",
+    "cat/desktop.ini",
+    ".git/x.png",
+    "cat/.DS_Store",
     "__pycache__/x.pyc",
 ]
 TEXTS = dict.fromkeys(("LICENSE", "README.md", "VERSION", "cat/labels.txt", "cat/x.pyc"), b"text")
 VIDEOS = {
     f"cat/{brand.strip()}.{kind}": b"\0\0\0\x18ftyp" + brand.encode() + b"\0\0\2\0" + brand.encode()
     for kind, brand in (
-        *(("3gp", "3gp4"), ("m4v", "M4V "), ("m4v", "mp42"), ("mp4", "isom"), ("mov", "qt  ")),
-        *(("MP4", "avc1"), ("cr3x", "crx ")),
+        ("3gp", "3gp4"),
+        ("m4v", "M4V "),
+        ("m4v", "mp42"),
+        ("mp4", "isom"),
+        ("mov", "qt  "),
+        ("MP4", "avc1"),
+        ("cr3x", "crx "),
     )
 }
 

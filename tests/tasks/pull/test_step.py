@@ -143,8 +143,19 @@ def test_a_disk_that_takes_no_more_is_said_in_one_sentence_and_leaves_nothing(
 @pytest.mark.parametrize(
     "path",
     [
-        *("", " ", ".", "./.", "data/..", "..", "/", "//", "{link}", "{root}"),
-        *("file:///", "file://{root}", "local://{root}"),
+        "",
+        " ",
+        ".",
+        "./.",
+        "data/..",
+        "..",
+        "/",
+        "//",
+        "{link}",
+        "{root}",
+        "file:///",
+        "file://{root}",
+        "local://{root}",
     ],
 )
 def test_a_path_that_holds_the_project_is_refused_before_anything_is_read(tmp_path, path):

@@ -117,7 +117,9 @@ def test_a_group_is_never_divided():
         assert len(one) == len({*groups} - {None})
         for label in {*labels}:
             assert {s for each, s in zip(labels, splits, strict=True) if each == label} == {
-                *("train", "val", "test")
+                "train",
+                "val",
+                "test",
             }
 
 

@@ -48,9 +48,24 @@ def test_good_data_is_accepted_and_described(tmp_path):
     }
     rows = pq.read_table(folder / "images.parquet")
     assert rows.column_names == [
-        *("split", "path", "label", "file", "row", "width", "height", "mode", "format"),
-        *("camera", "taken", "is_animated", "brightness", "contrast"),
-        *("bytes", "sha256", "pixels", "tie"),
+        "split",
+        "path",
+        "label",
+        "file",
+        "row",
+        "width",
+        "height",
+        "mode",
+        "format",
+        "camera",
+        "taken",
+        "is_animated",
+        "brightness",
+        "contrast",
+        "bytes",
+        "sha256",
+        "pixels",
+        "tie",
     ]
     order = [(row["file"], row["row"]) for row in rows.to_pylist()]
     assert order == sorted(order)
