@@ -22,7 +22,6 @@ from retrain.outputs import MANIFEST
 from retrain.params import load_workload, resolve
 from retrain.project import Project, find_project
 from retrain.runs import console, preflight, records
-from retrain.runs.console import local_time
 from retrain.runs.flow_runs import Flow, P, R
 from retrain.runs.liveness import Processes, end_lost_runs
 from retrain.runs.records import Document
@@ -122,8 +121,8 @@ class StepsFlow(Flow[..., Document]):
         """
         self.check(workload, project)
         version = self.find_version(workload.data, project, revision)
-        resolved = resolve(workload, project)
-        look = Run(self.name, resolved, version, project, "", Mode.LOOK, promote)
+        workload = resolve(workload, project)
+        look = Run(self.name, workload, version, project, "", Mode.LOOK, promote)
         look.follow(self.follows)
         return look
 
@@ -138,7 +137,7 @@ class StepsFlow(Flow[..., Document]):
         document = self.tells.document(look)
         for artifact in look.artifacts.values():  # it is used, as by a run that takes it from there
             look.store.use(artifact.step, artifact.key)
-        since = f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}"
+        since = f"Nothing changed since run {last['run'][:8]} of {console.local_time(last['time'])}"
         return document | {
             "run": last["run"],
             "time": last["time"],
@@ -347,8 +346,8 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     else:
         version = flow.find_version(workload.data, project, None)
     may_promote = None if experiment is None else False
-    resolved = resolve(workload, project)
-    run = Run(flow.name, resolved, version, project, "dvc", Mode.PLAIN, may_promote)
+    workload = resolve(workload, project)
+    run = Run(flow.name, workload, version, project, "dvc", Mode.PLAIN, may_promote)
     run.last_step = step.name
     with Processes(project.store).hold():
         run.follow(flow.follows)
