@@ -33,8 +33,8 @@ from retrain.workload import Workload
 from tasks.data.champion import Start
 from tasks.data.shards import ROWS, SOURCE, Prepared, open_prepared, shard_name
 from tasks.train.augment import augment
-from tasks.train.datasets import BatchSampler
-from tasks.train.optimization import learning_rate, make_optimizer
+from tasks.train.data import BatchSampler
+from tasks.train.recipe import learning_rate, make_optimizer
 from tasks.train.step import train
 
 ROWS_PER_SHARD = 1000

@@ -13,9 +13,9 @@ from retrain.outputs import plan
 from retrain.registry import versions
 from retrain.runs import console
 from retrain.runs.run import current_run
-from retrain.step import DataVersion
+from retrain.step import Input
 from retrain.store import Artifact
-from tasks.data.champion import Start
+from tasks.data.champion import champion_ties
 from tasks.embed.step import embed
 from tasks.evaluate.champion import (
     compare_classes,
@@ -34,7 +34,7 @@ from tasks.gate.comparison import (
 )
 from tasks.gate.step import changed_rules, gate
 from tasks.preprocess.step import preprocess
-from tasks.promote.step import Intent, promote
+from tasks.promote.step import promote
 from tasks.pull.step import data_version, pull
 from tasks.train.start import find_start
 from tasks.train.step import train as train_network
@@ -42,42 +42,55 @@ from tasks.validate.step import validate
 
 # In the order in which they are imported while a server starts.
 IMPORTS = (
-    *(*OF_MODELS, "torch", "great_expectations"),
-    *("ray.train.torch", "transformers.modeling_utils"),
+    *OF_MODELS,
+    "torch",
+    "great_expectations",
+    "ray.train.torch",
+    "transformers.modeling_utils",
 )
 
 
 @steps_flow(
     steps=(
-        *(pull, validate, preprocess, embed, train_network),
-        *(evaluate_champion, evaluate_reference, evaluate, compare_champion, compare_reference),
-        *(gate, promote),
+        pull,
+        validate,
+        preprocess,
+        embed,
+        train_network,
+        evaluate_champion,
+        evaluate_reference,
+        evaluate,
+        compare_champion,
+        compare_reference,
+        gate,
+        promote,
     ),
-    tells=TrainingReport(),
+    report=TrainingReport(),
     version=data_version,
     imports=IMPORTS,
 )
-def train(version: DataVersion) -> None:
+def train(version: Input) -> None:
     """Trains a workload's model and promotes it if the gate passes it.
 
     Raises:
         ValueError: The user has to correct something, such as data that fails its checks. A model
             that the gate rejects is not an error.
     """
-    if (changed := changed_rules(current_run().workload)) and current_run().promote is not False:
-        current_run().warn(
+    run = current_run()
+    if (changed := changed_rules(run.workload)) and run.promote is not False:
+        run.warn(
             "A model that passes is promoted, by rules of the gate that are not those of "
             f"params.yaml: {changed}."
         )
     data = pull(version)
-    checked = validate(data)
+    checked = validate(data, champion_ties())
     compare_classes(checked)  # before hours of training, like the next one
     images = prepare(data, checked)
-    start = find_start(current_run().workload, current_run().project, images, data)
+    start = find_start(run.workload, run.project, images, data).as_input
     score_before_training(data, checked, images, start)
     model = train_network(images, data, start)
     scores = evaluate(model, images, checked)
-    decide(version, data, checked, model, scores)
+    decide(data, checked, model, scores)
 
 
 def prepare(data: Artifact, checked: Artifact) -> Artifact:
@@ -89,7 +102,7 @@ def prepare(data: Artifact, checked: Artifact) -> Artifact:
 
 
 def score_before_training(
-    data: Artifact, checked: Artifact, images: Artifact, start: Start
+    data: Artifact, checked: Artifact, images: Artifact, start: Input
 ) -> None:
     """Scores the champion if a training follows, so that one that fails is found before it.
 
@@ -98,7 +111,8 @@ def score_before_training(
     """
     run = current_run()
     training = plan(train_network, run.workload, [images, data, start])
-    if run.would_run(training.step, training.key):
+    if reason := run.reason_to_run(training):
+        run.must_run(training.step, reason)
         sentences = (_too_few_images(checked), learnt_test_images(checked))
         run.warn(*filter(None, sentences))
         score_ahead(data, checked, training.key)
@@ -112,9 +126,7 @@ def _too_few_images(checked: Artifact) -> str | None:
     return too_few_images(run.workload.gate, checked)
 
 
-def decide(
-    version: DataVersion, data: Artifact, checked: Artifact, model: Artifact, scores: Artifact
-) -> None:
+def decide(data: Artifact, checked: Artifact, model: Artifact, scores: Artifact) -> None:
     """Compares a model with the champion and carries the decision out.
 
     When another run has promoted its model meanwhile, the comparison is made again, with that one.
@@ -122,15 +134,12 @@ def decide(
     Raises:
         ValueError: The user has to correct something, as for `train`.
     """
-    run = current_run()
-    changed = changed_rules(run.workload)
-    intent = Intent(run.promote is not False, bool(run.promote), changed)
+    workload = current_run().workload
     while True:
-        champion, reference = score_opponents(data, checked, scores)
-        opponents = compare_with(scores, champion, reference)
-        decision = gate(scores, opponents)
+        champion, reference = compare_with(scores, *score_opponents(data, checked, scores))
+        decision = gate(workload.gate, scores, champion, reference)
         try:
-            promote(version, data, checked, model, scores, decision, intent)
+            promote(data, checked, model, scores, decision, changed_rules(workload))
             return
         except ChampionChangedError:
             console.say("Another run has changed the champion; the model is compared again.")

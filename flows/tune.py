@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from flows.reports import documents
 from flows.reports.training import DataReport
 from flows.train import IMPORTS, prepare, train
-from retrain.errors import DamagedArtifactError, EndsHereError
+from retrain.errors import DamagedArtifactError
 from retrain.flow import steps_flow
 from retrain.locks import locked
 from retrain.messages import message_of
@@ -30,16 +31,16 @@ from retrain.params import as_yaml, entry_of, parse_yaml, resolve, vary
 from retrain.project import Project
 from retrain.runs import console, preflight
 from retrain.runs.records import Document
-from retrain.runs.run import Mode, Run, current_run
+from retrain.runs.run import Run, current_run
 from retrain.runs.task import is_transient
-from retrain.step import DataVersion, digest_of
+from retrain.step import Input, digest_of
 from retrain.workload import Workload
-from tasks.data.champion import Start
+from tasks.data.champion import Start, champion_ties
 from tasks.data.shards import prepared_by
 from tasks.embed.step import embed
 from tasks.preprocess.step import preprocess
 from tasks.pull.step import data_version, pull
-from tasks.train.job import larger_is_better, score
+from tasks.train.best_epoch import larger_is_better, score
 from tasks.train.step import train as train_network
 from tasks.validate.step import validate
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 Space = dict[str, "BaseDistribution"]  # by parameter; a choice is its text in YAML
 
-NEW = Start(None)  # what trials start from
+NEW = Start(None).as_input  # what trials start from
 EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"
 DIGITS = 5  # of a value from a range: a person can read and paste it
 COMPLETE, FAILED = "complete", "failed"
@@ -65,20 +66,26 @@ class TuningReport(DataReport):
 
     def document(self, run: Run) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
-        base = self.base_document(run)
-        base |= {"search": None, "trials": None, "best": None, "command": None}
+        document: documents.Tuning = {
+            **documents.of_run(run),
+            "search": None,
+            "trials": None,
+            "best": None,
+            "command": None,
+        }
         if prepared_by(run.workload) not in run.artifacts:
-            return base
+            return dict(document)
         trials, metric = _ranked(run), run.workload.train.best.metric
-        base["look"]["study"] = run.project.relative(_journal(run))
-        base |= {"trials": trials, "search": {"metric": metric, "wanted": _wanted(run.workload)}}
-        if not trials or trials[0]["state"] == FAILED:
-            return base
-        best = trials[0]
-        value = console.number(best["best"][metric])
-        sentence = f"trial {best['trial']} is the best of {len(trials)}: {metric} {value}"
-        base |= {"best": best, "command": _command(run, best["values"])}
-        return base | {"outcome": f"{run.workload.name}: {sentence}."}
+        document["look"]["study"] = run.project.relative(_journal(run))
+        document["trials"] = trials
+        document["search"] = {"metric": metric, "wanted": _wanted(run.workload)}
+        if trials and trials[0]["state"] != FAILED:
+            best = trials[0]
+            found = f"{metric} {console.number(best['best'][metric])}"
+            sentence = f"trial {best['trial']} is the best of {len(trials)}: {found}"
+            document["best"], document["command"] = best, _command(run, best["values"])
+            document["outcome"] = f"{run.workload.name}: {sentence}."
+        return dict(document)
 
     def show(self, document: Document) -> None:
         """Shows the trials, the best first, and how to use its values."""
@@ -100,12 +107,12 @@ class TuningReport(DataReport):
 
 @steps_flow(
     steps=(pull, validate, preprocess, embed, train_network),
-    tells=TuningReport(),
+    report=TuningReport(),
     version=data_version,
-    beside=train,
+    other_steps=train.steps,
     imports=IMPORTS,
 )
-def tune(version: DataVersion) -> None:
+def tune(version: Input) -> None:
     """Searches for better parameters of a workload's training, and promotes nothing.
 
     Raises:
@@ -114,27 +121,30 @@ def tune(version: DataVersion) -> None:
     run = current_run()
     preflight.refuse(run.workload, space_faults(run.workload, run.project))
     data = pull(version)
-    images = prepare(data, validate(data))
-    wanted = _wanted(run.workload)
-    if run.mode is not Mode.LOOK:
-        journal = _journal(run)
-        journal.parent.mkdir(parents=True, exist_ok=True)
-        with locked(journal.with_name("lock"), purpose="Waits for another search of this study"):
-            if run.refresh:
-                journal.unlink(missing_ok=True)
-            journal.touch()
-            study = _study(run)
-            while len(study.trials) < wanted:
-                _run_trial(run, study, (images, data, NEW))
-    trials = _ranked(run)
-    has_best = bool(trials) and trials[0]["state"] == COMPLETE
-    if run.mode is Mode.LOOK and (len(trials) < wanted or not has_best):
-        raise EndsHereError(train_network.name, f"{len(trials)} of {wanted} trials are over")
-    if not has_best:
+    images = prepare(data, validate(data, champion_ties()))
+    wanted, trials = _wanted(run.workload), _ranked(run)
+    if run.refresh or len(trials) < wanted or trials[0]["state"] == FAILED:
+        run.must_run(train_network.name, f"{len(trials)} of {wanted} trials are over")
+        trials = _search(run, wanted, (images, data, NEW))
+    if trials[0]["state"] == FAILED:
         reasons = " ".join(sorted({trial["reason"] for trial in trials}))
         raise ValueError(f"All {wanted} trials failed. Change tune.space. {reasons}")
     best = vary(run.workload, trials[0]["values"])
     train_network(images, data, NEW, workload=resolve(best, run.project))
+
+
+def _search(run: Run, wanted: int, inputs: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Runs the trials that are missing; returns all of them, as `_ranked` does."""
+    journal = _journal(run)
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    with locked(journal.with_name("lock"), purpose="Waits for another search of this study"):
+        if run.refresh:
+            journal.unlink(missing_ok=True)
+        journal.touch()
+        study = _study(run)
+        while len(study.trials) < wanted:
+            _run_trial(run, study, inputs)
+    return _ranked(run)
 
 
 def _run_trial(run: Run, study: "Study", inputs: tuple[Any, ...]) -> None:

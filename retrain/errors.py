@@ -23,21 +23,6 @@ class ChampionChangedError(ValueError):
     """Another run has changed the champion since the model was compared with it."""
 
 
-class EndsHereError(Exception):
-    """The rest of the flow is not followed: a look has found a step that has to run.
-
-    Or the last step that was asked for has ended.
-
-    Attributes:
-        step: The name of the step.
-        reason: Why it has to run.
-    """
-
-    def __init__(self, step: str, reason: str | None = None) -> None:
-        super().__init__(step)
-        self.step, self.reason = step, reason
-
-
 class StepTimeoutError(Exception):
     """A step did not end within its limit."""
 

@@ -1,16 +1,16 @@
 """The decorators of flows: `@flow` above a function in `flows/` makes a Prefect flow of it.
 
-The function under `@steps_flow(steps=…, tells=…, version=…)` calls steps. It is followed to look
-whether anything has to run, and then to run it: each call is a Prefect task, with the store as its
-cache. DVC has one step of it run, by `run_one`.
+The function under `@steps_flow(steps=…, report=…, version=…)` calls steps. It is followed twice: a
+`Look` finds whether anything has to run, and then a `Run` runs it, where each call is a Prefect
+task, with the store as its cache. DVC has one step of it run, by `run_one`.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import asdict
-from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,8 +25,8 @@ from retrain.runs import console, preflight, records
 from retrain.runs.flow_runs import Flow, P, R
 from retrain.runs.liveness import Processes, end_lost_runs
 from retrain.runs.records import Document
-from retrain.runs.run import REFRESHED, Mode, Run
-from retrain.step import DataVersion, Step
+from retrain.runs.run import REFRESHED, Look, Run
+from retrain.step import DataVersion, Input, Step, Task
 from retrain.workload import Data, Workload
 
 # Finds the version of the data for a section of the workload, a clone, and a git revision or None.
@@ -35,9 +35,12 @@ FindVersion = Callable[[Data, Project, str | None], DataVersion]
 # What takes long to import, and is imported while a server starts.
 OF_MODELS = ("mlflow", "pyarrow.parquet")
 
+# The look that the caller of a flow has made already; it is no parameter that Prefect could record.
+_made: ContextVar[Look | None] = ContextVar("_made", default=None)
+
 
 class Report(Protocol):
-    """What a flow with steps tells of a run; the reports are in `flows/reports/`."""
+    """What a flow with steps says of a run; the reports are in `flows/reports/`."""
 
     def document(self, run: Run) -> Document:
         """Describes a run, which may have failed at any step, in JSON-able values.
@@ -57,47 +60,48 @@ class StepsFlow(Flow[..., Document]):
 
     Attributes:
         steps: All that the function may call, in order; a workload may not need some of them.
-        tells: The report that the flow makes of a run.
-        follows: The function.
+        report: What the flow says of a run.
+        body: The function.
         find_version: Finds the version of the data that a run uses.
+        other_steps: Steps of other flows, whose limits the same workloads may have.
     """
 
     def __init__(
         self,
-        fn: Callable[[DataVersion], None],
-        steps: tuple[Step, ...],
-        tells: Report,
+        fn: Callable[[Input], None],
+        steps: Sequence[Task],
+        report: Report,
         version: FindVersion,
-        beside: "StepsFlow | None",
+        other_steps: Sequence[Task],
         imports: tuple[str, ...],
     ) -> None:
         """Describes the flow; see `steps_flow`."""
         super().__init__(fn, imports, self.run)
-        self.steps, self.tells, self.follows = steps, tells, fn
-        self.find_version, self._beside = version, beside
-        self._looked: Run | None = None
+        self.steps, self.report, self.body = steps, report, fn
+        self.find_version, self.other_steps = version, other_steps
 
     def __call__(  # type: ignore[override]
-        self, *args: Any, looked: Run | None = None, **kwargs: Any
+        self, *args: Any, look: Look | None = None, **kwargs: Any
     ) -> Document:
         """Runs the flow in a Prefect flow run; see `run`.
 
         Args:
             *args: As `run` has them.
-            looked: The look that has found that there is something to do; None to look first.
+            look: The look that has found that there is something to do; None to look first.
             **kwargs: As `run` has them.
         """
-        self._looked = looked
-        return dict(super().__call__(*args, **kwargs))
+        token = _made.set(look)
+        try:
+            return dict(super().__call__(*args, **kwargs))
+        finally:
+            _made.reset(token)
 
     def check(self, workload: Workload, project: Project) -> None:
         """Raises a UsageError with a line for each fault that would make a run fail."""
-        # A workload may limit the steps of the flow beside this one, too.
-        others = self._beside.steps if self._beside else ()
-        names = [step.name for step in (*self.steps, *others)]
+        names = [step.name for step in (*self.steps, *self.other_steps)]
         preflight.check(self.steps_for(workload), workload, project, names)
 
-    def steps_for(self, workload: Workload) -> list[Step]:
+    def steps_for(self, workload: Workload) -> list[Task]:
         """The steps that a workload needs, in order."""
         return [step for step in self.steps if step.needed(workload)]
 
@@ -107,7 +111,7 @@ class StepsFlow(Flow[..., Document]):
         workload: Workload,
         revision: str | None = None,
         promote: bool | None = None,
-    ) -> Run:
+    ) -> Look:
         """Follows the steps up to the first that has to run. Nothing is changed.
 
         Args:
@@ -121,12 +125,11 @@ class StepsFlow(Flow[..., Document]):
         """
         self.check(workload, project)
         version = self.find_version(workload.data, project, revision)
-        workload = resolve(workload, project)
-        look = Run(self.name, workload, version, project, "", Mode.LOOK, promote)
-        look.follow(self.follows)
+        look = Look(self.name, resolve(workload, project), version, project, "", promote)
+        look.follow(self.body)
         return look
 
-    def unchanged(self, look: Run) -> Document | None:
+    def unchanged(self, look: Look) -> Document | None:
         """The document of a run that changes nothing, with the last run's id and time.
 
         None if the run would change something, or the last one failed or was killed.
@@ -134,7 +137,7 @@ class StepsFlow(Flow[..., Document]):
         last = records.last_run(look.project, look.workload.name, self.name)
         if last is None or "error" in last or not _agrees(look, last):
             return None
-        document = self.tells.document(look)
+        document = self.report.document(look)
         for artifact in look.artifacts.values():  # it is used, as by a run that takes it from there
             look.store.use(artifact.step, artifact.key)
         since = f"Nothing changed since run {last['run'][:8]} of {console.local_time(last['time'])}"
@@ -146,7 +149,7 @@ class StepsFlow(Flow[..., Document]):
             "outcome": f"{since}; {document['outcome']}",
         }
 
-    def preview(self, look: Run, *, insist: bool, refresh: bool) -> Document:
+    def preview(self, look: Look, *, insist: bool, refresh: bool) -> Document:
         """Describes what a run with these options would do; `insist` is `run` of `run`."""
         names = [step.name for step in self.steps_for(look.workload)]
         steps = preview(look, names, refresh=refresh)
@@ -202,19 +205,31 @@ class StepsFlow(Flow[..., Document]):
         with Processes(project.store).hold():
             with console.progress("starting"):
                 end_lost_runs(project)
-                look = self._looked or self.look(project, config, data_rev, may_promote)
+                look = _made.get() or self.look(project, config, data_rev, may_promote)
             if not (run or refresh) and (unchanged := self.unchanged(look)):
                 return unchanged
             config = look.workload  # with what was `auto`
-            begun = Run(self.name, config, look.version, project, run_id, promote=may_promote)
-            begun.refresh, begun.strict = refresh, strict
+            begun = Run(
+                self.name, config, look.version, project, run_id, may_promote, refresh, strict
+            )
             if look.has_to_run or refresh:  # else libraries would be imported for nothing
                 begun.warn(
                     *preflight.notices(self.steps_for(config), config, project, look.version)
                 )
             preflight.check_surroundings(project, config.scale.workers)
-            follow = partial(begun.follow, self.follows)
-            return records.record(begun, follow, self.tells.document, self.tells.write_page)
+            try:
+                begun.follow(self.body)
+            except Exception as error:
+                self._record(begun, **records.failure(project, error))
+                raise
+            return self._record(begun)
+
+    def _record(self, run: Run, **failure: Any) -> Document:
+        """Writes the document and the page of a run that has ended; returns the document."""
+        document = self.report.document(run) | failure
+        records.write(run.project, document)
+        self.report.write_page(run.project, document)
+        return document
 
 
 def may_change(
@@ -238,11 +253,11 @@ def may_change(
     return False if promote is None and only_tries else promote
 
 
-def _agrees(look: Run, document: Document) -> bool:
+def _agrees(look: Look, document: Document) -> bool:
     """Whether no step has to run, and a run's document has the same steps and the same result.
 
-    Steps that are not cached read the registry, which the run may have changed: the output of the
-    last of them is compared.
+    The run may have changed the registry, on which the facts of tasks depend: those of the last are
+    compared.
     """
     if look.has_to_run:
         return False
@@ -257,7 +272,7 @@ def _agrees(look: Run, document: Document) -> bool:
     return True
 
 
-def preview(look: Run, steps: list[str], *, refresh: bool) -> list[dict[str, str | None]]:
+def preview(look: Look, steps: list[str], *, refresh: bool) -> list[dict[str, str | None]]:
     """What a run would do with each step, as far as that is known before it.
 
     Args:
@@ -267,7 +282,7 @@ def preview(look: Run, steps: list[str], *, refresh: bool) -> list[dict[str, str
 
     Returns:
         For each step `step`, its name; `would`, which is `come from the cache`, `change nothing` (a
-        step that asks the registry), `run`, or `depend` on what the first step that runs gives; and
+        task), `run`, or `depend` on what the first step that runs gives; and
         `why`.
     """
     first_step, reason = (steps[0], REFRESHED) if refresh else (look.has_to_run, look.reason)
@@ -294,29 +309,29 @@ def flow(fn: Callable[P, R]) -> Flow[P, R]:
 
 def steps_flow(
     *,
-    steps: tuple[Step, ...],
-    tells: Report,
+    steps: Sequence[Task],
+    report: Report,
     version: FindVersion,
-    beside: StepsFlow | None = None,
+    other_steps: Sequence[Task] = (),
     imports: tuple[str, ...] = OF_MODELS,
-) -> Callable[[Callable[[DataVersion], None]], StepsFlow]:
+) -> Callable[[Callable[[Input], None]], StepsFlow]:
     """Makes a flow of a function that calls steps; its only parameter is the version of the data.
 
     Args:
-        steps: The steps that the function may call, in order.
-        tells: The report that the flow makes of a run.
+        steps: The steps and tasks that the function may call, in order.
+        report: What the flow says of a run.
         version: A function that finds the version of the data.
-        beside: A flow for the same workloads, which may have limits for its steps too.
+        other_steps: Steps of other flows, whose limits the same workloads may have.
         imports: Modules that a run needs and that take long to import.
     """
-    return lambda function: StepsFlow(function, steps, tells, version, beside, imports)
+    return lambda function: StepsFlow(function, steps, report, version, other_steps, imports)
 
 
 RECORD = "record.json"
 EXPERIMENT = "DVC_EXP_NAME"  # which `dvc exp run` sets for its stages, and `dvc repro` does not
 
 
-def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -> dict[str, Any]:
+def run_one(flow: StepsFlow, step: Task, workload: Workload, project: Project) -> dict[str, Any]:
     """Follows a flow up to one of its steps, for DVC: `step train vit` in `dvc.yaml`.
 
     The outputs of earlier steps come from the store, or are made there as in a run. The files of
@@ -346,11 +361,10 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     else:
         version = flow.find_version(workload.data, project, None)
     may_promote = None if experiment is None else False
-    workload = resolve(workload, project)
-    run = Run(flow.name, workload, version, project, "dvc", Mode.PLAIN, may_promote)
-    run.last_step = step.name
+    resolved = resolve(workload, project)
+    run = Run(flow.name, resolved, version, project, "dvc", may_promote, last_step=step.name)
     with Processes(project.store).hold():
-        run.follow(flow.follows)
+        run.follow(flow.body)
     artifact = run.artifacts.get(step.name)
     if artifact is None:  # such as that of a champion, before there is one
         return _write(folder, {"step": step.name})
@@ -358,11 +372,11 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     del recorded["warning"], recorded["pin"]  # which are no reason to run the later stages
     of_output = {"key": artifact.key, "digest": artifact.digest, "facts": dict(artifact.facts)}
     record = {"step": step.name, **of_output, "version": recorded}
-    _write(folder, record, artifact.folder if step.cached else None)
+    _write(folder, record, artifact.folder if isinstance(step, Step) else None)
     if step is flow.steps[-1]:
-        document = flow.tells.document(run)
+        document = flow.report.document(run)
         how = {"how": f"dvc exp apply {experiment} && dvc repro promotes it"} if experiment else {}
-        flow.tells.show(document | how | {"took": document["seconds"]})
+        flow.report.show(document | how | {"took": document["seconds"]})
     return record
 
 

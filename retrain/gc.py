@@ -18,7 +18,7 @@ from time import time
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.registry import decisions, lineage, tracking, versions
+from retrain.registry import tracking, versions
 from retrain.runs.liveness import Processes
 from retrain.store import Store
 
@@ -93,14 +93,15 @@ def _needed(project: Project) -> tuple[set[str], set[str]]:
     """What models in use came from: the digests of outputs, and the names of files and folders."""
     outputs, files = set[str](), set[str]()
     for name in tracking.model_names(project):
-        ledger = decisions.read(project, name)
+        ledger = tracking.read_model(project, name)
         if versions.numbers(ledger) or ledger.lost:  # else a model of other people
             used = [versions.champion(project, name), versions.reference(project, name)]
             if ledger.waiting:
                 used.append(versions.get(project, name, ledger.waiting.version))
             for version in filter(None, used):
                 files |= {version.package_digest, version.run_id}
-                outputs |= {output["digest"] for output in lineage.read(project, version)["steps"]}
+                record = versions.read_record(project, version)
+                outputs |= {output["digest"] for output in record["steps"]}
     return outputs, files
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from retrain.code import code_digests
 from retrain.disk import sha256_of, write_json
 from retrain.runs import console
-from retrain.step import REPORT, Facts, Input, Step, digest_of
+from retrain.step import REPORT, Facts, Input, Step, Task, digest_of
 from retrain.workload import Workload
 
 MISSING = object()  # the value of a parameter that a plan does not have
@@ -48,29 +48,37 @@ class Plan:
         return digest_of(asdict(self) | {"inputs": {}})
 
 
-def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
+def plan(step: Step, workload: Workload, inputs: Sequence["Artifact | Input"]) -> Plan:
     """Makes the plan of a step: what its output depends on."""
-    expected = step.inputs_for(workload)
-    assert tuple(source.step for source in inputs) == expected, (step.name, inputs)
-    dependencies = step.chosen(workload, *inputs)
-    modules = (step.function.__module__, *dependencies.modules)
+    named = {source.name if isinstance(source, Input) else source.step: source for source in inputs}
+    assert tuple(named) == step.inputs_for(workload), (step.name, inputs)
+    chosen = step.chosen(workload, *inputs)
     return Plan(
         step=step.name,
-        config={
-            name: value
-            for name, value in workload.flat().items()
-            if any(name == read or name.startswith(f"{read}.") for read in step.reads)
-        },
+        config=_config(step, workload),
         inputs={
-            source.step: step.digest_of_input(source)
-            for source in inputs
-            if source.step not in step.looked_up
+            name: step.digest_of_input(source)
+            for name, source in named.items()
+            if name not in step.looked_up
         },
-        code=code_digests(modules),
-        libraries={
-            name: version(name) for name in sorted({*step.libraries, *dependencies.libraries})
-        },
+        code=code_digests((step.function.__module__, *chosen.modules)),
+        libraries={name: version(name) for name in sorted({*step.libraries, *chosen.libraries})},
     )
+
+
+def plan_of_task(task: Task, workload: Workload) -> Plan:
+    """The code and the parameters of a task, by which a run knows that nothing has changed."""
+    code = code_digests((task.function.__module__,))
+    return Plan(task.name, _config(task, workload), inputs={}, code=code, libraries={})
+
+
+def _config(task: Task, workload: Workload) -> dict[str, Any]:
+    """The parameters of a workload that a task reads."""
+    return {
+        name: value
+        for name, value in workload.flat().items()
+        if any(name == read or name.startswith(f"{read}.") for read in task.reads)
+    }
 
 
 def read_plan(path: Path) -> Plan | None:
@@ -120,7 +128,7 @@ class Artifact:
         step: The step's name.
         key: The key of the plan that made it.
         digest: SHA-256 (hex) over its files, without those in `report/`, and its facts.
-        folder: The folder of its files; the empty path for a step that leaves none.
+        folder: The folder of its files; the empty path for a task, which leaves none.
         facts: A few values that later steps need; the same for the same key.
         provenance: How it was made: `run` (Prefect flow run, or `dvc`), `time` (ISO 8601, UTC),
             `seconds`, `commit`, what was `uncommitted` (`Project.uncommitted`), `workload`, and on
@@ -222,7 +230,7 @@ class Outcome:
         key: The key of its plan.
         definition: The definition of its plan, which does not depend on the inputs.
         digest: The digest of its output.
-        path: The folder of its output; None for a step that leaves no files.
+        path: The folder of its output; None for a task, which leaves no files.
     """
 
     step: str

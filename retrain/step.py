@@ -1,15 +1,16 @@
-"""Defines what a step of a flow is.
+"""Defines what a flow calls: steps, whose outputs are cached, and tasks, which run each time.
 
 A step is one function under the decorator `step`. It takes the sections of the workload that it
 reads, the outputs of earlier steps and a workspace, writes its files into the workspace's folder,
-and returns a few facts. It knows nothing of Prefect, DVC or the cache.
+and returns a few facts. It knows nothing of Prefect, DVC or the cache. A task is one function under
+the decorator `task`, which takes what the flow gives it, and returns facts.
 """
 
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from retrain.disk import digest_of as digest_of
 from retrain.project import Project
@@ -22,16 +23,19 @@ Facts = dict[str, Any]
 REPORT = "report"
 
 
-class Input(Protocol):
-    """An input of a step: the output of an earlier step, or the version of the data."""
+@dataclass(frozen=True)
+class Input:
+    """An input of a step that no step has made, such as the version of the data.
 
-    @property
-    def step(self) -> str:
-        """The name of the step that made it."""
+    Attributes:
+        name: Its name in the `inputs` of the step.
+        digest: Stands for it in the step's key.
+        value: What the function of the step gets.
+    """
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of its content."""
+    name: str
+    digest: str
+    value: Any
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,9 @@ class DataVersion:
     pin: str | None = None
 
     @property
-    def step(self) -> str:
-        """The name under which the version of the data is an input of `pull`."""
-        return "data"
+    def as_input(self) -> Input:
+        """The version of the data as an input of a step."""
+        return Input("data", self.digest, self)
 
 
 @dataclass(frozen=True)
@@ -105,64 +109,79 @@ class Chosen:
 
 
 # The run whose flow is being followed (`retrain.runs.run.Run`): it takes the calls of steps.
-followed: ContextVar[Callable[..., Any]] = ContextVar("followed")
+followed: ContextVar[Any] = ContextVar("followed")
 
 
 @dataclass(eq=False)
-class Step:
-    """One step of a flow, as the decorator `step` makes it of a function.
+class Task:
+    """A function that a flow calls in a Prefect task, as the decorator `task` makes it.
+
+    It runs each time, also when a run only looks (`retrain.runs.run.Look`): before it changes
+    anything, it calls `Run.must_run`, which ends a look.
 
     Attributes:
-        name: The name of the step, a verb.
-        function: Called with the sections named in `reads` (once each, in that order), the
-            inputs, and a `Workspace`; returns JSON-able facts that do not differ between runs.
-        inputs: The names of the earlier steps whose outputs are the inputs; a function of the
-            workload where they depend on it.
-        reads: Dotted names of the sections or parameters of the workload that the output depends
-            on. A parameter of a section that is not named must not change the output.
+        name: Its name, a verb.
+        function: Returns JSON-able facts.
+        reads: Dotted names of the sections or parameters of the workload that the facts depend on.
+        hours: The time limit of each try, if the workload's `limits` have none for it.
+        needed: Whether a flow calls it for a workload.
+        check: Finds faults in milliseconds that would make it fail: a sentence for each.
+        notices: Finds what a person should know before a run's first step, in seconds: a sentence
+            for each. It raises a ValueError for what would make it fail.
+    """
+
+    name: str
+    function: Callable[..., Facts]
+    reads: tuple[str, ...] = ()
+    hours: float = 24.0
+    needed: Callable[[Workload], bool] = lambda workload: True
+    check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
+    notices: Callable[[Workload, Project, DataVersion], Iterable[str]] = lambda *_: ()
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Has the run that follows the flow call the function; see `Run.call`.
+
+        Outside a flow it calls the function itself.
+        """
+        run = followed.get(None)
+        return run.call(self, *arguments) if run else self.function(*arguments)
+
+
+@dataclass(eq=False)
+class Step(Task):
+    """A function whose output is cached, as the decorator `step` makes it.
+
+    The function is called with the sections named in `reads` (once each, in that order), the
+    inputs, and a `Workspace`; its facts do not differ between runs. A parameter of a section that
+    is not named in `reads` must not change the output.
+
+    Attributes:
+        inputs: The names of the earlier steps whose outputs are the inputs, and of `Input`s; a
+            function of the workload where they depend on it.
         looked_up: Those of the inputs in which the step only looks up, and checks, what another
             one names by its SHA-256: their digests are not part of the key.
         digest_of_input: Called with an input; returns what stands for it in the key: its digest,
             unless the step reads only a part of it.
         libraries: The distributions whose version changes the output.
-        cached: Whether the same key gives the same output; not where it reads the registry.
-        hours: The time limit of each try, if the workload's `limits` have none for the step.
-        needed: Whether a flow calls the step for a workload.
         chosen: Called with the workload and the inputs; returns what is used because of them.
-        check: Finds faults in milliseconds that would make the step fail: a sentence for each.
-        notices: Finds what a person should know before a run's first step, in seconds: a sentence
-            for each. It raises a ValueError for what would make the step fail.
-        look: For a step that is not cached. It has the parameters of the function, changes nothing
-            and returns the same, or None if the function would change something.
     """
 
-    name: str
-    function: Callable[..., Facts]
-    inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]]
-    reads: tuple[str, ...] = ()
+    inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]] = field(kw_only=True)
     looked_up: tuple[str, ...] = ()
     digest_of_input: Callable[[Any], str] = lambda source: source.digest
     libraries: tuple[str, ...] = ()
-    cached: bool = True
-    hours: float = 24.0
-    needed: Callable[[Workload], bool] = lambda workload: True
     chosen: Callable[..., Chosen] = lambda workload, *inputs: Chosen()
-    check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
-    notices: Callable[[Workload, Project, DataVersion], Iterable[str]] = lambda *_: ()
-    look: Callable[..., Facts | None] = lambda *_: None
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """Has the run that follows the flow make or find the output; see `Run.__call__`.
+        """Has the run that follows the flow make or find the output; see `Run.output`.
 
         Outside a flow it calls the function itself.
         """
         run = followed.get(None)
-        if run is None:
-            return self.function(*inputs, **options)
-        return run(self, *inputs, **options)
+        return run.output(self, *inputs, **options) if run else self.function(*inputs)
 
     def inputs_for(self, workload: Workload) -> tuple[str, ...]:
-        """The names of the earlier steps whose outputs are the inputs, for a workload."""
+        """The names of the inputs, for a workload."""
         return self.inputs(workload) if callable(self.inputs) else self.inputs
 
     def sections(self, workload: Workload) -> list[Any]:
@@ -171,15 +190,19 @@ class Step:
         return [getattr(workload, name) for name in names]
 
 
-def step(
-    *,
-    inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]],
-    **options: Any,
-) -> Callable[[Callable[..., Facts]], Step]:
+def step(**options: Any) -> Callable[[Callable[..., Facts]], Step]:
     """Makes a step of a function, with its name: `@step(inputs=…, reads=…, libraries=…, hours=…)`.
 
     Args:
-        inputs: The attribute of `Step`.
-        options: Other attributes of it.
+        options: Attributes of `Step`.
     """
-    return lambda function: Step(function.__name__, function, inputs, **options)
+    return lambda function: Step(function.__name__, function, **options)
+
+
+def task(**options: Any) -> Callable[[Callable[..., Facts]], Task]:
+    """Makes a task of a function, with its name: `@task(reads=…, hours=…)`.
+
+    Args:
+        options: Attributes of `Task`.
+    """
+    return lambda function: Task(function.__name__, function, **options)

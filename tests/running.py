@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retrain.outputs import plan
 from retrain.project import Project
-from retrain.runs.run import Mode, Run
+from retrain.runs.run import Run
 from retrain.step import DataVersion, Input, Step
 from retrain.store import Artifact, Store
 from retrain.workload import Workload
@@ -25,11 +24,10 @@ def run_in(
     store: Store,
     context: RunContext,
     workload: Workload,
-    mode: Mode = Mode.PLAIN,
     **options: object,
 ) -> Run:
     """A run that has a store of its own."""
-    run = Run("toy", workload, DATA, context.project, context.run, mode, **options)
+    run = Run("toy", workload, DATA, context.project, context.run, **options)
     run.store = store
     return run
 
@@ -38,11 +36,12 @@ def make(
     store: Store,
     step: Step,
     workload: Workload,
-    inputs: Sequence[Input],
+    inputs: Sequence[Artifact | Input],
     context: RunContext,
     *,
     refresh: bool = False,
 ) -> tuple[Artifact, bool]:
     """Makes the output of a step, or takes it from the store; and says whether it was there."""
     run = run_in(store, context, workload, refresh=refresh)
-    return run.make(step, plan(step, workload, inputs), workload, inputs)
+    artifact = run.output(step, *inputs)
+    return artifact, run.outcomes[step.name].cached

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from flows.pages import suspects, training
+from flows.reports.documents import REPORTS, latest_page
 from retrain.disk import write_text
 from retrain.messages import message_of
 from retrain.params import workload_names
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).with_name("templates")
-FOLDER, LATEST = "reports", "latest.html"
 FIGURE = re.compile(r"\s*(<[^>]*>)?[-+]?\d")  # how a cell with a number begins, maybe in a link
 
 logger = logging.getLogger("retrain")
@@ -78,7 +78,7 @@ def write_run(project: Project, document: Document) -> Path:
     Returns:
         The file.
     """
-    file = folder_of(project, document["workload"]) / f"{document['run']}.html"
+    file: Path = project.root / REPORTS / document["workload"] / f"{document['run']}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, render("run", content(project, document)))
     return file
@@ -96,7 +96,7 @@ def write(project: Project, document: Document) -> Document:
     Returns:
         The document.
     """
-    latest = latest_of(document["workload"], document["flow"])
+    latest = latest_page(document["workload"], document["flow"])
     try:
         file = write_run(project, document)
         write_text(project.root / latest, file.read_text(encoding="utf-8"))
@@ -162,13 +162,3 @@ def interval(share: float, images: float) -> tuple[float, float]:
     from tasks.data.metrics import wilson
 
     return wilson(round(share * images), int(images))
-
-
-def folder_of(project: Project, workload: str) -> Path:
-    """The folder with the pages of a workload."""
-    return project.root / FOLDER / workload
-
-
-def latest_of(workload: str, flow: str) -> str:
-    """Where the latest page of a flow is, relative to the project; `latest.html` for trainings."""
-    return f"{FOLDER}/{workload}/{LATEST if flow == 'train' else f'{flow}.html'}"

@@ -7,28 +7,19 @@ from typing import Any
 from rich.markup import escape
 
 from flows.pages import publish
+from flows.reports import documents
 from retrain.project import Project
 from retrain.registry import versions
-from retrain.runs import console, records
+from retrain.runs import console
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.step import REPORT
 from tasks.promote import outcome
 from tasks.validate.step import say_near_duplicates
 
-CHECKED = ("rows", "quarantined", "near_duplicates")  # facts of the step `validate`
-
 
 class DataReport:
     """A report without a document; see `retrain.flow.Report` for each method."""
-
-    def base_document(self, run: Run) -> Document:
-        """The part of the document that these flows have in common."""
-        look = {"report": publish.latest_of(run.workload.name, run.flow)}
-        base = records.base_document(run) | {"look": look, "outcome": None}
-        checked = run.artifacts.get("validate")
-        base["data"] |= {name: checked and checked.facts.get(name) for name in CHECKED}
-        return base
 
     def write_page(self, project: Project, document: Document) -> None:
         """Writes the HTML page of a run, which may have failed at any step."""
@@ -40,10 +31,10 @@ class ChecksReport(DataReport):
 
     def document(self, run: Run) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
-        base = self.base_document(run)
-        if "validate" not in run.artifacts:
-            return base
-        return base | {"outcome": f"The data of {run.workload.name} passes its checks."}
+        document = documents.of_run(run)
+        if "validate" in run.artifacts:
+            document["outcome"] = f"The data of {run.workload.name} passes its checks."
+        return dict(document)
 
     def show(self, document: Document) -> None:
         """Shows the size of the data, and where the results are."""
@@ -61,13 +52,14 @@ class TrainingReport(DataReport):
         """A run as JSON-able values; the parts of steps that did not run are None."""
         facts = {name: dict(artifact.facts) for name, artifact in run.artifacts.items()}
         decision, scores = facts.get("gate"), facts.get("evaluate", {})
-        champion = decision.pop("champion") if decision else None
-        base = self.base_document(run) | {"promote": run.promote is not False}
-        base["look"] |= _where_to_look(run)
-        result = base | {
+        document: documents.Training = {
+            **documents.of_run(run),
+            "promote": run.promote is not False,
             "training": facts.get("train"),
-            **{name: scores.get(name) for name in ("images", "precision", "metrics")},
-            "champion": champion,
+            "images": scores.get("images"),
+            "precision": scores.get("precision"),
+            "metrics": scores.get("metrics"),
+            "champion": decision.pop("champion") if decision else None,
             "decision": decision,
             "model": facts.get("promote"),
             "promoted": False,
@@ -75,11 +67,14 @@ class TrainingReport(DataReport):
             "waiting": False,
             "state": None,
         }
-        if decision is None or result["model"] is None:
-            return result
-        state, sentence = outcome.verdict(result)
-        flags = {name: name == state.lower() for name in ("promoted", "rejected", "waiting")}
-        return result | flags | {"state": state, "outcome": sentence}
+        document["look"] |= _where_to_look(run)
+        if decision is not None and document["model"] is not None:
+            state, document["outcome"] = outcome.verdict(document)
+            document["state"] = state
+            document["promoted"] = state == "Promoted"
+            document["rejected"] = state == "Rejected"
+            document["waiting"] = state == "Waiting"
+        return dict(document)
 
     def show(self, document: Document) -> None:
         """Shows the best epoch, the metrics, the rules, the verdict, and where the results are."""

@@ -223,8 +223,8 @@ def run_steps(
         return Answer(document, lambda: print(wrapped(unchanged["outcome"])))
     arguments = (workload, overrides, options.data_rev, options.refresh)
     chosen = {name: getattr(options, name) for name in ("as_name", "strict")}
-    run = partial(flow, *arguments, run=True, promote=promote, looked=look, **chosen)
-    return run_on_screen(project, f"{flow.name}-{config.name}", run, flow.tells.show, to_json)
+    run = partial(flow, *arguments, run=True, promote=promote, look=look, **chosen)
+    return run_on_screen(project, f"{flow.name}-{config.name}", run, flow.report.show, to_json)
 
 
 def _show_preview(preview: "Document") -> None:

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from cyclopts import CycloptsError, Parameter
 
-from retrain.cli import flows, init, keep, look, use
+from retrain.cli import flows, init, inspection, maintenance, use
 from retrain.cli.command import Answer, app, at_home
 from retrain.errors import UsageError
 from retrain.messages import message_of
@@ -28,7 +28,7 @@ from retrain.project import find_project
 from retrain.runs import console
 
 # The modules with the commands, in the order of `retrain --help`.
-MODULES = (init, flows, use, look, keep)
+MODULES = (init, flows, use, inspection, maintenance)
 
 app["step"].show = False  # for dvc.yaml
 

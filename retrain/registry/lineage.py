@@ -53,6 +53,9 @@ from retrain.registry.versions import Candidate, ModelVersion
 
 BATCH = 1 << 16  # images, of which the digests are hashed at once
 PIN = "data.dvc"
+# In the run of a training and, while it is trained again, in the state folder of the copy: which
+# images look the same, as `validate` writes it.
+TIES = "ties.npy"
 RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or not
 # The facts about a machine that may change how numbers are rounded.
 SURROUNDINGS = ("processor", "instructions", "cores", "accelerators", "system", "python")
@@ -73,6 +76,11 @@ def read(project: Project, version: ModelVersion) -> dict[str, Any]:
 def output_of(record: Mapping[str, Any], step: str) -> dict[str, Any]:
     """The output of a step, on the way to a version."""
     return next(output for output in record["steps"] if output["step"] == step)
+
+
+def read_ties(project: Project, run_id: str) -> bytes | None:
+    """The file about the images that looked the same to a training; None if there is none."""
+    return tracking.read_artifact(project, run_id, f"evaluate/{TIES}")
 
 
 def libraries(record: Mapping[str, Any]) -> dict[str, str]:
@@ -251,6 +259,9 @@ def _prepare(project: Project, copy: Copy, record: Mapping[str, Any]) -> None:
             values[name] = _place(project, copy, value)
     text = json.dumps({"workloads": {record["model"]: parameters}}, ensure_ascii=False, indent=1)
     copy.params.write_text(text, encoding="utf-8")
+    copy.state.mkdir(exist_ok=True)
+    if ties := read_ties(project, record["mlflow_run"]):
+        (copy.state / TIES).write_bytes(ties)
     if start := record["training"].get("start"):
         _register_start(project, copy, record["model"], start)
 
@@ -302,7 +313,6 @@ def _make(project: Project, copy: Copy, record: Mapping[str, Any]) -> dict[str, 
         ValueError: The data is not what it was; or a step failed.
     """
     project.logs.mkdir(parents=True, exist_ok=True)
-    copy.state.mkdir(exist_ok=True)
     copy.logs.symlink_to(project.logs)  # which stay when the copy goes
     own = ("MLFLOW_", "PREFECT_", "RETRAIN_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(own)}

@@ -9,14 +9,14 @@ from retrain.errors import UsageError, did_you_mean
 from retrain.project import Project
 from retrain.registry import tracking
 from retrain.servers import ray_cluster
-from retrain.step import DataVersion, Step
+from retrain.step import DataVersion, Task
 from retrain.workload import Workload
 
 NAMED = 3  # files in a sentence
 
 
 def check(
-    steps: Sequence[Step],
+    steps: Sequence[Task],
     workload: Workload,
     project: Project,
     other_steps: Sequence[str] = (),
@@ -43,7 +43,7 @@ def check(
 
 
 def notices(
-    steps: Sequence[Step], workload: Workload, project: Project, version: DataVersion
+    steps: Sequence[Task], workload: Workload, project: Project, version: DataVersion
 ) -> list[str]:
     """Finds what a person should know before a run's first step, and what `check` has no time for.
 

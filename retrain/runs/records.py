@@ -1,16 +1,15 @@
 """The documents of runs, and their records: one file per run, by flow and workload.
 
-Each flow extends `base_document`, which has the steps, the data and the times, to the document of
-its runs (`retrain.flow.Report.document`).
+What a document has, `flows/reports/documents.py` says.
 """
 
 import glob
 import html
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -22,66 +21,11 @@ from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import console, liveness, preflight
-from retrain.runs.run import Run
 from retrain.store import Store
 
 Document = dict[str, Any]
 
 LATEST = "latest.json"
-
-
-def base_document(run: Run) -> Document:
-    """The part of a run's document that all flows have, as JSON-able values."""
-    return {
-        "flow": run.flow,
-        "workload": run.workload.name,
-        "run": run.id,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "unchanged": False,
-        "seconds": round(monotonic() - run.began, 3),
-        "data": {
-            "version": run.version.digest,
-            "tracked": run.version.tracked,
-            "revision": run.version.revision,
-            "path": run.workload.data.path,
-        },
-        "steps": [asdict(outcome) for outcome in run.outcomes.values()],
-        "warnings": list(run.warnings),
-    }
-
-
-def record(
-    run: Run,
-    follow: Callable[[], object],
-    document: Callable[[Run], Document],
-    write_page: Callable[[Project, Document], None],
-) -> Document:
-    """Runs the steps of a run, and writes its document and its page, even if a step has failed.
-
-    Args:
-        run: The run.
-        follow: Runs the steps.
-        document: Makes the run's document, without `error`; the run may have failed at any step.
-        write_page: Writes the page of a document.
-
-    Returns:
-        The document.
-
-    Raises:
-        Exception: A step has failed.
-    """
-    project = run.project
-    try:
-        follow()
-    except Exception as error:
-        failed = document(run) | failure(project, error)
-        _write(project, failed)
-        write_page(project, failed)
-        raise
-    ended = document(run)
-    _write(project, ended)
-    write_page(project, ended)
-    return ended
 
 
 def failure(project: Project, error: Exception) -> Document:
@@ -176,7 +120,8 @@ def _time(document: Document) -> str:
     return str(document["time"])
 
 
-def _write(project: Project, document: Document) -> None:
+def write(project: Project, document: Document) -> None:
+    """Writes the record of a run that has ended, also as the last one of its workload."""
     folder = _runs(project) / document["flow"] / document["workload"]
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{document['run']}.json", document)

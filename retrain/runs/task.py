@@ -10,11 +10,14 @@ import sys
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.context import FlowRunContext
+from prefect.states import Completed
 from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
 from rich.markup import escape
@@ -23,6 +26,8 @@ from retrain.errors import DamagedArtifactError, StepTimeoutError, is_verdict
 from retrain.messages import lacks_space, message_of
 from retrain.runs import console
 from retrain.servers.patches import let_forks_end
+
+Made = TypeVar("Made")
 
 let_forks_end()
 # Each step has a line of its own, by `console.ended`.
@@ -41,16 +46,35 @@ GRACE_SECONDS = 60.0  # for a step to clean up after it was interrupted
 _TRANSIENT_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchemy", "urllib3")
 
 
-def task_of(step: str, attempt: Callable[[], State[Any]], hours: float) -> Task[[], State[Any]]:
-    """Makes the Prefect task of a step.
+def in_task(step: str, hours: float, attempt: Callable[[], tuple[Made, bool]]) -> tuple[Made, bool]:
+    """Makes something in a Prefect task, or without one outside of a flow run, as DVC does.
 
     Args:
         step: The name of the step, and of the task.
-        attempt: Returns the final state of the task, with the result.
-        hours: The time limit of each attempt.
+        hours: The time limit of each try.
+        attempt: Returns what is made, and whether it was cached.
+
+    Returns:
+        What the attempt returns.
+
+    Raises:
+        StepTimeoutError: A try did not end within the limit.
+        ConnectionError: The run has lost its slot of a deployment's concurrency limit.
     """
-    return Task(
-        attempt,
+    if FlowRunContext.get() is None:
+        with ends_process(hours):
+            return attempt()
+    began = 0.0
+
+    def one_try() -> State[tuple[Made, bool]]:
+        nonlocal began
+        began = monotonic()
+        with ends_process(hours):
+            made, cached = attempt()
+        return Completed(data=(made, cached), name=CACHED if cached else None)
+
+    task = Task(
+        one_try,
         name=step,
         task_run_name=step,
         timeout_seconds=3600 * hours,
@@ -61,19 +85,16 @@ def task_of(step: str, attempt: Callable[[], State[Any]], hours: float) -> Task[
         cache_policy=NO_CACHE,
         persist_result=False,  # also if the user's settings ask for it
     )
-
-
-def ended(step: str, hours: float, seconds: float) -> StepTimeoutError | ConnectionError:
-    """The error of a step that Prefect has ended after some seconds of its last try.
-
-    Prefect raises the same where a run has lost its slot of a deployment's concurrency limit.
-    """
-    if seconds >= 3600 * hours:
-        return StepTimeoutError(step, hours)
-    return ConnectionError(
-        f"{step} was ended, because Prefect's server was out of reach for minutes and has given "
-        "the run's slot away; it goes on where it was: start the run again."
-    )
+    try:
+        return task().result()
+    except TaskRunTimeoutError:
+        if monotonic() - began >= 3600 * hours:
+            raise StepTimeoutError(step, hours) from None
+        # Prefect raises the same where a run has lost its slot.
+        raise ConnectionError(
+            f"{step} was ended, because Prefect's server was out of reach for minutes and has "
+            "given the run's slot away; it goes on where it was: start the run again."
+        ) from None
 
 
 @contextmanager

@@ -7,7 +7,7 @@ at most five.
 
 import asyncio
 import os
-from typing import Any, Literal
+from typing import Any
 
 
 def let_forks_end() -> None:
@@ -48,21 +48,16 @@ def leave_out_what_needs_a_dashboard(trainer: Any) -> None:
     trainer._create_default_callbacks = without_the_helper
 
 
-def why_not_started(failure: BaseException) -> Literal["no place", "lost"] | None:
-    """Why Ray Train could not start its workers: they found no place for a minute, or were lost.
+def found_no_place(failure: BaseException) -> bool:
+    """Whether Ray Train could not start its workers because they found no place for a minute.
 
     Ray Train 2.60 by itself asks for the same resources again, for ever, even if the machines that
-    are left have fewer. It names the two errors only in a private module.
+    are left have fewer. It names the error only in a private module.
     See https://github.com/ray-project/ray/pull/54833.
 
     Args:
         failure: The `controller_failure` of a `ControllerError`.
-
-    Returns:
-        None if it is another failure.
     """
     from ray.train.v2._internal import exceptions
 
-    if isinstance(failure, exceptions.WorkerGroupStartupTimeoutError):
-        return "no place"
-    return "lost" if isinstance(failure, exceptions.WorkerGroupStartupFailedError) else None
+    return isinstance(failure, exceptions.WorkerGroupStartupTimeoutError)

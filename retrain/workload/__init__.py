@@ -9,7 +9,15 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr
 
 from retrain.workload.decision import Drift, Evaluate, Gate, Production, Scale, Searched, Tune
-from retrain.workload.inputs import Checks, Data, Images, Section, Split, is_pattern
+from retrain.workload.inputs import (
+    NEAR_DUPLICATES,
+    Checks,
+    Data,
+    Images,
+    Section,
+    Split,
+    is_pattern,
+)
 from retrain.workload.training import (
     PASSED_ON,
     Augment,
@@ -21,6 +29,7 @@ from retrain.workload.training import (
 )
 
 __all__ = [
+    "NEAR_DUPLICATES",
     "PASSED_ON",
     "Augment",
     "Best",

@@ -14,6 +14,7 @@ Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1
 # The longest side that a JPEG can have.
 Side = Annotated[int, Field(ge=1, le=65_535)]
 BatchSize = Annotated[int, Field(ge=1, le=1 << 20)]
+NEAR_DUPLICATES = "near_duplicates"  # as `data.group`
 # YAML has lists; a tuple cannot be changed.
 AS_TUPLE = BeforeValidator(lambda value: tuple(value) if type(value) is list else value)
 Names = Annotated[tuple[str, ...], AS_TUPLE]

@@ -1,15 +1,18 @@
 """Describes the registered versions that a model is compared with, or starts from."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from retrain.project import Project
-from retrain.registry import packages, versions
-from retrain.step import digest_of
+from retrain.registry import lineage, packages, versions
+from retrain.runs.run import current_run
+from retrain.step import Input, digest_of
 from retrain.store import Artifact
+from retrain.workload import NEAR_DUPLICATES
 from tasks.data import package
 
 
@@ -22,9 +25,13 @@ class Registered:
         version: The version of the model.
     """
 
-    step = "registry"  # its name as an input
     project: Project
     version: versions.ModelVersion
+
+    @property
+    def as_input(self) -> Input:
+        """The version as an input of a step."""
+        return Input("registry", self.digest, self)
 
     @property
     def digest(self) -> str:
@@ -46,28 +53,6 @@ class Registered:
 
 
 @dataclass(frozen=True)
-class TestSplit:
-    """The test split, on which a registered version is scored.
-
-    The other splits do not change the scores.
-
-    Attributes:
-        validated: The output of `validate`.
-    """
-
-    step = "test_split"  # its name as an input
-    __test__ = False  # it is no test of pytest's
-
-    validated: Artifact
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of the test images, and of the classes of the data."""
-        facts = self.validated.facts
-        return digest_of([facts["test_rows"], sorted(facts["classes"])])
-
-
-@dataclass(frozen=True)
 class Start:
     """The weights that a training starts from.
 
@@ -75,7 +60,6 @@ class Start:
         registered: The version whose weights it takes; None for new weights.
     """
 
-    step = "start"  # its name as an input
     registered: Registered | None
 
     @property
@@ -89,9 +73,9 @@ class Start:
         return self.registered.version.weights if self.registered else None
 
     @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of the digest of the weights."""
-        return digest_of(self.weights)
+    def as_input(self) -> Input:
+        """The weights as an input of a step."""
+        return Input("start", digest_of(self.weights), self)
 
 
 @dataclass(frozen=True)
@@ -124,20 +108,18 @@ class Opponent:
     comparison: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True)
-class Opponents:
-    """The models that a challenger is compared with.
+def champion_ties() -> Input:
+    """The file about the images that look the same to the champion; None if there is none.
 
-    Attributes:
-        champion: The model in production; None when there is none yet.
-        reference: The best model so far, if that is another one.
+    It is an input of `validate`, so that these images keep their split (`data.group:
+    near_duplicates`).
     """
-
-    step = "opponents"  # its name as an input
-    champion: Opponent | None
-    reference: Opponent | None
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of all its attributes."""
-        return digest_of(asdict(self))
+    run, content = current_run(), None
+    if run.workload.data.group == NEAR_DUPLICATES:
+        given = run.project.state / lineage.TIES  # while `reproduce` trains again
+        champion = versions.champion(run.project, run.workload.name)
+        if given.exists():
+            content = given.read_bytes()
+        elif champion:
+            content = lineage.read_ties(run.project, champion.run_id)
+    return Input("champion_ties", sha256(content or b"").hexdigest(), content)

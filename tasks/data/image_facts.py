@@ -33,6 +33,11 @@ def digest(pixels: NDArray[np.uint8]) -> str:
     return sha256.hexdigest()
 
 
+def image_id(pixels: str) -> int:
+    """A number for an image: the first 8 bytes of what `digest` gives."""
+    return int(pixels[:16], 16)
+
+
 def _is_grey(pixels: NDArray[np.uint8]) -> bool:
     return bool((pixels == pixels[..., :1]).all())
 

@@ -28,7 +28,7 @@ from retrain import disk
 from retrain.project import Project
 from retrain.registry import tracking
 from retrain.registry.versions import ModelVersion
-from tasks.data.image_facts import FACTS, of_size
+from tasks.data.image_facts import FACTS, image_id, of_size
 from tasks.data.metrics import Predictions, Tally
 
 FILE = "predictions.parquet"
@@ -104,11 +104,6 @@ class NamedPredictions:
         """
         names = tuple(dict.fromkeys((*classes, *self.known)))
         return Tally(names, len(classes), self.indexed(names))
-
-
-def image_id(pixels: str) -> int:
-    """A number for an image: the first 8 bytes of what `tasks.data.image_facts.digest` gives."""
-    return int(pixels[:16], 16)
 
 
 def read(folder: Path) -> NamedPredictions:

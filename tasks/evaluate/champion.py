@@ -23,12 +23,13 @@ from retrain.registry.ledger import LONGEST_REASON, Decision
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.run import current_run
-from retrain.step import Facts, Step, Workspace, step
+from retrain.step import Facts, Input, Step, Workspace, digest_of, step
 from retrain.store import Artifact, Store, refuse_damaged
 from retrain.workload import Gate
 from tasks.compute.package_client import ask, rows_of
 from tasks.data import image_table, package as packaged, predictions
-from tasks.data.champion import Registered, Scored, TestSplit
+from tasks.data.champion import Registered, Scored
+from tasks.data.image_facts import image_id
 from tasks.data.metrics import summarise
 from tasks.data.reading import open_images, places_of
 
@@ -115,8 +116,9 @@ def learnt_test_images(validated: Artifact) -> str | None:
     file = champion and predictions.learnt_images(run.project, champion)
     if not (champion and file):
         return None
+    refuse_damaged(run.store, validated)
     test = image_table.read_split(validated.folder, SPLIT, columns=["pixels", "tie"])
-    images = np.array([predictions.image_id(each) for each in test["pixels"].to_pylist()], "<u8")
+    images = np.array([image_id(each) for each in test["pixels"].to_pylist()], "<u8")
     learnt = np.load(file, allow_pickle=False)
     count = int(predictions.are_learnt(images, test["tie"].to_numpy(), learnt).sum())
     if not count:
@@ -212,8 +214,7 @@ def _scored(
     """The scores of a registered version; the challenger's if both have the same package."""
     if scores and registered.version.package_digest == scores.facts["package"]:
         return Scored(registered, scores)
-    split = TestSplit(validated)
-    return Scored(registered, evaluation(registered, split, pulled, validated))
+    return Scored(registered, evaluation(registered.as_input, pulled, validated))
 
 
 def _set_aside(project: Project, reference: ModelVersion, champion: int, why: str) -> None:
@@ -231,15 +232,22 @@ def _set_aside(project: Project, reference: ModelVersion, champion: int, why: st
     )
 
 
+def digest_of_input(source: Artifact | Input) -> str:
+    """The digest of an input; of `validate` that of the test images and of the classes alone."""
+    if isinstance(source, Input):
+        return source.digest
+    return digest_of([source.facts["test_rows"], sorted(source.facts["classes"])])
+
+
 @step(
-    inputs=("registry", "test_split", "pull", "validate"),
-    looked_up=("pull", "validate"),
+    inputs=("registry", "pull", "validate"),
+    looked_up=("pull",),
+    digest_of_input=digest_of_input,
     # The champion runs with those installed here, whatever it was registered with.
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
 )
 def evaluate_champion(
     registered: Registered,
-    split: TestSplit,
     pulled: Artifact,
     validated: Artifact,
     workspace: Workspace,
@@ -260,7 +268,7 @@ def evaluate_champion(
     try:
         _classify(registered, pulled, validated, workspace)
     except Exception as error:
-        # Their digests are not in the key, so nobody else has checked them.
+        # Not all of them is in the key, so nobody else may have checked them.
         for source in (pulled, validated):
             refuse_damaged(Store.of(workspace.project), source)
         if isinstance(error, ValueError):

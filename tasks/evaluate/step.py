@@ -14,19 +14,19 @@ from pyarrow import csv
 import models
 from retrain.code import libraries_of
 from retrain.disk import write_json
-from retrain.registry import tracking, versions
+from retrain.registry import lineage, tracking, versions
 from retrain.runs import console
-from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
+from retrain.step import REPORT, Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate, Workload
 from tasks.compute.inference import predict
 from tasks.data import image_table, package, predictions, slices
+from tasks.data.image_facts import image_id
 from tasks.data.metrics import CLASSES, outcomes, summarise
 from tasks.data.predictions import (
     GROUPS,
     LEARNT,
     WITH_FEATURES,
-    image_id,
     is_sampled,
     learnt_images,
     write_reference,
@@ -37,7 +37,7 @@ SPLIT = "test"
 LEARNT_FROM = ("train", "val")
 
 
-def dependencies(workload: Workload, *inputs: Input) -> Chosen:
+def dependencies(workload: Workload, *inputs: Artifact) -> Chosen:
     """The modules and libraries that the step uses because of the settings."""
     # The code that serves is part of the package's identity.
     settings = workload.model.model_dump(exclude={"family"})
@@ -91,7 +91,7 @@ def evaluate(
     csv.write_csv(pairs, workspace.folder / "confusion.csv")
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
-    _track(trained.folder / REPORT, metrics, workspace)
+    _track(trained.folder / REPORT, metrics, validated, workspace)
     return {
         "metrics": metrics,
         "slices": parts,
@@ -152,12 +152,18 @@ def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> NDArray[
     return np.union1d(learnt, np.load(file, allow_pickle=False)) if file else None
 
 
-def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> None:
-    """Adds to the training's MLflow run the scores, those of the classes, and what was learnt."""
+def _track(
+    report: Path, metrics: dict[str, float], validated: Artifact, workspace: Workspace
+) -> None:
+    """Adds to the training's MLflow run the scores, those of the classes, and what was learnt.
+
+    And the ties of images that look the same, if they are kept together.
+    """
     project = workspace.project
     run_id = json.loads((report / "mlflow.json").read_text(encoding="utf-8"))["run_id"]
     named = {f"test_{name}": value for name, value in metrics.items()}
     if tracking.log_metrics(project, run_id, named):
-        for file in (workspace.folder / CLASSES, workspace.report / LEARNT):
+        ties = validated.folder / REPORT / lineage.TIES
+        for file in (workspace.folder / CLASSES, workspace.report / LEARNT, ties):
             if file.exists():
                 tracking.client(project).log_artifact(run_id, str(file), "evaluate")

@@ -11,7 +11,7 @@ from retrain.step import REPORT, Facts, Step, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
-from tasks.data.champion import Opponent, Opponents, Registered, Scored
+from tasks.data.champion import Opponent, Registered, Scored
 from tasks.data.metrics import split_name
 from tasks.data.predictions import GROUPS, LEARNT, NamedPredictions, are_learnt, learnt_images
 from tasks.data.rules import resolution
@@ -21,15 +21,20 @@ from tasks.gate import paired
 from tasks.gate.bootstrap import Pairs
 
 
-def compare_with(scores: Artifact, champion: Scored | None, reference: Scored | None) -> Opponents:
+def compare_with(
+    scores: Artifact, champion: Scored | None, reference: Scored | None
+) -> tuple[Opponent | None, Opponent | None]:
     """Compares a challenger with the models that it has to be no worse than.
 
     Args:
         scores: The challenger's evaluation.
         champion: The model in production; None when there is none.
         reference: The best model so far; None when there is none, or it is the champion.
+
+    Returns:
+        The champion and the reference, as they were compared.
     """
-    return Opponents(
+    return (
         _opponent(compare_champion, scores, champion) if champion else None,
         _opponent(compare_reference, scores, reference) if reference else None,
     )
@@ -171,7 +176,7 @@ def _opponent(comparison_step: Step, scores: Artifact, scored: Scored) -> Oppone
     version = scored.registered.version
     comparison = None
     if version.package_digest != scores.facts["package"]:
-        found = comparison_step(scores, scored.evaluation, scored.registered)
+        found = comparison_step(scores, scored.evaluation, scored.registered.as_input)
         comparison = dict(found.facts)
     return Opponent(
         version.version,

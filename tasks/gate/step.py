@@ -12,10 +12,10 @@ from typing import Any
 from retrain.errors import did_you_mean, validate
 from retrain.params import as_yaml, entry_of
 from retrain.project import Project
-from retrain.step import Facts, Workspace, step
+from retrain.step import Facts, task
 from retrain.store import Artifact
 from retrain.workload import Gate, Workload
-from tasks.data.champion import Opponent, Opponents
+from tasks.data.champion import Opponent
 from tasks.data.metrics import CLASSES, LOWER_IS_BETTER, METRICS, split_name
 from tasks.data.rules import (
     Rule,
@@ -64,37 +64,36 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
             )
 
 
-@step(
-    inputs=("evaluate", "opponents"),
-    reads=("gate",),
-    cached=False,
-    hours=1,
-    check=check,
-)
-def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspace) -> Facts:
+@task(reads=("gate",), hours=1, check=check)
+def gate(
+    rules: Gate, scores: Artifact, champion: Opponent | None, reference: Opponent | None
+) -> Facts:
     """Decides whether a model may go to production.
 
     A challenger from the same training as the champion, whose package differs (its code was fixed,
     or its precision changed), is the same model: it has to be no worse than the margin allows.
 
+    Args:
+        rules: The rules of the gate.
+        scores: The challenger's evaluation.
+        champion: The model in production; None when there is none yet.
+        reference: The best model so far, if that is another one.
+
     Returns:
         `passed`; `verdict`: `first`, `better`, `not worse`, `worse`, `cannot tell`, `not
         comparable`, `repackaged` (the champion's training in another package, not worse), `champion
-        already` (the same package), or `below bounds`;
-        `metric`, by which it was compared; `rules`: for each, the rule in words, the value, the
-        bound and whether it passed;
-        `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
-        `slices`, as `evaluate` gives them, and whether each was `judged`;
-        `says`, the same for a person; `new_classes`, those that the champion does not know;
-        `test_images`, their identity; and `reference`, whether the model becomes the reference if
-        it is promoted.
+        already` (the same package), or `below bounds`; `metric`, by which it was compared; `rules`:
+        for each, the rule in words, the value, the bound and whether it passed; `champion`: its
+        version and metrics, or None; `comparisons`, what was found, by role; `slices`, as
+        `evaluate` gives them, and whether each was `judged`; `says`, the same for a person;
+        `new_classes`, those that the champion does not know; `test_images`, their identity; and
+        `reference`, whether the model becomes the reference if it is promoted.
     """
     table = json.loads((scores.folder / CLASSES).read_text(encoding="utf-8"))["classes"]
-    champion = opponents.champion
     bounded = bounds(rules, scores, table, is_first=champion is None)
-    roles = {"champion": champion, "reference": opponents.reference}
+    roles = {"champion": champion, "reference": reference}
     against = {role: each for role, each in roles.items() if each and each.comparison}
-    verdict, compared, becomes = _verdict(rules, scores, opponents, against)
+    verdict, compared, becomes = _verdict(rules, scores, champion, reference, against)
     within = not failures(bounded)
     passed = within and verdict in (*PASSES, *rules.promotes)
     says: list[str] = []
@@ -141,10 +140,13 @@ def changed_rules(workload: Workload) -> str | None:
 
 
 def _verdict(
-    rules: Gate, scores: Artifact, opponents: Opponents, against: Mapping[str, Opponent]
+    rules: Gate,
+    scores: Artifact,
+    champion: Opponent | None,
+    reference: Opponent | None,
+    against: Mapping[str, Opponent],
 ) -> tuple[str, list[Rule], bool]:
     """The verdict within the bounds, its rules, and whether the model becomes the reference."""
-    champion, reference = opponents.champion, opponents.reference
     if champion is None:
         return "first", [], True
     if champion.comparison is None:
@@ -332,6 +334,3 @@ def _never_predicted(table: Sequence[Mapping[str, Any]]) -> list[str]:
         for row in table
         if row["rows"] and not row["predicted"]
     ]
-
-
-gate.look = gate.function  # it changes nothing

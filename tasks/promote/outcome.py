@@ -23,9 +23,9 @@ from retrain.registry import packages
 from retrain.registry.lineage import digests_of_images
 from retrain.runs import console
 from retrain.runs.records import cell
-from retrain.step import DataVersion, Workspace
+from retrain.runs.run import Run
+from retrain.step import DataVersion
 from retrain.store import Artifact, Store
-from retrain.workload import Data
 from tasks.data import image_table
 from tasks.data.metrics import CLASSES, METRICS, wilson
 from tasks.data.package import images_of
@@ -233,33 +233,29 @@ def _list(names: Sequence[str]) -> str:
 
 
 def lineage_of(
-    data: Data,
-    version: DataVersion,
+    run: Run,
     pulled: Artifact,
     validated: Artifact,
     trained: Artifact,
     scores: Artifact,
     run_id: str,
-    workspace: Workspace,
 ) -> dict[str, Any]:
     """Collects the lineage of a model, for the record that its version carries.
 
     Args:
-        data: The settings that say where the data is.
-        version: The version of the data.
+        run: The run that registers the model.
         pulled: The output of `pull`.
         validated: The output of `validate`.
         trained: The output of `train`.
         scores: The output of `evaluate`.
         run_id: The MLflow run of the training.
-        workspace: The workspace of the step that registers the model.
     """
-    project, configuration = workspace.project, workspace.configuration
-    entry = entry_of(configuration) if configuration else None
+    project, workload, version = run.project, run.workload, run.version
+    entry = entry_of(workload)
     lock = project.root / REQUIREMENTS
     splits = digests_of_images(validated.folder / image_table.FILE_NAME)
     return {
-        "model": workspace.workload,
+        "model": workload.name,
         "package": scores.facts["package"],
         "weights": trained.facts["weights"],
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -267,11 +263,11 @@ def lineage_of(
         "commit": (project.commit or "").removesuffix("+dirty") or None,
         "uncommitted": project.uncommitted,
         "requirements": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
-        "data": {"version": version.digest, "path": data.path}
+        "data": {"version": version.digest, "path": workload.data.path}
         | {name: getattr(version, name) for name in ("tracked", "revision", "pin")},
-        "entry": entry.key if entry else None,
-        "overrides": dict(entry.overrides) if entry else {},
-        "parameters": configuration and configuration.model_dump(mode="json", exclude={"name"}),
+        "entry": entry.key,
+        "overrides": dict(entry.overrides),
+        "parameters": workload.model_dump(mode="json", exclude={"name"}),
         "validation": dict(validated.facts),
         "images": {
             "step": validated.step,

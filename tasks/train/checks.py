@@ -1,4 +1,4 @@
-"""Finds before a training what would fail in it, and says what may surprise the user."""
+"""Finds before a training what would fail in it."""
 
 from collections.abc import Iterator
 from contextlib import chdir
@@ -16,31 +16,22 @@ from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.step import DataVersion
-from retrain.workload import PASSED_ON, Scale, Train, Workload
+from retrain.workload import Scale, Train, Workload
 from tasks.data.shards import open_prepared
-from tasks.train.job import FUNCTION, TrainingJob
+from tasks.train.job import FUNCTION, TrainingJob, used_by
 
 if TYPE_CHECKING:
     from models.family import Family
-    from tasks.data.champion import Start
 
 TOLERANCE = 1e-4  # of a logit
 # Of the project's own loop.
 METRICS = ("train_loss", "val_loss", "val_accuracy", "val_macro_recall")
-# Of the section `train`.
-USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "init"}
-
-
-def used_by(hyperparameters: Train) -> set[str]:
-    """The parameters of the section `train` that a training follows."""
-    used_by_own_loop = set(Train.model_fields) - {"function", "arguments"}
-    return USED_BY_FUNCTION if hyperparameters.function else used_by_own_loop
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
     """Finds faults that are found at once.
 
-    Of a cluster, only Ray knows the machines.
+    Of the machines of a cluster, only Ray knows.
     """
     settings, _ = described(workload)
     try:
@@ -48,7 +39,7 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     except ValueError as error:
         yield str(error)
     rules = [*_unused(workload), *_unfit(workload), *_missing_modules(workload)]
-    if not ray_cluster.is_remote():
+    if not (ray_cluster.is_remote() and workload.scale.workers):
         rules += _lacking_on_this_machine(workload.train, workload.scale)
     yield from (fault for is_broken, fault in rules if is_broken)
 
@@ -164,18 +155,6 @@ def lacking_gpus(scale: Scale, gpus: int) -> tuple[bool, str]:
         f"scale.require_gpu: {gpus} GPUs for {workers} workers. Make scale.workers smaller, or "
         "leave require_gpu out to train on CPUs.",
     )
-
-
-def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
-    """Says where a training starts, and how its batches and images differ from the settings."""
-    if start.registered:
-        yield f"train starts from the weights of version {start.registered.version.version}."
-    configured = job.hyperparameters.batch_size
-    if job.batch_size < configured:
-        yield (
-            f"train takes batches of {job.batch_size} images: {configured} cannot be divided among "
-            f"{job.scale.workers} workers."
-        )
 
 
 def try_network(job: TrainingJob) -> None:

@@ -1,29 +1,36 @@
-"""Runs a training function of the user's, as `TorchTrainer` does, and finds the weights it reports.
+"""Runs a training function of the user's, as `TorchTrainer` does, and keeps what it reports.
 
-`docs/port-your-loop.md` says what the function gets and what it has to do.
+`docs/port-your-loop.md` says what the function gets and what it has to do. With workers, Ray Train
+copies each reported checkpoint, and calls `Reports` in its controller, which is on the machine of
+the step; without workers it keeps nothing. Either way it is kept by the session of the training.
 """
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir
 from functools import partial
+from math import isfinite
+from numbers import Real
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
-from ray.train import Checkpoint
-from ray.train.torch import get_device
+from ray.train import Checkpoint, UserCallback
+from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
 from safetensors.torch import load_file
 
 from models import user_code
 from models.network import Network, normalise
 from retrain.workload import PASSED_ON
 from tasks.data.shards import Prepared, open_prepared
-from tasks.train.datasets import SplitDataset
+from tasks.train.data import SplitDataset
+from tasks.train.distributed import set_threads
 from tasks.train.job import FUNCTION, TrainingJob
-from tasks.train.network import set_threads
-from tasks.train.optimization import logits_of
+from tasks.train.recipe import logits_of
+from tasks.train.session import UNREPORTED, Session
 
 # With it, Accelerate and so the Trainer of transformers find the workers of a training on CPUs.
 # Without it, each worker takes itself for the only one, and they train as many networks.
@@ -41,7 +48,80 @@ NAMED = "weights"  # of the checkpoint's metadata: the file that counts, if seve
 WRAPPED = re.compile(r"^((module|_orig_mod)\.)+|\b(_orig_mod|_checkpoint_wrapped_module)\.")
 
 
-def train(job: TrainingJob) -> dict[str, Any]:
+class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
+    """Keeps what a function reports."""
+
+    def __init__(self, job: TrainingJob) -> None:
+        """Reads the reports of an interrupted training."""
+        self.session, self._last = Session(job), monotonic()
+
+    def after_report(
+        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    ) -> None:
+        """Keeps a report of all workers; Ray Train's controller calls it.
+
+        Raises:
+            ValueError: A metric is not a finite number; or the first checkpoint has no weights.
+        """
+        session, number = self.session, len(self.session.reports) + 1
+        numbers = {name: float(value) for name, value in metrics[0].items() if _is_number(value)}
+        for name, value in numbers.items():
+            if not isfinite(value):
+                raise ValueError(
+                    f"train.function reported {name} = {value} in its report {number}: the "
+                    "training diverged. Lower its learning rate."
+                )
+        if checkpoint and not session.checkpoints:
+            network_of(session.job, checkpoint)  # else it would be found out after the training
+        seconds, self._last = monotonic() - self._last, monotonic()
+        folder = checkpoint and self._copied(checkpoint)
+        session.keep({"seconds": seconds, **numbers, "epoch": number}, folder)
+
+    def _copied(self, checkpoint: Checkpoint) -> Path:
+        copy = self.session.job.scratch / UNREPORTED
+        shutil.rmtree(copy, ignore_errors=True)
+        with checkpoint.as_directory() as folder:  # it may be in an object store
+            shutil.copytree(folder, copy)
+        return copy
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a metric is a number, of Python, NumPy or PyTorch."""
+    if isinstance(value, Real):
+        return not isinstance(value, bool)
+    return getattr(value, "ndim", None) == 0 and hasattr(value, "item")
+
+
+def newest_checkpoint(session: Session) -> Checkpoint | None:
+    """The last one that was reported; None if there is none."""
+    return Checkpoint(str(session.folder(session.checkpoints))) if session.checkpoints else None
+
+
+def keep_reports(job: TrainingJob) -> None:
+    """Has what a function reports kept, and given back to it when it goes on.
+
+    Whatever module asks `ray.train` for `report` and `get_checkpoint`, Ray Train passes it on to
+    one object, which is made for each training. With workers, that knows only what they reported
+    since they were started.
+    """
+    ray_train, reports = get_train_fn_utils(), Reports(job)
+    if job.scale.workers:
+        since_start, before = ray_train.get_checkpoint, newest_checkpoint(reports.session)
+        ray_train.get_checkpoint = lambda: since_start() or before
+        return
+
+    def report(
+        metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None, **options: Any
+    ) -> None:
+        reports.after_report(None, [dict(metrics)], checkpoint)
+        if checkpoint and options.get("delete_local_checkpoint_after_upload"):
+            shutil.rmtree(checkpoint.path)
+
+    ray_train.report = report
+    ray_train.get_checkpoint = lambda: newest_checkpoint(reports.session)
+
+
+def run(job: TrainingJob, device: torch.device) -> dict[str, Any]:
     """Runs the function, as one of the workers.
 
     Returns:
@@ -53,10 +133,11 @@ def train(job: TrainingJob) -> dict[str, Any]:
     named = job.hyperparameters.function
     assert named is not None
     data = open_prepared(job.images)
-    threads = set_threads(get_device(), job.scale.threads)
-    if get_device().type == "cpu":
+    threads = set_threads(device, job.scale.threads)
+    if device.type == "cpu":
         os.environ[ACCELERATE_ON_CPU] = "true"
     function = user_code.find(named, FUNCTION, job.root)
+    keep_reports(job)
     torch.manual_seed(job.hyperparameters.seed)
     with chdir(job.root):
         _call(function, _config(job, data), named)
@@ -99,24 +180,45 @@ def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
     )
 
 
-def check_accuracy(job: TrainingJob, network: Network, best: Mapping[str, Any]) -> None:
+def best_network(session: Session) -> Network:
+    """The network of the best report.
+
+    Raises:
+        ValueError: The function reported none; or its accuracy is not the one that was reported.
+    """
+    job = session.job
+    named, metric = job.hyperparameters.function, job.hyperparameters.best.metric
+    if session.best is None:
+        reported = sorted(set().union(*session.history) - {"epoch", "seconds"})
+        raise ValueError(
+            f"{FUNCTION}: {named} never called ray.train.report with {metric}, by which "
+            "train.best.metric finds the best report, and a checkpoint that has the network's "
+            f"state_dict in a file. It reported {', '.join(reported) or 'no numbers'}, and "
+            f"{session.checkpoints} checkpoints."
+        )
+    assert session.best.checkpoint
+    network = network_of(job, Checkpoint(str(session.folder(session.best.checkpoint))))
+    network.to(session.device)
+    if ACCURACY in session.best.metrics:
+        _check_accuracy(job, network, session.best.metrics[ACCURACY])
+    return network
+
+
+def _check_accuracy(job: TrainingJob, network: Network, reported: float) -> None:
     """Compares the accuracy that a function has reported with that of its network as it is served.
 
     Raises:
         ValueError: They are far from each other.
     """
-    if ACCURACY not in best:
-        return
     split, precision = SplitDataset(job.images, "val"), job.hyperparameters.precision
     logits = logits_of(network, split, job.at_once, precision)
     accuracy = float((logits.argmax(axis=1) == split.labels).mean())
-    if abs(accuracy - best[ACCURACY]) > FAR:
+    if abs(accuracy - reported) > FAR:
         raise ValueError(
-            f"{FUNCTION}: {job.hyperparameters.function} reported {ACCURACY} "
-            f"{best[ACCURACY]:.3f}, and the network with the weights of that report has "
-            f"{accuracy:.3f} of the validation images right. It has to report these weights, the "
-            "share of all images, from 0 to 1, and to take the images as the config has them, "
-            "which is how they are served."
+            f"{FUNCTION}: {job.hyperparameters.function} reported {ACCURACY} {reported:.3f}, and "
+            f"the network with the weights of that report has {accuracy:.3f} of the validation "
+            "images right. It has to report these weights, the share of all images, from 0 to 1, "
+            "and to take the images as the config has them, which is how they are served."
         )
 
 

@@ -1,6 +1,5 @@
-"""Describes a training to the loop that runs it: its arguments, and its best epoch."""
+"""The arguments of a training, from which it makes its network, and saves it."""
 
-from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from functools import partial
@@ -8,24 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
-from retrain.workload import Best, Model, Scale, Train
+from retrain.workload import PASSED_ON, Model, Scale, Train
 
 if TYPE_CHECKING:
     from models.network import Network
     from tasks.data.shards import Prepared
 
 FUNCTION = "train.function"  # the setting that names one of the user's
-RAY = "ray"  # the name of a training for Ray Train
 # Imported by its name, so that its code does not belong to a training without it.
 STREAM = "tasks.train.stream"
 # The first images that the network was given: `images`, uint8 (n, H, W, C), and `labels`, str (n,).
-CHECKPOINTS = 2  # the newest ones, which are kept: a damaged one has the one before it
 FIRST_BATCH = "first_batch.npz"
+# Of the section `train`.
+USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "init"}
 
-# How the names of metrics end that should be small: losses, errors, and how far off a model is.
-LOSSES = ("loss", "error", "nll", "brier", "ece", "perplexity", "mse", "rmse", "mae", "fpr", "fnr")
 
-Epoch = Mapping[str, Any]  # an entry of `history.json`
+def used_by(hyperparameters: Train) -> set[str]:
+    """The parameters of the section `train` that a training follows."""
+    used_by_own_loop = set(Train.model_fields) - {"function", "arguments"}
+    return USED_BY_FUNCTION if hyperparameters.function else used_by_own_loop
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class TrainingJob:
 
     @property
     def at_once(self) -> int:
-        """The images of a forward pass after the training."""
+        """The images of a worker that go through the network together."""
         return self.hyperparameters.micro_batch or self.batch_size // max(self.scale.workers, 1)
 
     def build(self, data: "Prepared") -> "Network":
@@ -109,49 +109,3 @@ class TrainingJob:
             labels=data.labels,
             images=data.images,
         )
-
-
-def score(epoch: Epoch, choice: Best) -> tuple[float, float]:
-    """The values by which epochs are compared; larger is better.
-
-    Of two epochs with an equal metric, the one with the lower `val_loss` is better, if they have
-    one.
-
-    Args:
-        epoch: An epoch that has the metric.
-        choice: The metric, and whether it should be large.
-    """
-    return _signed(epoch, choice), -epoch.get("val_loss", 0.0)
-
-
-def _signed(epoch: Epoch, choice: Best) -> float:
-    """The metric, or its opposite, so that the larger is the better one."""
-    value = float(epoch[choice.metric])
-    return value if larger_is_better(choice) else -value
-
-
-def larger_is_better(choice: Best) -> bool:
-    """Whether the metric should be large."""
-    if choice.mode == "auto":
-        return not choice.metric.lower().endswith(LOSSES)
-    return choice.mode == "max"
-
-
-def stops_early(history: Sequence[Epoch], choice: Best, patience: int | None) -> bool:
-    """Whether a training ends now because it no longer gets better.
-
-    Args:
-        history: The epochs of the training so far.
-        choice: The metric, and whether it should be large.
-        patience: After how many epochs without a better one; None if only after its last epoch.
-    """
-    if patience is None:
-        return False
-    best, waited = float("-inf"), 0
-    for epoch in history:
-        value = _signed(epoch, choice)
-        if value > best:
-            best, waited = value, 0
-        else:
-            waited += 1
-    return waited >= patience

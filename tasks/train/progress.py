@@ -1,6 +1,6 @@
 """Reports the progress of a training: its first worker writes a file, the step's process reads it.
 
-What is reported to Ray Train is written here, too (`reports.py`).
+What is reported is written, too (`session.py`).
 """
 
 import json
@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from retrain.disk import write_text
 from retrain.runs import console
-from tasks.train.job import Epoch
+from tasks.train.best_epoch import Epoch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -172,9 +172,24 @@ def followed(
             lines.show(progress, history, is_over=is_over)
         return history
 
+    def follow() -> None:
+        written_at, logged, log_after = None, 0, monotonic() + LOG_SECONDS
+        while not over.wait(TICK_SECONDS):
+            before, written_at = written_at, file.stat().st_mtime_ns if file.exists() else None
+            if written_at == before:
+                continue
+            history = take()
+            if len(history) > logged and monotonic() > log_after:
+                try:
+                    log(history)
+                    logged = len(history)
+                except Exception as error:  # the server is unreachable; the training continues
+                    logger.warning("The epochs so far could not be logged yet: %s", error)
+                log_after = monotonic() + LOG_SECONDS
+
     over = Event()
     # In the context of the run, in which Prefect assigns the lines to it.
-    thread = Thread(target=copy_context().run, args=(_follow, file, take, log, over), daemon=True)
+    thread = Thread(target=copy_context().run, args=(follow,), daemon=True)
     thread.start()
     try:
         yield
@@ -182,24 +197,3 @@ def followed(
         over.set()
         thread.join()
     log(take(is_over=True))
-
-
-def _follow(
-    file: Path,
-    take: Callable[[], Sequence[Epoch]],
-    log: Callable[[Sequence[Epoch]], None],
-    over: Event,
-) -> None:
-    written_at, logged, log_after = None, 0, monotonic() + LOG_SECONDS
-    while not over.wait(TICK_SECONDS):
-        before, written_at = written_at, file.stat().st_mtime_ns if file.exists() else None
-        if written_at == before:
-            continue
-        history = take()
-        if len(history) > logged and monotonic() > log_after:
-            try:
-                log(history)
-                logged = len(history)
-            except Exception as error:  # the server is unreachable; the training continues
-                logger.warning("The epochs so far could not be logged yet: %s", error)
-            log_after = monotonic() + LOG_SECONDS

@@ -38,6 +38,6 @@ def find_start(workload: Workload, project: Project, images: Artifact, pulled: A
             )
     if before or not champion.start:
         start = Start(Registered(project, before) if before else None)
-        if plan(train, workload, [images, pulled, start]).key == champion.train_key:
+        if plan(train, workload, [images, pulled, start.as_input]).key == champion.train_key:
             return start
     return Start(Registered(project, champion))

@@ -1,14 +1,13 @@
-"""Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
+"""Trains the network, and tracks it in MLflow.
 
 - `checks.py` finds faults before a run, and tries a network of the user's
-- `job.py` describes a training: its arguments, which epoch is the best, where its files are
-- `launch.py` starts Ray Train, and saves the best network with its temperature
-- `loop.py` is the project's own training, and `function.py` runs one of the user's
-- `datasets.py` brings the images, or `stream.py` those that are not prepared; `augment.py` changes
-  them
-- `network.py` and `optimization.py` have what a step of the own training consists of
-- `reports.py` keeps what a training reports: the history, the newest checkpoints, and the best
-- `progress.py` shows it
+- `train.py` is the project's own training, from the data to the weights
+- `recipe.py`, `augment.py` and `data.py` have what it consists of; `stream.py` brings images that
+  are not prepared, `distributed.py` puts the network on a device, with others beside it
+- `session.py` keeps checkpoints and what is reported; `best_epoch.py` says which is the best, and
+  `progress.py` shows how far it is
+- `launch.py` has Ray Train run it, here or on workers; `function.py` runs one of the user's
+- `workload_proposal.py` proposes a workload for images, for `retrain init`
 """
 
 import hashlib
@@ -26,12 +25,13 @@ from retrain.code import libraries_of
 from retrain.disk import write_json
 from retrain.registry import tracking
 from retrain.runs import console
+from retrain.servers import ray_cluster
 from retrain.step import Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.shards import prepared_by
-from tasks.train.checks import check, notices, try_network, try_settings, used_by
-from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob
+from tasks.train.checks import check, try_network, try_settings
+from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob, used_by
 from tasks.train.progress import followed
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are 
 SCALE = ("workers", "strategy", "threads")
 
 
-def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
+def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: Input) -> Chosen:
     """The modules and libraries that the step uses because of the settings."""
     _, *users = models.modules_of(workload.model.family, workload.model.model_dump())
     if function := workload.train.function:
@@ -61,7 +61,7 @@ def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: 
     return Chosen(modules, libraries)
 
 
-def digest_of_input(source: Input) -> str:
+def digest_of_input(source: Artifact | Input) -> str:
     """The digest of an input, without the test split of the images."""
     return source.facts["learnt"] if isinstance(source, Artifact) else source.digest
 
@@ -108,40 +108,7 @@ def train(
         ConnectionError: MLflow cannot be reached.
         ray.train.TrainingFailedError: Ray Train has given the training up.
     """
-    job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
-    if (rows := images.facts["rows"]["train"]) < scale.workers:
-        raise ValueError(
-            f"There are {rows} training images for {scale.workers} workers: make scale.workers "
-            "smaller."
-        )
-    for line in notices(job, start):
-        console.say(line)
-    if model.family == "custom":
-        try_network(job)
-    parameters = _parameters(job, workspace.configuration)
-    with _tracked(workspace, parameters, digest_of_input(images)) as run_id:
-        log = partial(tracking.log_epochs, workspace.project, run_id)
-        with console.progress("train") as update, followed(job.scratch, update, log):
-            from tasks.train.launch import launch
-
-            if scale.workers:
-                update(None, f"starts {scale.workers} workers")
-            result = launch(job)
-        _write_report(workspace, run_id, result)
-    return _facts(job, rows, start, result)
-
-
-def _job(
-    model: Model,
-    hyperparameters: Train,
-    scale: Scale,
-    images: Artifact,
-    pulled: Artifact,
-    start: "Start",
-    workspace: Workspace,
-) -> TrainingJob:
-    """Describes the training."""
-    return TrainingJob(
+    job = TrainingJob(
         model=model,
         hyperparameters=hyperparameters,
         scale=scale,
@@ -153,6 +120,78 @@ def _job(
         output=workspace.folder / MODEL,
         streams=images.facts["storage"] == "source",
     )
+    if (rows := images.facts["rows"]["train"]) < scale.workers:
+        raise ValueError(
+            f"There are {rows} training images for {scale.workers} workers: make scale.workers "
+            "smaller."
+        )
+    for line in notices(job, start):
+        console.say(line)
+    if model.family == "custom":
+        try_network(job)
+    with _tracked(workspace, job, digest_of_input(images)) as run_id:
+        log = partial(tracking.log_epochs, workspace.project, run_id)
+        with console.progress("train") as update, followed(job.scratch, update, log):
+            if scale.workers:
+                update(None, f"starts {scale.workers} workers")
+            result = train_and_save(job)
+        _write_report(workspace, run_id, result)
+    return _facts(job, rows, start, result)
+
+
+def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
+    """Says where a training starts, and how its batches and images differ from the settings."""
+    if start.registered:
+        yield f"train starts from the weights of version {start.registered.version.version}."
+    configured = job.hyperparameters.batch_size
+    if job.batch_size < configured:
+        yield (
+            f"train takes batches of {job.batch_size} images: {configured} cannot be divided among "
+            f"{job.scale.workers} workers."
+        )
+
+
+def train_and_save(job: TrainingJob) -> dict[str, Any]:
+    """Trains, from the last checkpoint if there is one, and saves the best network.
+
+    Returns:
+        `history` (one mapping for each epoch), `best` (the best of them), `parameters` (how many)
+        and `numerics` (how they were calculated).
+    """
+    from tasks.train import distributed, train as own
+    from tasks.train.launch import launch
+    from tasks.train.session import Session
+
+    device, is_own = distributed.default_device(), job.hyperparameters.function is None
+    if job.scale.workers or job.streams:
+        ray_cluster.connect()
+        ray_cluster.check_store()
+    if step := Session(job).step:
+        console.say(f"train continues at step {step}, from its last checkpoint.")
+    try:
+        numerics = launch(job)
+    except KeyboardInterrupt:
+        if step := Session(job).step:
+            console.say(f"train ended at step {step}. The same command goes on from there.")
+        raise
+
+    session = Session(job, device=device)
+    distributed.set_threads(device, job.scale.threads)
+    if is_own:
+        network = own.best_network(session)
+    else:
+        from tasks.train import function
+
+        network = function.best_network(session)
+    own.save(job, network.to(device))
+    session.show_progress()
+    assert session.best
+    return {
+        "history": session.history,
+        "best": session.best.metrics,
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "numerics": numerics,
+    }
 
 
 def _write_report(workspace: Workspace, run_id: str, result: Mapping[str, Any]) -> None:
@@ -211,7 +250,7 @@ def _facts(job: TrainingJob, rows: int, start: "Start", result: dict[str, Any]) 
 
 
 @contextmanager
-def _tracked(workspace: Workspace, params: dict[str, Any], images: str) -> Iterator[str]:
+def _tracked(workspace: Workspace, job: TrainingJob, images: str) -> Iterator[str]:
     """Starts or continues the training's run in MLflow, and ends it as it ended."""
     project, memory = workspace.project, workspace.scratch / TRACKED
     before = json.loads(memory.read_text())["run_id"] if memory.exists() else None
@@ -219,7 +258,7 @@ def _tracked(workspace: Workspace, params: dict[str, Any], images: str) -> Itera
         project,
         workspace.workload,
         workspace.key,
-        params,
+        _parameters(job, workspace.configuration),
         images,
         continued=before,
     )

@@ -1,9 +1,10 @@
 """Streams training images that are not prepared: Ray Data decodes them while the network trains.
 
-It is the way of Ray's guides: the trainer has a dataset, and each worker goes through its shard of
-it in batches. The dataset has the images of all epochs that are left, so that no epoch waits for a
-new plan, and a training that resumes begins with the images that were left. One worker gets them in
-the order that the seed decides; several share out what comes.
+It is the way of Ray's guides: a trainer has a dataset, and each worker goes through its shard of it
+in batches; a training without workers goes through the dataset itself. It has the images of all
+epochs that are left, so that no epoch waits for a new plan, and a training that resumes begins with
+the images that were left. One worker gets them in the order that the seed decides; several share
+out what comes.
 
 `preprocess` writes `source.json` for such a split: `image_column`, that of the data's Parquet
 files, and `bytes`, the size of all its encoded images. `rows.parquet` lists the image of each row.
@@ -31,10 +32,9 @@ from models.image import cut_array, to_array
 from tasks.compute.ray_data import connect
 from tasks.data.reading import SECONDS_PER_BYTE, SECONDS_PER_IMAGE, ImageFiles
 from tasks.data.shards import ROWS, SOURCE, open_prepared
-from tasks.train import network
-from tasks.train.datasets import CROP, SHUFFLE, BatchSampler, parts_of
+from tasks.train.data import CROP, SHUFFLE, Batch, BatchSampler, parts_of
 from tasks.train.job import TrainingJob
-from tasks.train.reports import Reports
+from tasks.train.session import Session
 
 NAME = "train"
 # A Parquet file is read from a row group's first row on: so many rows stay together in the order of
@@ -46,16 +46,19 @@ TASK_SECONDS = 0.5  # of a core: much more than a task costs Ray Data
 def of_trainer(job: TrainingJob) -> dict[str, Any]:
     """The arguments of Ray Train's trainer that bring the images.
 
-    Ray Train calls the function whenever it starts the workers, also after one was lost.
+    Ray Train calls the function whenever it starts the workers.
     """
-    return {"datasets": {NAME: partial(_dataset, job)}}
+
+    def images() -> Dataset:
+        state = Session(job).latest(mapped=True)
+        return _dataset(job, state["step"] if state else 0)
+
+    return {"datasets": {NAME: images}}
 
 
-def _dataset(job: TrainingJob) -> Dataset:
-    """The decoded images of the training, from the step of the last checkpoint on."""
+def _dataset(job: TrainingJob, step: int) -> Dataset:
+    """The decoded images of the training, from a step on."""
     connect()
-    folder = network.undamaged(Reports(job).newest)
-    step = network.read_checkpoint(folder, network.STATE)["step"] if folder else 0
     tasks = [*_Source(job).tasks(step)]
     dataset = from_items(tasks, override_num_blocks=min(len(tasks), 10_000))
     dataset.context.raise_original_map_exception = True
@@ -166,14 +169,23 @@ class _Source:
 
 
 class Stream:
-    """One worker's part of the batches of a training, with the methods of `datasets.Loader`."""
+    """One worker's part of the batches of a training, with the methods of `data.Loader`."""
 
-    def __init__(self, batches: BatchSampler) -> None:
-        """Starts nothing yet; the sampler says how many batches an epoch has, and how large."""
+    def __init__(
+        self, job: TrainingJob, batches: BatchSampler, step: int, device: torch.device
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            job: The training.
+            batches: The sampler, which says how many batches an epoch has, and how large.
+            step: The optimizer steps so far.
+            device: The device that needs the batches.
+        """
         self._per_epoch = batches.per_epoch
-        self._arriving = _arriving(batches.share)
+        self._arriving = _arriving(job, batches.share, step, device)
 
-    def epoch(self, epoch: int, first: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def epoch(self, epoch: int, first: int) -> Iterator[Batch]:
         """The next batches, which are those of an epoch."""
         yield from islice(self._arriving, self._per_epoch - first)
 
@@ -182,15 +194,16 @@ class Stream:
         self._arriving.close()
 
 
-def _arriving(share: int) -> Generator[tuple[torch.Tensor, torch.Tensor]]:
+def _arriving(job: TrainingJob, share: int, step: int, device: torch.device) -> Generator[Batch]:
     """The batches of this worker, on its device, as they come.
 
     Raises:
         ValueError: From a task, as it was raised there.
     """
-    shard = get_dataset_shard(NAME)
+    images = get_dataset_shard(NAME) if job.scale.workers else _dataset(job, step)
+    arriving = images.iter_torch_batches(batch_size=share, drop_last=True, device=device)
     try:
-        with closing(iter(shard.iter_torch_batches(batch_size=share, drop_last=True))) as batches:
+        with closing(iter(arriving)) as batches:
             for batch in batches:
                 yield batch["image"], batch["label"]
     except RayTaskError as error:

@@ -12,6 +12,9 @@ class had too few may move back to train. (Exact shares in each class could not 
 would move a few images both ways each time.) The exception is a class whose ties would all be held
 out: the last of them are used for training.
 
+A tie has its number from its pixels or its group; one of images that look the same, which has no
+name of its own, keeps the number that it had for the champion.
+
 With `data.time`, the newest images are test and those before them val, whatever their classes.
 """
 
@@ -25,13 +28,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from retrain.runs import console
-from retrain.workload import Checks, Data, Split
+from retrain.workload import NEAR_DUPLICATES, Checks, Data, Split
 from tasks.data import corrections
 from tasks.data.fingerprint import THUMBNAIL, look_alikes, near_duplicates
+from tasks.data.image_facts import image_id
 from tasks.data.listing import SPLITS, label_of, some
-from tasks.validate.told import NEAR_DUPLICATES, name_classes, read_groups, read_times
+from tasks.validate.told import name_classes, read_groups, read_times
 
 HELD_OUT = {1: "val", 2: "test"}
+# The tie of an image, which `image_id` names.
+TIES = np.dtype([("image", "<u8"), ("tie", "<i8")])
+NO_TIES = np.empty(0, TIES)
 
 
 def join(listed: pa.Table, found: pa.Table) -> pd.DataFrame:
@@ -69,8 +76,18 @@ def divide(
     found: pa.Table,
     data: Data,
     checks: Checks,
+    champions: NDArray[np.void],
 ) -> None:
-    """Assigns the images to the splits that the data lacks, and finds those with a fault."""
+    """Assigns the images to the splits that the data lacks, and finds those with a fault.
+
+    Args:
+        images: A row for each, as `join` gives it; columns are added.
+        own: The user's own columns.
+        found: What was found of the images.
+        data: How they are grouped and divided.
+        checks: Which images are bad.
+        champions: The ties of the champion's images: `TIES`.
+    """
     black = bytes(THUMBNAIL)  # of those that do not decode
     every = b"".join(each or black for each in found["thumbnail"].to_pylist())
     thumbnails = np.frombuffer(every, np.uint8).reshape(len(found), -1)
@@ -82,7 +99,10 @@ def divide(
     images["other_label"] = _other_labels(images)
     look_alike = data.group == NEAR_DUPLICATES
     ties = find_ties(
-        images[decodes], groups[decodes].tolist(), thumbnails[decodes] if look_alike else None
+        images[decodes],
+        groups[decodes].tolist(),
+        thumbnails[decodes] if look_alike else None,
+        champions,
     )
     images["tie"] = pd.Series(ties, images.index[decodes], "Int64").reindex(images.index)
     images["is_divided"] = (
@@ -105,7 +125,12 @@ def divide(
     images["group_in"] = _later_split(images, "tie").where(images["also_in"].isna())
     has_no_time = decodes & images["time"].isna() & (data.time is not None)
     images["has_no_time"] = has_no_time.where(has_no_time)
-    compared = np.flatnonzero(decodes & images["also_in"].isna())
+    _find_near_duplicates(images, thumbnails)
+
+
+def _find_near_duplicates(images: pd.DataFrame, thumbnails: NDArray[np.uint8]) -> None:
+    """Finds the images that look like one of a later split, and which; adds two columns."""
+    compared = np.flatnonzero(images["error"].isna() & images["also_in"].isna())
     matches = near_duplicates(
         images["fingerprint"].to_numpy()[compared].astype(np.int64),
         images["split"].map(SPLITS.index).to_numpy()[compared],
@@ -138,17 +163,21 @@ def find_ties(
     images: pd.DataFrame,
     groups: Sequence[str | None],
     thumbnails: NDArray[np.uint8] | None = None,
+    known: NDArray[np.void] = NO_TIES,
 ) -> NDArray[np.int64]:
     """A number for each image that is the same for those that stay in one split.
 
     Images with the same pixels or the same group get the same number, and so do images that are
-    connected through such images.
+    connected through such images. A tie keeps the number that one of its images had. Where new
+    images join several ties, it is the one with the last place: none that was used for training is
+    held out then.
 
     Args:
         images: The `pixels` and, to compare how they look, the `fingerprint` of each.
         groups: The group of each; None for one without.
         thumbnails: uint8 (N, …), of images that stay together if they look the same; None if they
             do not.
+        known: The ties that images had: `TIES`.
     """
     ties = np.array([_code(pixels) for pixels in images["pixels"]], np.int64)
     if thumbnails is None and not any(group is not None for group in groups):
@@ -167,7 +196,21 @@ def find_ties(
     shape = (len(members),) * 2
     links = coo_array((np.ones(connected.shape[1], bool), tuple(connected)), shape=shape)
     _, part = connected_components(links, directed=False)
-    return pd.Series(members).groupby(part).transform("min").to_numpy()
+    of_part = pd.Series(members).groupby(part).min().to_numpy(np.int64, copy=True)
+    ids = np.array([image_id(pixels) for pixels in images["pixels"]], np.uint64)
+    is_known = np.isin(ids, known["image"])
+    kept = known["tie"][np.searchsorted(known["image"], ids[is_known])]
+    order = np.argsort([_place(tie) for tie in kept.tolist()])
+    of_part[part[is_known][order]] = kept[order]  # the last of those that a part has
+    found: NDArray[np.int64] = of_part[part]
+    return found
+
+
+def ties_of(images: pd.DataFrame) -> NDArray[np.void]:
+    """The ties of images, for those that come later: `TIES`, ascending, each image once."""
+    tied = images.dropna(subset=["tie"])
+    ids = [image_id(pixels) for pixels in tied["pixels"]]
+    return np.unique(np.array([*zip(ids, tied["tie"], strict=True)], TIES))
 
 
 def assign_splits(

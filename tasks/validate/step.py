@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ from numpy.typing import NDArray
 
 from models.image import inspect
 from retrain import disk
+from retrain.registry import lineage
 from retrain.runs import console
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from retrain.workload import Checks, Data, Gate
+from retrain.workload import NEAR_DUPLICATES, Checks, Data, Gate
 from tasks.compute.ray_data import each_counted
 from tasks.data import image_table
 from tasks.data.fingerprint import THUMBNAIL, fingerprints, shrink
@@ -61,20 +63,27 @@ SCANNED = FINDINGS.append(pa.field("bytes", pa.int64())).append(pa.field("error"
 
 
 @step(
-    inputs=("pull",),
+    inputs=("pull", "champion_ties"),
     reads=("data.label_names", "data.split", "data.group", "data.time", "checks", "gate.slices"),
     libraries=("great-expectations", "pillow", "pyarrow"),
 )
 def validate(
-    data: Data, checks: Checks, rules: Gate, pulled: Artifact, workspace: Workspace
+    data: Data,
+    checks: Checks,
+    rules: Gate,
+    pulled: Artifact,
+    known: bytes | None,
+    workspace: Workspace,
 ) -> Facts:
     """Checks every image, every class and every split.
 
     Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` defines it;
     `quarantined.parquet`, the bad ones, with the reason; `findings.arrow`, what was found of the
     images, for the next version of the data; and below `report/`, what Great Expectations found,
-    `near_duplicates.csv`, the first accepted images that look like one of a later split, and
-    `corrected.csv`, the labels that are not those of the data because people have corrected them.
+    `near_duplicates.csv`, the first accepted images that look like one of a later split,
+    `corrected.csv`, the labels that are not those of the data because people have corrected them,
+    and `ties.npy`, which images look the same, if these are kept together; `known` are those of the
+    champion.
 
     Returns:
         `rows` of each split; how many images were `quarantined`; `classes`, the number of accepted
@@ -102,7 +111,10 @@ def validate(
         with console.progress("dividing the images"):
             images = divide.join(listed, found)
             corrected = divide.correct(images, data, files.root)
-            divide.divide(images, own, found, data, checks)
+            ties = np.load(BytesIO(known)) if known else divide.NO_TIES
+            divide.divide(images, own, found, data, checks, ties)
+            if data.group == NEAR_DUPLICATES:
+                np.save(workspace.report / lineage.TIES, divide.ties_of(images))
         with console.progress("checking the rules"):
             facts = judge.judge(images, own, checks, workspace)
     except ValueError:  # a verdict: the same data is not checked again

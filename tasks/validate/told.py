@@ -16,10 +16,9 @@ import pyarrow as pa
 from rich.markup import escape
 
 from retrain.runs import console
-from retrain.workload import is_pattern
+from retrain.workload import NEAR_DUPLICATES, is_pattern
 from tasks.data.listing import label_of, some
 
-NEAR_DUPLICATES = "near_duplicates"  # as `data.group`
 EXIF = "exif"  # as `data.time`
 # Of the columns that are known of each image: what follows from its size, and what cuts no slices.
 SIDES = {"side", "aspect"}

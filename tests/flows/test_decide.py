@@ -11,7 +11,7 @@ from flows.train import decide
 from retrain.params import ParamsEntry
 from retrain.project import Project
 from retrain.registry import decisions
-from retrain.runs.run import Mode, Run, following
+from retrain.runs.run import Run, following
 from retrain.workload import Data, Gate, Model, Workload
 from tests.tasks.promote.conftest import DATA, ROWS, leave_out_loading, run_on, train
 from tests.tasks.toy_model import write_data, write_scores
@@ -30,12 +30,16 @@ class Overtaken(Run):
     other: Callable[[], object] | None = None
     called: list[str] = field(default_factory=list)
 
-    def __call__(self, step, *inputs):
+    def output(self, step, *inputs):
         self.called.append(step.name)
-        made = super().__call__(step, *inputs)
+        return super().output(step, *inputs)
+
+    def call(self, task, *arguments):
+        self.called.append(task.name)
+        facts = super().call(task, *arguments)
         if self.called == ["gate"]:
             Context().run(self.other)  # whose steps are not this run's
-        return made
+        return facts
 
 
 @pytest.mark.slow
@@ -46,9 +50,9 @@ def test_a_model_is_compared_with_the_one_that_came_before_it_meanwhile(tmp_path
     ours, theirs = train(project, 1), train(project, 2)
     scores = write_scores(tmp_path / "scores", ours, ROWS)
     other = partial(run_on, data, project, theirs, "first")
-    run = Overtaken("train", WORKLOAD, DATA, project, "run-1", Mode.PLAIN, other=other)
+    run = Overtaken("train", WORKLOAD, DATA, project, "run-1", other=other)
     with following(run):
-        decide(DATA, *data, replace(ours, provenance={"commit": None}), scores)
+        decide(*data, replace(ours, provenance={"commit": None}), scores)
     once, again = ["gate", "promote"], ["evaluate_champion", "compare_champion"]
     assert run.called == [*once, *again, *once]
     first, second = decisions.read(project, "toy").entries

@@ -3,11 +3,15 @@
 import hashlib
 import json
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from retrain.project import Project
 from retrain.registry import decisions, lineage, tracking, versions
 from retrain.store import Store
+from tests.flows.conftest import copy_clone, shorten_trainings
 
 pytestmark = pytest.mark.slow
 
@@ -69,3 +73,39 @@ def test_a_version_with_another_parameter_differs(clone, first, project):
     assert "accuracy" in done.stdout
     assert len(project.git("worktree", "list").splitlines()) == 1
     assert not leftover.exists()
+
+
+def test_images_that_look_the_same_keep_their_split_and_a_version_is_divided_as_it_was(
+    clone, tmp_path
+):
+    own = copy_clone(clone, tmp_path / "clone")
+    rng = np.random.default_rng(0)
+    for number in range(120):
+        pixels = rng.integers(0, 256, (6, 6, 3), np.uint8).repeat(4, 0).repeat(4, 1)
+        file = tmp_path / f"photos/{number % 2}/{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(file)
+    own.retrain("init", str(tmp_path / "photos"), "--pretrained", "none", "--yes")
+    shorten_trainings(own.root)
+    own.edit("params.yaml", "path: data/photos", "path: data/photos, group: near_duplicates")
+    assert own.train(workload="photos")["promoted"]
+    before = splits(own)
+    for file in sorted((own.root / "data/photos").rglob("*.png")):
+        pixels = np.array(Image.open(file))
+        pixels[0, 0] ^= 1
+        Image.fromarray(pixels).save(file.with_suffix(".bmp"))
+    own.run("dvc", "add", "--quiet", "data/photos")
+    own.train(workload="photos")
+    after = splits(own)
+    for name, split in before.items():
+        assert after[name] == after[name.replace(".png", ".bmp")] == split
+    reproduced = own.json("reproduce", "photos@2")
+    assert reproduced["identical"] and all(reproduced["steps"].values()), reproduced
+
+
+def splits(clone):
+    """The split of each image of the last training, by its path."""
+    steps = clone.json("why", "photos")
+    folder = next(each["path"] for each in steps if each["step"] == "validate")
+    rows = pq.read_table(f"{folder}/images.parquet", columns=["path", "split"]).to_pylist()
+    return {row["path"]: row["split"] for row in rows}

@@ -21,7 +21,7 @@ class Toy:
     def __init__(self):
         self.called = []
         self.steps = tuple(self._noting(step) for step in (FIRST, SECOND, ASKS))
-        self.tells = self
+        self.report = self
 
     def _noting(self, step):
         @wraps(step.function)
@@ -33,7 +33,7 @@ class Toy:
 
     name = "toy"
 
-    def follows(self, version):
+    def body(self, version):
         made = version
         for step in self.steps:
             made = step(made)

@@ -48,6 +48,22 @@ def test_verify_finds_damage_and_repair_takes_it_out(copy, first):
     assert copy.retrain("verify").stdout == whole
 
 
+def test_an_output_whose_file_was_damaged_is_made_again_and_nothing_else(copy, first):
+    [classes] = copy.root.glob(".retrain/store/evaluate/*/classes.json")
+    whole = classes.read_bytes()
+    classes.write_bytes(whole[:100] + b"\xff" + whole[101:])
+    preview = copy.json("train", "vit", "--dry-run")
+    assert preview["outcome"].startswith("gate would be the first step to run: the output of evalu")
+    assert classes.read_bytes() != whole
+    again = copy.train()
+    assert ran(again) == ["evaluate"]
+    assert again["model"]["digest"] == first["model"]["digest"]
+    assert classes.read_bytes() == whole
+    [images] = copy.root.glob(".retrain/store/validate/*/images.parquet")
+    images.write_bytes(b"no" + images.read_bytes()[2:])
+    assert ran(copy.train("--set", "train.epochs=1"))[0] == "validate"
+
+
 def test_a_champion_that_is_not_there_is_told_where_nothing_changed(copy, first):
     weights = registered_weights(copy, first)
     whole = weights.read_bytes()

@@ -11,7 +11,7 @@ from PIL import Image
 from ruamel.yaml import YAML
 
 from flows.pages import publish
-from flows.reports.suspects import sentence
+from flows.suspects import sentence
 from tasks.suspects.step import COUNTS
 from tests.flows.conftest import Clone
 

@@ -1,6 +1,5 @@
 """The decorator of flows; what a run would do, from a real store, without Prefect."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +8,10 @@ from prefect.flows import load_flow_from_entrypoint
 
 from retrain.flow import may_change, preview
 from retrain.project import Project
-from retrain.runs.run import Mode, Run
+from retrain.runs.run import Look, Run, current_run
+from retrain.step import Task
 from retrain.workload import Train
-from tests.retrain.runs import toy
-from tests.retrain.runs.toy import DATA, FIRST, SECOND, WORKLOAD
+from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
 
 SOURCE = '''
 from retrain.flow import flow
@@ -58,25 +57,28 @@ def test_a_run_that_only_tries_something_changes_nothing_that_is_served(
     assert may_change(promote, overrides, revision, as_name) is may
 
 
-ASKS = replace(toy.ASKS, look=lambda *_: {"same": True})
-ACTS = replace(ASKS, look=lambda *_: None)
+def acts(above):
+    current_run().must_run("asks", "it would change the registry")
+
+
+ACTS = Task("asks", acts)
 NAMES = ["first", "only with a champion", "second", "asks"]
 
 
 @pytest.fixture
 def made(tmp_path):
     """A store with the output of the first step, as a run leaves it."""
-    Run("toy", WORKLOAD, DATA, Project(tmp_path), "run-1", Mode.PLAIN)(FIRST, DATA)
+    Run("toy", WORKLOAD, DATA, Project(tmp_path), "run-1").output(FIRST, DATA.as_input)
     return tmp_path
 
 
 def look(root: Path, steps=(FIRST, SECOND, ASKS), workload=WORKLOAD, refresh=False):
     """What would be done with each step, and why."""
-    look = Run("toy", workload, DATA, Project(root), "", Mode.LOOK)
+    look = Look("toy", workload, DATA, Project(root), "")
 
     def body(made):
         for step in steps:
-            made = look(step, made)
+            made = step(made)
 
     look.follow(body)
     shown = preview(look, NAMES, refresh=refresh)
@@ -101,12 +103,11 @@ def test_a_changed_parameter_is_named(made):
 
 
 def test_steps_that_ask_the_registry_change_nothing_or_are_the_first_to_run(made):
-    asks, acts = (replace(step, inputs=("first",)) for step in (ASKS, ACTS))
     asked = "asked of the registry each time"
-    assert look(made, steps=(FIRST, asks))["asks"] == ("change nothing", asked)
-    shown = look(made, steps=(FIRST, acts))
+    assert look(made, steps=(FIRST, ASKS))["asks"] == ("change nothing", asked)
+    shown = look(made, steps=(FIRST, ACTS))
     assert shown["asks"] == ("run", "it would change the registry")
-    assert "only with a champion" not in look(made, steps=(FIRST, asks))
+    assert "only with a champion" not in look(made, steps=(FIRST, ASKS))
 
 
 def test_with_refresh_the_first_step_runs_whatever_the_store_has(made):

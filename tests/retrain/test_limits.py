@@ -65,13 +65,13 @@ def test_a_run_that_lost_its_slot_is_not_told_as_a_limit(prefect_session, tmp_pa
     @flow
     def small():
         with _leases.maintain_concurrency_lease(uuid4(), 300, raise_on_lease_renewal_failure=True):
-            Run("toy", workload(), version, Project(tmp_path), "run")(step, version)
+            Run("toy", workload(), version, Project(tmp_path), "run").output(step, version.as_input)
 
     def waits(version, workspace):
         for _ in range(300):
             sleep(0.1)
 
-    step, version = Step("first", waits, ("data",)), DataVersion("abc", tracked=True)
+    step, version = Step("first", waits, inputs=("data",)), DataVersion("abc", tracked=True)
     with pytest.raises(ConnectionError, match=r"first was ended, .* has given the run's slot away"):
         small()
 
@@ -94,7 +94,8 @@ def toy():
     run, version = str(runtime.flow_run.id), DataVersion("abc", tracked=True)
     print(run, flush=True)
     given = workload(limits={"first": 0.0005})
-    Run("toy", given, version, Project(Path.cwd()), run)(Step("first", hangs, ("data",)), version)
+    step = Step("first", hangs, inputs=("data",))
+    Run("toy", given, version, Project(Path.cwd()), run).output(step, version.as_input)
 
 toy()
 """

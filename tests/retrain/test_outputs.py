@@ -7,7 +7,7 @@ from retrain.outputs import Plan, difference, plan
 from retrain.step import Chosen, DataVersion, Step
 from retrain.workload import Data, Model, Workload
 
-DATA = DataVersion("abc", tracked=True)
+DATA = DataVersion("abc", tracked=True).as_input
 WORKLOAD = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
 
 
@@ -45,7 +45,7 @@ def test_the_difference_between_two_plans_is_described_in_words():
 
 
 def test_what_a_step_only_looks_up_is_not_in_the_key():
-    other = DataVersion("def", tracked=True)
+    other = DataVersion("def", tracked=True).as_input
     looking = replace(STEP, looked_up=("data",))
     assert plan(STEP, WORKLOAD, [DATA]).key != plan(STEP, WORKLOAD, [other]).key
     assert plan(looking, WORKLOAD, [DATA]).key == plan(looking, WORKLOAD, [other]).key

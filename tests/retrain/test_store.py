@@ -1,6 +1,8 @@
 """The store: what is made once, killed runs, damage, and the earlier output of a step."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -20,7 +22,7 @@ from retrain.workload import Data, Model, Train, Workload
 from tests import running
 from tests.running import RunContext
 
-DATA = DataVersion("abc", tracked=True)
+DATA = DataVersion("abc", tracked=True).as_input
 WORKLOAD = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
 
 
@@ -39,7 +41,7 @@ def with_lr(lr: float) -> Workload:
 
 def make_toy(store, context, workload=WORKLOAD, step=STEP, refresh=False):
     run = running.run_in(store, context, workload, refresh=refresh)
-    return run.make(step, plan(STEP, workload, [DATA]), workload, [DATA])[0]
+    return run.output(step, DATA)
 
 
 def edit_manifest(folder, **fields):
@@ -93,24 +95,24 @@ def test_a_step_that_fails_leaves_what_was_there(store, context, refresh):
     assert not list((store.root / "toy").rglob("half.txt"))
 
 
+def killed(definition, data, workspace):
+    (workspace.folder / "half.txt").write_text("half")
+    (workspace.scratch / "checkpoint").write_text("3")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it(tmp_path):
     program = textwrap.dedent(
         f"""
-        import os, signal, sys
-        from dataclasses import asdict, replace
+        from dataclasses import replace
         from pathlib import Path
         from tests.retrain import test_store as toys
-        from retrain.store import Store, refuse_damaged, verify
+        from retrain.store import Store
         from retrain.project import Project
-
-        def killed(definition, data, workspace):
-            (workspace.folder / "half.txt").write_text("half")
-            (workspace.scratch / "checkpoint").write_text("3")
-            os.kill(os.getpid(), signal.SIGKILL)
 
         store = Store(Path({str(tmp_path)!r}) / "store")
         context = toys.RunContext("1", Project(Path(".")))
-        toys.make_toy(store, context, step=replace(toys.STEP, function=killed))
+        toys.make_toy(store, context, step=replace(toys.STEP, function=toys.killed))
         """
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -219,7 +221,7 @@ TWO = Step("toy", write_two, reads=("train.lr",), inputs=("data",))
 
 
 def week(store, context, number, workload=WORKLOAD, step=TWO, **options):
-    inputs = [DataVersion(f"week-{number}", tracked=True)]
+    inputs = [DataVersion(f"week-{number}", tracked=True).as_input]
     now = plan(step, workload, inputs)
     made, _ = running.make(store, step, workload, inputs, context, **options)
     memory = store.last_plan(workload.name, "toy")

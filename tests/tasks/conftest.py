@@ -20,27 +20,27 @@ class InterruptedTrainingError(Exception):
 @pytest.fixture
 def steps(monkeypatch):
     """The optimizer steps that trainings in this process have taken, by number, as they go."""
-    from tasks.train import loop
+    from tasks.train import train
 
     taken = []
-    learning_rate = loop.learning_rate
+    learning_rate = train.learning_rate
 
     def recorded(step, *others):
         taken.append(step)
         return learning_rate(step, *others)
 
-    monkeypatch.setattr(loop, "learning_rate", recorded)
+    monkeypatch.setattr(train, "learning_rate", recorded)
     return taken
 
 
 @pytest.fixture
 def ending_before(monkeypatch, steps):
     """A block in which a training ends before a step; afterwards `steps` is empty."""
-    from tasks.train import loop
+    from tasks.train import train
 
     @contextmanager
     def ending(end):
-        recorded = loop.learning_rate
+        recorded = train.learning_rate
 
         def failing(step, *others):
             if step == end:
@@ -48,7 +48,7 @@ def ending_before(monkeypatch, steps):
             return recorded(step, *others)
 
         with monkeypatch.context() as patched, pytest.raises(InterruptedTrainingError):
-            patched.setattr(loop, "learning_rate", failing)
+            patched.setattr(train, "learning_rate", failing)
             yield
         steps.clear()
 

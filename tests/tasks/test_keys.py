@@ -69,10 +69,10 @@ EDITS = {
     "tasks/data/metrics.py": ["evaluate"],
     "tasks/pull/dvc_source.py": ["pull"],
     "tasks/pull/file_sources.py": ["pull"],
-    "tasks/train/datasets.py": ["train"],
+    "tasks/train/data.py": ["train"],
     "tasks/train/stream.py": [],
     "tasks/train/function.py": ["train"],
-    "tasks/train/loop.py": ["train"],
+    "tasks/train/train.py": ["train"],
     "tasks/train/mine.py": [],
     "tasks/train/progress.py": ["train"],
     "tests/tasks/test_keys.py": [],
@@ -87,7 +87,7 @@ def plans(root: Path, facts: dict = FACTS, **overrides: object) -> dict[str, Pla
 
 def step_plan(name: str, workload: Workload, facts: dict, tracked: bool = True) -> Plan:
     inputs = [
-        DataVersion("digest", tracked) if each == "data"
+        DataVersion("digest", tracked).as_input if each == "data"
         else Artifact(each, "key", "digest", Path(), facts)
         for each in STEPS[name].inputs_for(workload)
     ]  # fmt: skip

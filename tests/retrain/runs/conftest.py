@@ -7,7 +7,7 @@ from prefect import flow, runtime
 
 from retrain.project import Project
 from retrain.runs.liveness import Processes
-from retrain.runs.run import Mode, Run
+from retrain.runs.run import Run
 from retrain.workload import Train
 from tests.flows.conftest import until
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
@@ -17,9 +17,9 @@ from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
 def run_toy(prefect_session, tmp_path):
     """Runs steps as a flow, each on the output of the one before; returns the run."""
 
-    def toy(run_id, mode, train, data, refresh, steps):
+    def toy(run_id, train, data, refresh, steps):
         workload = WORKLOAD.model_copy(update={"train": train})
-        run = Run("toy", workload, data, Project(tmp_path), run_id, mode, refresh=refresh)
+        run = Run("toy", workload, data, Project(tmp_path), run_id, refresh=refresh)
 
         def body(made):
             for step in steps:
@@ -31,13 +31,13 @@ def run_toy(prefect_session, tmp_path):
 
     @flow
     def in_prefect(*arguments):
-        return toy(str(runtime.flow_run.id), Mode.TASKS, *arguments)
+        return toy(str(runtime.flow_run.id), *arguments)
 
     def call(
         epochs=10, data=DATA, refresh=False, steps=(FIRST, SECOND, ASKS), tasks=False, **others
     ):
         arguments = (Train(epochs=epochs, **others), data, refresh, steps)
-        return in_prefect(*arguments) if tasks else toy(str(uuid4()), Mode.PLAIN, *arguments)
+        return in_prefect(*arguments) if tasks else toy(str(uuid4()), *arguments)
 
     return call
 

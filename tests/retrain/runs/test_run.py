@@ -10,7 +10,7 @@ import pytest
 
 from retrain.errors import RejectedDataError
 from retrain.project import Project
-from retrain.runs.run import ASKED, REFRESHED, Mode, Run
+from retrain.runs.run import ASKED, REFRESHED, Run
 from retrain.runs.task import is_transient
 from retrain.workload import Train
 from tests.retrain.runs.toy import DATA, FIRST, SECOND, WORKLOAD, reasons
@@ -77,6 +77,13 @@ def test_a_flipped_byte_in_an_input_of_a_step_that_runs_is_found_and_repaired(ru
     assert f"first {key} is damaged (out.txt has changed)" in caplog.text
     assert reasons(after)[:2] == ["out.txt has changed", "its artifact is gone"]
     assert Path(nth(after, 1).path, "out.txt").read_text(encoding="utf-8") == "11"
+
+
+def test_a_flipped_byte_in_what_a_task_gets_is_found_and_repaired(run_toy):
+    flip(Path(nth(run_toy(), 1).path))
+    after = run_toy()
+    assert reasons(after) == [None, "out.txt has changed", ASKED]
+    assert after.artifacts["asks"].facts == {"asked": True}
 
 
 def test_what_a_killed_try_has_kept_of_a_damaged_input_is_not_gone_on_with(run_toy):
@@ -175,10 +182,10 @@ def test_the_cause_of_an_error_decides_whether_it_may_pass(error, cause, may_pas
 
 
 def test_a_step_with_other_parameters_explains_no_later_run(tmp_path):
-    run = Run("toy", WORKLOAD, DATA, Project(tmp_path), "run-1", Mode.PLAIN)
+    run, data = Run("toy", WORKLOAD, DATA, Project(tmp_path), "run-1"), DATA.as_input
     other = WORKLOAD.model_copy(update={"train": Train(epochs=7)})
-    assert run(FIRST, DATA, workload=other) != run(FIRST, DATA)
+    assert run.output(FIRST, data, workload=other) != run.output(FIRST, data)
     assert run.store.last_plan("toy", "first").exists()
-    lone = Run("toy", WORKLOAD, DATA, Project(tmp_path / "lone"), "run-1", Mode.PLAIN)
-    lone(FIRST, DATA, workload=other)
+    lone = Run("toy", WORKLOAD, DATA, Project(tmp_path / "lone"), "run-1")
+    lone.output(FIRST, data, workload=other)
     assert not lone.store.last_plan("toy", "first").exists()

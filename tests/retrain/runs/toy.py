@@ -1,6 +1,6 @@
-"""Three toy steps, as a flow runs them: two whose outputs are kept, and one that asks each time."""
+"""Two toy steps, as a flow runs them, and a task that asks each time."""
 
-from retrain.step import DataVersion, Step
+from retrain.step import DataVersion, Step, Task
 from retrain.workload import Data, Model, Workload
 
 DATA = DataVersion("abc", tracked=True)
@@ -17,13 +17,13 @@ def second(above, workspace):
     return {}
 
 
-def asks(above, workspace):
+def asks(above):
     return {"asked": True}
 
 
 FIRST = Step("first", first, reads=("train.epochs",), inputs=("data",))
 SECOND = Step("second", second, reads=(), inputs=("first",))
-ASKS = Step("asks", asks, reads=(), inputs=("second",), cached=False)
+ASKS = Task("asks", asks)
 
 
 def outcomes(run):

@@ -54,5 +54,5 @@ def test_ray_train_still_takes_the_same_errors_for_failures_of_the_start():
     ]
     errors = [exceptions.WorkerGroupStartupFailedError("gone")]
     errors += [exceptions.WorkerGroupStartupTimeoutError(2), ValueError("another")]
-    assert [patches.why_not_started(error) for error in errors] == ["lost", "no place", None]
+    assert [patches.found_no_place(error) for error in errors] == [False, True, False]
     assert RunConfig().failure_config.controller_failure_limit == -1  # for ever

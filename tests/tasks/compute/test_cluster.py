@@ -50,7 +50,7 @@ def run(name):
     data = Data(path="data")
     pulled = Artifact("pull", "key", "digest", Path("pulled").absolute(), {"image_column": None})
     checked = workspace(name + "/validate")
-    facts = validate(data, Checks(min_images_per_class=1), Gate(), pulled, checked)
+    facts = validate(data, Checks(min_images_per_class=1), Gate(), pulled, None, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     preprocess(Images(size=6), pulled, validated, workspace(name + "/preprocess"))
 

@@ -1,6 +1,6 @@
 from retrain.store import Artifact
 from tasks.data import image_table
-from tasks.data.champion import TestSplit
+from tasks.evaluate.champion import digest_of_input
 from tests.tasks.toy_data import png
 from tests.tasks.validate.validating import FILES, run
 
@@ -18,7 +18,7 @@ def test_a_corrected_label_makes_another_test_split_of_the_same_images(tmp_path)
     def digests(name, files):
         facts, folder = run(tmp_path / name, files)
         artifact = Artifact("validate", "key", "digest", folder, facts)
-        return TestSplit(artifact).digest, image_table.digest_of_split(folder, "train")
+        return digest_of_input(artifact), image_table.digest_of_split(folder, "train")
 
     before = digests("before", files)
     files["test/dog/other.png"] = files.pop("test/cat/other.png")

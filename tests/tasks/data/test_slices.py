@@ -46,7 +46,7 @@ OTHERS = {
 def divide(root: Path, *columns: str, correct: np.ndarray = RIGHT):
     """The images below `root / "data"`, divided: the names of their values, and the slices."""
     space = workspace(root, "validate")
-    validate(Data(path="data"), CHECKS, Gate(slices=columns), pulled(root), space)
+    validate(Data(path="data"), CHECKS, Gate(slices=columns), pulled(root), None, space)
     names, parts = slices.divide(read_split(space.folder, "test"), columns, correct)
     return names, {(part["column"], part["value"]): part for part in parts}
 

@@ -15,8 +15,7 @@ from retrain.store import Artifact
 from retrain.workload import Best, Evaluate, Gate, Plateau, Train
 from tasks.data.shards import open_prepared
 from tasks.evaluate.step import evaluate
-from tasks.train import network
-from tasks.train.reports import NEWEST
+from tasks.train.session import CHECKPOINTS, read_state
 from tests.tasks.embed.conftest import head_on
 from tests.tasks.toy_model import described, workspace
 from tests.tasks.train.helpers import LABELS, run, run_interrupted
@@ -44,8 +43,8 @@ def test_no_part_of_a_batch_is_too_small_for_batch_norm(embedded, backbone, tmp_
 
 
 def test_what_is_trained_and_kept_in_checkpoints_is_the_head(trained):
-    newest = max((trained.project.root / "scratch" / NEWEST).iterdir())
-    names = network.read_checkpoint(newest, network.WEIGHTS)
+    newest = max((trained.project.root / "scratch" / CHECKPOINTS).iterdir())
+    names = read_state(newest)["weights"]
     assert all(name.startswith("classifier.head.") for name in names)
     weights = load_file(trained.folder / "model" / "model.safetensors")
     assert any(name.startswith("classifier.backbone.") for name in weights)

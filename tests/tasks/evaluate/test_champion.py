@@ -12,13 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain.disk import sha256_of
-from retrain.errors import DamagedArtifactError, EndsHereError, RejectedDataError
-from retrain.outputs import plan
+from retrain.errors import DamagedArtifactError, RejectedDataError
 from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
-from retrain.runs.run import Mode, Run, following
+from retrain.runs.run import Look, Run, StopFollowingError, following
 from retrain.step import DataVersion, Step
 from retrain.store import Artifact
 from retrain.workload import Data, Evaluate, Gate, Model, Workload
@@ -48,8 +47,8 @@ ROWS = 45
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
 
 
-def runner_in(project, mode=Mode.PLAIN):
-    return Run("toy", WORKLOAD, DataVersion("d", tracked=True), project, "run", mode)
+def runner_in(project, kind=Run):
+    return kind("toy", WORKLOAD, DataVersion("d", tracked=True), project, "run")
 
 
 def followed(runner, function, *arguments):
@@ -168,14 +167,14 @@ def test_a_champion_whose_family_is_gone_answers_with_its_own_code(older, traine
 
 def test_it_is_asked_once_and_found_in_the_store_after_that(older, project, data, scores):
     _, _, champion = older
-    look = runner_in(project, Mode.LOOK)
+    look = runner_in(project, Look)
     found, _ = followed(look, score_opponents, *data, scores)
     assert found.evaluation.digest == champion.evaluation.digest
     more = (replace(data[0], digest="more"), replace(data[1], digest="more"))  # for training
     found, _ = followed(look, score_opponents, *more, scores)
     assert found.evaluation.digest == champion.evaluation.digest
     others = replace(data[1], facts=data[1].facts | {"test_rows": "others"})
-    with pytest.raises(EndsHereError):
+    with pytest.raises(StopFollowingError):
         followed(look, score_opponents, data[0], others, scores)
 
 
@@ -186,15 +185,15 @@ def stored(run: Run, artifact: Artifact) -> Artifact:
         shutil.copytree(artifact.folder, workspace.folder, dirs_exist_ok=True)
         return artifact.facts
 
-    step = Step(artifact.step, copy, inputs=())
-    return run.make(step, plan(step, WORKLOAD, ()), WORKLOAD, ())[0]
+    return run.output(Step(artifact.step, copy, inputs=()))
 
 
 @pytest.mark.parametrize("step", ["pull", "validate"])
 def test_damaged_test_images_are_found_and_go(older, scores, tmp_path, step):
     runner, _, _ = older
     store = runner.store
-    made = {each.step: stored(runner, each) for each in write_data(tmp_path, ROWS + 1)}
+    earlier = runner_in(runner.project)
+    made = {each.step: stored(earlier, each) for each in write_data(tmp_path, ROWS + 1)}
     folder = made[step].folder
     file = folder / ("data/test.parquet" if step == "pull" else image_table.FILE_NAME)
     content = file.read_bytes()
@@ -250,7 +249,7 @@ def test_a_reference_that_does_not_answer_is_set_aside(
     )  # fmt: skip
     assert "too old" in entry.reason
     assert versions.champion(project, "toy").version == champion.version
-    look = runner_in(project, Mode.LOOK)
+    look = runner_in(project, Look)
     found, reference = followed(look, score_opponents, *data, scores)
     assert (found.registered.version.version, reference) == (champion.version, None)
     assert decisions.read(project, "toy").entries[-1] == entry

@@ -20,8 +20,8 @@ from retrain.registry import tracking, versions
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate
-from tasks.data.image_facts import digest
-from tasks.data.predictions import LEARNT, image_id, learnt_images
+from tasks.data.image_facts import digest, image_id
+from tasks.data.predictions import LEARNT, learnt_images
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
 from tests import templates

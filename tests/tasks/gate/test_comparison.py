@@ -15,7 +15,8 @@ from retrain.step import REPORT
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
-from tasks.data.predictions import LEARNT, image_id
+from tasks.data.image_facts import image_id
+from tasks.data.predictions import LEARNT
 from tasks.data.slices import FILE
 from tasks.gate import comparison
 from tasks.gate.comparison import compare_champion, compare_with
@@ -192,7 +193,9 @@ def scored(number: int) -> SimpleNamespace:
     digests = {"package_digest": f"p{number}", "train_digest": f"t{number}"}
     version = SimpleNamespace(version=number, **digests)
     evaluation = Artifact("evaluate_champion", "k", "d", Path(), {"metrics": {"accuracy": 0.9}})
-    return SimpleNamespace(registered=SimpleNamespace(version=version), evaluation=evaluation)
+    registered = SimpleNamespace(version=version)
+    registered.as_input = registered
+    return SimpleNamespace(registered=registered, evaluation=evaluation)
 
 
 def opponents(tmp_path, challenger, reference=None):
@@ -204,7 +207,7 @@ def opponents(tmp_path, challenger, reference=None):
         return Artifact(step.name, "k", "d", Path(), {"of": step.name})
 
     scores = Artifact("evaluate", "k", "d", tmp_path, challenger)
-    with following(run):
+    with following(SimpleNamespace(output=run)):
         made = compare_with(scores, scored(3), reference)
     return made, given
 
@@ -219,15 +222,15 @@ def opponents(tmp_path, challenger, reference=None):
 )
 def test_a_model_is_compared_unless_it_is_the_opponent(tmp_path, challenger, is_compared):
     made, given = opponents(tmp_path, challenger)
-    champion = made.champion
+    champion, reference = made
     assert champion.comparison == ({"of": "compare_champion"} if is_compared else None)
     assert (champion.version, champion.train_digest) == (3, "t3")
     assert champion.metrics == {"accuracy": 0.9}
-    assert made.reference is None
+    assert reference is None
     assert list(given) == ["compare_champion"] * is_compared
 
 
 def test_the_reference_is_compared_by_a_step_of_its_own(tmp_path):
     made, given = opponents(tmp_path, {"package": "other", "train": "other"}, scored(2))
-    assert made.reference.comparison == {"of": "compare_reference"}
+    assert made[1].comparison == {"of": "compare_reference"}
     assert given == {"compare_champion": 3, "compare_reference": 2}

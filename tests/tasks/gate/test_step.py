@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from retrain.project import Project
-from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Model, Workload
-from tasks.data.champion import Opponent, Opponents
+from tasks.data.champion import Opponent
 from tasks.gate.step import gate
 
-NONE = Opponents(None, None)
+NONE = (None, None)
 TABLE = [
     {"label": "cat", "recall": 0.9, "precision": 1.0, "f1": 0.95, "rows": 200, "predicted": 180},
     {"label": "dog", "recall": 1.0, "precision": 0.9, "f1": 0.95, "rows": 160, "predicted": 180},
@@ -52,22 +50,19 @@ def found(outcome: str, metric="accuracy", **others) -> dict:
     return facts | {"metrics": {metric: of}} | others
 
 
-def against(champion=None, reference=None) -> Opponents:
+def against(champion=None, reference=None) -> tuple[Opponent | None, ...]:
     """A champion, version 3, and a reference, version 2, each with what its comparison found."""
-    made = (
+    return tuple(
         None if each is None else Opponent(version, f"t{version}", METRICS, each)
         for version, each in ((3, champion), (2, reference))
     )
-    return Opponents(*made)
 
 
 METRICS = {"accuracy": 0.94, "log_loss": 0.2}
 
 
-def decide(rules: Gate, challenger: Artifact, opponents: Opponents) -> dict:
-    place = Path(tempfile.gettempdir())
-    workspace = Workspace(place, place, "key", "toy", Project(place / "nowhere"))
-    return gate(rules, challenger, opponents, workspace)
+def decide(rules: Gate, challenger: Artifact, opponents: tuple[Opponent | None, ...]) -> dict:
+    return gate(rules, challenger, *opponents)
 
 
 def test_a_model_is_not_promoted_by_a_class_that_was_not_compared():
@@ -155,11 +150,11 @@ def test_too_few_images_are_no_comparison():
 
 @pytest.mark.parametrize(("bound", "passed"), [(0.9, True), (0.99, False)])
 def test_the_champion_itself_is_not_compared_with_itself(bound, passed):
-    same = Opponents(Opponent(3, "my training", METRICS, None), None)
+    same = (Opponent(3, "my training", METRICS, None), None)
     decision = decide(Gate(min={"accuracy": bound}), scores(), same)
     assert (decision["verdict"], decision["passed"]) == ("champion already", passed)
     assert (len(decision["rules"]), decision["reference"]) == (1, False)
-    other = Opponents(same.champion, Opponent(2, "t2", METRICS, found("better")))
+    other = (same[0], Opponent(2, "t2", METRICS, found("better")))
     decision = decide(Gate(min={"accuracy": bound}), scores(), other)
     assert (decision["says"], list(decision["comparisons"])) == ([], ["reference"])
 
@@ -183,21 +178,21 @@ def test_the_champions_own_training_in_another_package_is_judged_by_the_margin(
     comparison = found("cannot tell", metric)
     comparison["metrics"][metric] |= {"challenger": mine, "opponent": theirs}
     same = Opponent(3, "my training", {}, comparison)
-    decision = decide(Gate(metric=metric), scores(), Opponents(same, None))
+    decision = decide(Gate(metric=metric), scores(), (same, None))
     assert decision["verdict"] == verdict
     assert decision["passed"] is (verdict == "repackaged")
     [rule] = decision["rules"]
     assert rule["passed"] is decision["passed"]
     assert decision["reference"]  # it takes the place of the other package
     better = Opponent(2, "another training", {}, found("worse"))
-    decision = decide(Gate(metric=metric), scores(), Opponents(same, better))
+    decision = decide(Gate(metric=metric), scores(), (same, better))
     assert (decision["verdict"], decision["reference"]) == (verdict, False)
 
 
 def test_the_champions_own_training_is_guarded_like_another_one():
     comparison = found("not worse")
     comparison["metrics"]["recall[3]"] = found("worse")["metrics"]["accuracy"]
-    same = Opponents(Opponent(3, "my training", {}, comparison), None)
+    same = (Opponent(3, "my training", {}, comparison), None)
     decision = decide(Gate(no_worse=("recall[3]",)), scores(), same)
     assert (decision["verdict"], decision["passed"]) == ("worse", False)
     below = decide(Gate(min={"worst_class_recall": 0.91}), scores(), same)

@@ -24,7 +24,7 @@ def run(tmp_path, format="folders", images=IMAGES):
     """Validates and preprocesses what lies below `tmp_path / "data"`."""
     raw = pulled(tmp_path, format)
     checked = workspace(tmp_path, "validate")
-    facts = validate(DATA, CHECKS, Gate(), raw, checked)
+    facts = validate(DATA, CHECKS, Gate(), raw, None, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     space = workspace(tmp_path, "preprocess")
     return preprocess(images, raw, validated, space), space.folder

@@ -11,30 +11,33 @@ import pytest
 
 import models
 from retrain.code import source_of
+from retrain.params import ParamsEntry
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.step import DataVersion, Facts, Workspace
+from retrain.runs.liveness import Processes
+from retrain.runs.run import Look, Run
+from retrain.step import DataVersion, Facts
 from retrain.store import Artifact
-from retrain.workload import Data, Gate
+from retrain.workload import Data, Gate, Model, Workload
 from tasks.data import package
 from tasks.promote import package as packaging, personal
-from tasks.promote.step import Intent, promote, promoted
+from tasks.promote.step import promote
 from tests import templates
 from tests.tasks.toy_model import (
     model_in,
-    workspace,
     write_data,
     write_model,
     write_report,
     write_scores,
 )
 
-COLUMNS = Data(path="data")
+WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
+WORKLOAD._entry = ParamsEntry("toy", "toy", {})  # as `load_workload` has it
 DATA = DataVersion("data-1", tracked=True)
 PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}
 REQUIREMENTS = "numpy==2.4.6\n"
 ROWS = 20
-PROMOTE, COMPARE = Intent(promote=True), Intent(promote=False)
+PROMOTE, COMPARE, AGAIN = None, False, True  # as `Run` has it
 AUTOMATIC, MANUAL = Gate(), Gate(approval="manual")
 
 
@@ -63,21 +66,22 @@ def run_on(
     verdict: str,
     champion: int | None = None,
     scores: Artifact | None = None,
-    intent: Intent = PROMOTE,
+    intent: bool | None = PROMOTE,
     rules: Gate = AUTOMATIC,
     data: DataVersion = DATA,
     run_id: str = "run-1",
-    decision: Artifact | None = None,
+    decision: Facts | None = None,
+    kind: type[Run] = Run,
 ) -> Facts:
     """Promotes a model with a verdict."""
     scores = scores or write_scores(trained.folder.parent / "scores", trained, ROWS)
-    decision = decision or decide(verdict, champion, run_id)
-    inputs = (data, *images, trained, scores, decision, intent)
-    with TemporaryDirectory() as folder:
-        place = workspace(Path(folder) / "promote", project.root)
-        facts = promote(COLUMNS, rules, *inputs, place)
-        assert list(place.folder.iterdir()) == []
-    return facts
+    workload = WORKLOAD.model_copy(update={"gate": rules})
+    run = kind("train", workload, data, project, run_id, intent)
+    run.follow(
+        lambda _: promote(*images, trained, scores, decision or decide(verdict, champion), None)
+    )
+    assert list(Processes(run.project.store).temporary().iterdir()) == []
+    return run.artifacts["promote"].facts if "promote" in run.artifacts else None
 
 
 @pytest.fixture
@@ -175,21 +179,12 @@ def in_another_package(project, monkeypatch):
 def look(project, images):
     """Tells what there is left to do about a model with a verdict, and does nothing."""
 
-    def call(
-        trained: Artifact, verdict: str, champion: int | None, intent=PROMOTE, rules=AUTOMATIC
-    ):
-        scores = write_scores(trained.folder.parent / "scores", trained, ROWS)
-        place = Workspace(Path(), Path(), "key", "toy", project)
-        decision = decide(verdict, champion)
-        inputs = (DATA, *images, trained, scores, decision, intent)
-        return promoted(COLUMNS, rules, *inputs, place)
-
-    return call
+    return partial(run_on, images, project, kind=Look)
 
 
-def decide(verdict: str, champion: int | None, run_id: str = "run-1") -> Artifact:
-    """The gate's decision."""
-    facts = {
+def decide(verdict: str, champion: int | None) -> Facts:
+    """The facts of the gate."""
+    return {
         "passed": verdict in ("first", "better", "repackaged", "champion already"),
         "verdict": verdict,
         "rules": [PASSED],
@@ -201,7 +196,6 @@ def decide(verdict: str, champion: int | None, run_id: str = "run-1") -> Artifac
         "reference": verdict in ("first", "better"),
         "champion": champion and {"version": champion, "metrics": {"accuracy": 0.95}},
     }
-    return Artifact("gate", "k", "d", Path(), facts, {"run": run_id})
 
 
 def approve(project: Project, reason: str):

@@ -13,8 +13,8 @@ from retrain.project import Project
 from retrain.registry import decisions, ledger, packages, tracking, versions
 from retrain.step import DataVersion
 from tasks.promote import package as packaging
-from tasks.promote.step import Intent
 from tests.tasks.promote.conftest import (
+    AGAIN,
     MANUAL,
     approve,
     champion,
@@ -25,7 +25,6 @@ from tests.tasks.promote.conftest import (
 )
 
 REASON = "the night images look right"
-AGAIN = Intent(promote=True, again=True)
 pytestmark = pytest.mark.usefixtures("not_loaded")
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from retrain.errors import ChampionChangedError
 from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from tasks.data import package
@@ -43,7 +44,7 @@ def test_the_first_model_that_passes_becomes_champion(project, run):
     [entry] = written.entries
     assert (entry.action, entry.version, entry.previous) == ("promoted", 1, None)
     assert (entry.run, entry.data, entry.who) == ("run-1", "data-1", getpass.getuser())
-    assert decisions.document_of(project, written, entry) == decide("first", None).facts
+    assert decisions.document_of(project, written, entry) == decide("first", None)
 
 
 def test_a_model_that_is_only_compared_is_registered_and_promoted_later(project, run, one):
@@ -67,14 +68,15 @@ def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, look, 
     assert look(champion, "first", None) is None
     first = run(champion, "first")
     assert look(champion, "champion already", 1) == first
-    assert look(champion, "first", None) is None  # there is a champion by now
+    with pytest.raises(ChampionChangedError):  # there is a champion by now
+        look(champion, "first", None)
     assert look(challenger, "cannot tell", 1) is None
     second = run(challenger, "cannot tell", champion=1)
     before = state(project)
     assert look(challenger, "cannot tell", 1) == second
     assert look(challenger, "below bounds", 1) is None
     assert look(challenger, "better", 1) is None
-    assert look(challenger, "cannot tell", 1, COMPARE) is None
+    assert look(challenger, "cannot tell", 1, intent=COMPARE) is None
     assert run(challenger, "cannot tell", champion=1) == second  # nor does the same run again
     assert state(project) == before
 

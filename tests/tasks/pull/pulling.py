@@ -91,7 +91,7 @@ def failing_write(project: Project, path: str | Path) -> str:
         "workload = Workload(name='toy', data=data, model=Model(family='vit'))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))\n"
         "try:\n"
-        "    inputs = [data_version(data, project)]\n"
+        "    inputs = [data_version(data, project).as_input]\n"
         "    make(Store(project.store), pull, workload, inputs, RunContext('run', project))\n"
         "except OSError as error:\n"
         "    print(message_of(error))"

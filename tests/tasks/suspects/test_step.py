@@ -26,7 +26,7 @@ def find(tmp_path):
         write_files(tmp_path / "data", files)
         data, checks = Data(path="data"), Checks(min_images_per_class=1)
         space = workspace(tmp_path, "validate")
-        facts = validate(data, checks, Gate(), pulled(tmp_path), space)
+        facts = validate(data, checks, Gate(), pulled(tmp_path), None, space)
         validated = Artifact("validate", "key", "digest", space.folder, facts)
         labels = image_table.read_split(space.folder, columns=["label"])["label"].to_pylist()
         embeddings = np.random.default_rng(0).normal(size=(len(labels), 4)).astype(np.float32)

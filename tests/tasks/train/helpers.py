@@ -22,7 +22,7 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
 from tasks.data.champion import Start
 from tasks.data.shards import SOURCE, open_prepared, shard_name
-from tasks.train.reports import HISTORY
+from tasks.train.session import REPORTS
 from tasks.train.step import train
 from tests import templates
 
@@ -173,7 +173,7 @@ def killing_a_worker(folder: Path) -> Iterator[list[str]]:
     """
     left: list[str] = []
     before = {process.pid for process in processes()}
-    reports = folder / "scratch" / HISTORY
+    reports = folder / "scratch" / REPORTS
     threading.Thread(target=kill_a_worker, args=(reports, left, before), daemon=True).start()
     yield left
     assert left, "the training was over before a worker could be killed"

@@ -3,7 +3,6 @@
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
@@ -11,19 +10,22 @@ from typing import Any
 
 import pytest
 import torch
-from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
+from ray.train import get_context
+from ray.train.torch import get_device
 
 import models
 from retrain.project import Project
-from tasks.train import loop, stream
+from tasks.train import stream
 from tasks.train.job import TrainingJob
-from tasks.train.launch import finish, fit, launch
-from tasks.train.reports import keep_in_process
+from tasks.train.launch import run_trainer
+from tasks.train.session import Session
+from tasks.train.step import train_and_save
+from tasks.train.train import best_network, fit, save
 from tests.tasks.train.combinations import EPOCHS, OWN, SIDE, TABLE, Combination, Place, document
 from tests.tasks.train.helpers import Trained, validated
 
 
-def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
+def train_on_workers(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
     """Runs trainings by the project's own loop, one after the other in the same workers.
 
     Returns:
@@ -32,8 +34,6 @@ def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    resources = {"resources_per_worker": {"CPU": 0.4}} if workers else {}
-    scaling = ScalingConfig(num_workers=workers, **resources)
     streamed = [job for job in jobs if job.streams]
     assert not streamed or len(jobs) == 1, "a trainer has the images of one training"
     images = stream.of_trainer(*streamed) if streamed else {}
@@ -43,40 +43,45 @@ def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
             _work_all,
             train_loop_config={"job": jobs[0], "jobs": list(jobs)},
             torch_config=TorchConfig(backend="gloo", timeout_s=60),
-            scaling_config=scaling,
+            scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.4}),
             run_config=RunConfig("combinations", storage, failure_config=replaces_workers),
             **images,
         )
-        return list(fit(trainer).return_value)
+        return list(run_trainer(trainer).return_value)
 
 
 def _work_all(config: Mapping[str, Any]) -> list[str | None]:
-    return [_attempt(partial(_work, job), job) for job in config["jobs"]]
+    return [_attempt(_work, job) for job in config["jobs"]]
 
 
-def _work(job: TrainingJob) -> dict[str, Any]:
-    """Trains as one of the workers; the first keeps what is reported, and saves the network."""
-    ray_train = get_train_fn_utils()
-    if ray_train.get_context().get_world_rank():
-        ray_train.report = lambda *_, **__: None
-        ray_train.get_checkpoint = lambda: None
-        return loop.train(job)
-    keep_in_process(job)
-    return finish(job, loop.train(job))
+def _work(job: TrainingJob) -> None:
+    """Trains as one of the workers; the first saves the network."""
+    context = get_context()
+    session = Session(job, context.get_world_rank(), context.get_world_size(), get_device())
+    fit(session)
+    if session.rank == 0:
+        save(job, best_network(session))
+        _check(job)
 
 
-def _attempt(train: Callable[[], dict[str, Any]], job: TrainingJob) -> str | None:
+def _train(job: TrainingJob) -> None:
+    train_and_save(job)
+    _check(job)
+
+
+def _attempt(train: Callable[[TrainingJob], None], job: TrainingJob) -> str | None:
     """What fails in a training, or is wrong with what it saved."""
     try:
-        _check(job, train())
+        train(job)
     except Exception:
         return traceback.format_exc()
     return None
 
 
-def _check(job: TrainingJob, result: Mapping[str, Any]) -> None:
+def _check(job: TrainingJob) -> None:
     """Compares what a training said with the network that it saved."""
-    history, best = result["history"], result["best"]
+    session = Session(job)
+    history, best = session.history, session.best.metrics
     numbers = [value for entry in history for value in entry.values() if isinstance(value, float)]
     assert len(history) == EPOCHS and all(map(isfinite, numbers)), history
     if job.model.family == "embedding_head":  # the saved network makes its own embeddings
@@ -102,10 +107,11 @@ def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination
     found: dict[Combination, str | None] = {}
     for (name, workers, _), group in groupby(chosen, together):
         several = {each: jobs[each] for each in group}
-        if name == OWN:
-            found |= dict(zip(several, train_all([*several.values()], workers), strict=True))
+        if name == OWN and workers:
+            faults = train_on_workers([*several.values()], workers)
+            found |= dict(zip(several, faults, strict=True))
         else:
-            found |= {each: _attempt(partial(launch, job), job) for each, job in several.items()}
+            found |= {each: _attempt(_train, job) for each, job in several.items()}
     return {each: fault for each, fault in found.items() if fault}
 
 

@@ -13,7 +13,7 @@ import models
 from retrain.registry import tracking
 from retrain.runs.task import is_transient
 from retrain.workload import Best, Model, Scale, Train
-from tasks.train.reports import BEST, NEWEST
+from tasks.train.session import CHECKPOINTS
 from tests.tasks.train.helpers import SMALL, run, validated
 
 ROOT = Path(__file__).parents[3]
@@ -45,9 +45,8 @@ def test_it_learns_and_its_best_report_is_the_model(trained, images):
 
 def test_a_training_that_was_over_is_not_repeated(trained, images):
     scratch = trained.project.root / "scratch"
-    newest = sorted(path.name for path in (scratch / NEWEST).iterdir())
-    assert newest == ["00000003", "00000004"]
-    assert [path.name for path in (scratch / BEST).iterdir()] == [str(trained.facts["best_epoch"])]
+    kept = {int(path.name) for path in (scratch / CHECKPOINTS).iterdir()}
+    assert kept == {3, 4, trained.facts["best_epoch"]}
     again = run(trained.project.root, images, with_function("train"), model=MODEL, output="again")
     assert again.facts == trained.facts
     assert again.history == trained.history
@@ -233,3 +232,13 @@ def test_other_errors_are_tried_as_often_as_configured_by_ray_and_no_more(for_wo
 def test_workers_with_accelerate_train_one_network(for_workers, images):
     chosen = made_up("trains_with_accelerate", arguments={"processes": 2})
     run(for_workers, images, chosen, model=MODEL, scale=Scale(workers=2))
+
+
+@pytest.mark.slow
+def test_workers_resume_from_the_last_report_when_one_is_lost(for_workers, images):
+    recipe = with_function("stops_once", arguments={"lost": str(for_workers / "lost")})
+    trained = run(for_workers, images, recipe, model=MODEL, scale=Scale(workers=2))
+    assert [entry["epoch"] for entry in trained.history] == [1, 2, 3, 4]
+    assert trained.facts["val_accuracy"] > 0.6
+    kept = {int(path.name) for path in (for_workers / "scratch" / CHECKPOINTS).iterdir()}
+    assert kept == {3, 4, trained.facts["best_epoch"]}

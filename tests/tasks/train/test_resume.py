@@ -14,8 +14,8 @@ import torch
 
 from retrain.registry import tracking
 from retrain.workload import Augment, Model, Scale, Train
-from tasks.train import loop, network
-from tasks.train.reports import NEWEST
+from tasks.train import distributed, train
+from tasks.train.session import CHECKPOINTS, read_state
 from tests.tasks.train.helpers import KEY, OFTEN, SMALL, run, write_form, write_split
 
 ROOT = Path(__file__).parents[3]
@@ -26,11 +26,11 @@ DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
 
 def kept(root: Path) -> list[Path]:
     """The folders of the checkpoints that a training without workers keeps."""
-    return sorted((root / "scratch" / NEWEST).iterdir())
+    return sorted((root / "scratch" / CHECKPOINTS).iterdir())
 
 
 def step_of(folder: Path) -> int:
-    return network.read_checkpoint(folder, network.STATE)["step"]
+    return read_state(folder)["step"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,9 @@ def interrupted(images, tmp_path, ending_before):
 
 
 def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, steps, caplog):
-    assert [step_of(folder) for folder in kept(interrupted)] == [14, 15]
+    best, *newest = kept(interrupted)
+    assert step_of(best) in (PER_EPOCH, 2 * PER_EPOCH)
+    assert [step_of(folder) for folder in newest] == [14, 15]
     caplog.clear()
     resumed = run(interrupted, images, RECIPE, model=DROPOUT)
     assert "train continues at step 15, from its last checkpoint." in caplog.messages
@@ -64,7 +66,7 @@ def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, s
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     interrupted, undisturbed, images, steps, damage
 ):
-    newest = next(kept(interrupted)[-1].glob("weights-*.pt"))
+    newest = next(kept(interrupted)[-1].glob("*.pt"))
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content[:-100] if damage == "cut short" else content)
@@ -74,18 +76,18 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
 
 
 def test_a_training_that_diverges_leaves_no_checkpoint_of_it(images, tmp_path, monkeypatch):
-    clip, norms = loop.clip_gradients, []
+    clip, norms = train.clip_gradients, []
 
     def exploding(network, largest):
         norms.append(clip(network, largest))
         return norms[-1] * float("nan") if len(norms) == 15 else norms[-1]
 
-    monkeypatch.setattr(loop, "clip_gradients", exploding)
+    monkeypatch.setattr(train, "clip_gradients", exploding)
     with pytest.raises(ValueError, match="diverged in epoch 3"):
         run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN)
     newest = kept(tmp_path)[-1]
     assert step_of(newest) == 14
-    weights = network.read_checkpoint(newest, network.WEIGHTS)
+    weights = read_state(newest)["weights"]
     assert all(value.isfinite().all() for value in weights.values())
 
 
@@ -112,7 +114,7 @@ def test_a_training_with_several_threads_repeats_itself_to_the_bit(tmp_path):
 
 def test_a_network_that_cannot_be_repeated_to_the_bit_is_trained_too(images, tmp_path):
     model = Model(family="custom", factory="tests.tasks.train.functions:unrepeatable")
-    with pytest.warns(UserWarning, match=network.NOT_REPEATABLE):
+    with pytest.warns(UserWarning, match=distributed.NOT_REPEATABLE):
         run(tmp_path, images, Train(epochs=1, batch_size=16), model=model)
     assert not torch.are_deterministic_algorithms_enabled()
 

@@ -13,7 +13,7 @@ import models
 from retrain.outputs import plan
 from retrain.project import Project
 from retrain.registry import packages, versions
-from retrain.runs.run import Mode, Run, following
+from retrain.runs.run import Run, following
 from retrain.step import DataVersion
 from retrain.store import Artifact
 from retrain.workload import Best, Data, Model, Train, Workload
@@ -99,7 +99,7 @@ def test_a_champion_is_not_trained_further_before_something_has_changed(tmp_path
 
     def register(weights, workload):
         begun = start(workload)
-        key = plan(train, workload, [images, pulled, begun]).key
+        key = plan(train, workload, [images, pulled, begun.as_input]).key
         registered[weights] = replace(VERSION, weights=weights, train_key=key, start=begun.weights)
 
     assert start(once).weights is None
@@ -112,7 +112,7 @@ def test_a_champion_is_not_trained_further_before_something_has_changed(tmp_path
     assert start(once).weights == start(more, newer).weights == "b" * 64
     assert start(once.model_copy(update={"train": BASE})).weights is None
     del registered["a" * 64]  # with its record
-    look = Run("train", once, DataVersion("d", tracked=True), Project(tmp_path), "run", Mode.PLAIN)
-    with following(look):
+    run = Run("train", once, DataVersion("d", tracked=True), Project(tmp_path), "run")
+    with following(run):
         assert start(more).weights == "b" * 64
-    assert "aaaaaaaa are not found any more" in look.warnings[0]
+    assert "aaaaaaaa are not found any more" in run.warnings[0]

@@ -7,7 +7,8 @@ from retrain.registry import tracking
 from retrain.workload import Augment, Model, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.train.augment import Augmentation
-from tasks.train.datasets import BatchSampler
+from tasks.train.data import BatchSampler
+from tasks.train.job import TrainingJob
 from tests.tasks.embed.conftest import write_backbone
 from tests.tasks.train.helpers import (
     KEY,
@@ -93,12 +94,13 @@ def test_a_training_that_diverges_says_what_to_lower(images, tmp_path):
 
 
 @pytest.mark.parametrize("sizes", [(2**50,), (2**33, 2**33)])
-def test_memory_that_cannot_be_had_is_the_users_to_mend(monkeypatch, sizes):
-    from tasks.train import loop
+def test_memory_that_cannot_be_had_is_the_users_to_mend(images, tmp_path, monkeypatch, sizes):
+    def too_large(self, data):
+        return torch.empty(sizes)
 
-    monkeypatch.setattr(loop, "Training", lambda job, opened, strictly: torch.empty(sizes))
+    monkeypatch.setattr(TrainingJob, "build", too_large)
     with pytest.raises(ValueError, match=r"not enough memory to train .* train\.micro_batch"):
-        loop.train(None)  # type: ignore[arg-type]
+        run(tmp_path, images, RECIPE)
 
 
 def test_a_pretrained_folder_is_below_the_project(images, tmp_path):

@@ -14,7 +14,7 @@ from retrain.store import Artifact
 from retrain.workload import Augment, Checks, Data, Gate, Images, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
-from tasks.train import loop
+from tasks.train import train
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
 from tests.tasks.train.helpers import killing_a_worker, run, run_interrupted
@@ -52,7 +52,7 @@ def prepare(root: Path, format: str, size: int = 8, channels: int = 1) -> Both:
                 row_group_size=13,
             )
     raw, checked = pulled(root, format), workspace(root, "validate")
-    facts = validate(DATA, Checks(min_images_per_class=1), Gate(), raw, checked)
+    facts = validate(DATA, Checks(min_images_per_class=1), Gate(), raw, None, checked)
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     folders = {}
     for storage in ("pixels", "source"):
@@ -78,23 +78,24 @@ def test_it_trains_the_network_that_prepared_images_give(both, tmp_path):
 
 
 def test_each_epoch_has_each_image_once_with_its_label(both, tmp_path, monkeypatch):
-    epochs: dict[int, list[tuple[bytes, int]]] = {}
-    take_step = loop.Training._take_step
+    taken: list[tuple[bytes, int]] = []
+    backward = train.backward
 
-    def recording(training, images, labels):
+    def recording(objective, module, state, images, labels, at_once):
         seen = [image.numpy().tobytes() for image in images]
-        epochs.setdefault(len(training.history), []).extend(zip(seen, labels.tolist(), strict=True))
-        return take_step(training, images, labels)
+        taken.extend(zip(seen, labels.tolist(), strict=True))
+        return backward(objective, module, state, images, labels, at_once)
 
-    monkeypatch.setattr(loop.Training, "_take_step", recording)
+    monkeypatch.setattr(train, "backward", recording)
     run(tmp_path, both.source, RECIPE, pulled=both.pulled)
-    train = open_prepared(both.pixels).split("train")
-    stored = [image.tobytes() for image in train.images[np.arange(len(train))]]
-    labels = dict(zip(stored, train.labels.tolist(), strict=True))
-    per_epoch = len(train) // RECIPE.batch_size * RECIPE.batch_size
-    assert [len(set(seen)) for seen in epochs.values()] == [per_epoch] * RECIPE.epochs
-    assert len({tuple(seen) for seen in epochs.values()}) == RECIPE.epochs  # each in its own order
-    assert all(labels[image] == label for seen in epochs.values() for image, label in seen)
+    split = open_prepared(both.pixels).split("train")
+    stored = [image.tobytes() for image in split.images[np.arange(len(split))]]
+    labels = dict(zip(stored, split.labels.tolist(), strict=True))
+    per_epoch = len(split) // RECIPE.batch_size * RECIPE.batch_size
+    epochs = [taken[first : first + per_epoch] for first in range(0, len(taken), per_epoch)]
+    assert [len(set(seen)) for seen in epochs] == [per_epoch] * RECIPE.epochs
+    assert len({tuple(seen) for seen in epochs}) == RECIPE.epochs  # each in its own order
+    assert all(labels[image] == label for seen in epochs for image, label in seen)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,19 @@ import pytest
 
 from retrain.workload import Checks, Split
 from tasks.data.fingerprint import THUMBNAIL
-from tasks.validate.divide import assign_splits, find_ties
+from tasks.validate.divide import NO_TIES, assign_splits, find_ties, ties_of
 
 FRACTIONS = Split(val=0.1, test=0.2)
 
 
-def divide(labels, pixels=None, *, given=None, groups=None, times=None, prints=None, near=False,
-           fractions=FRACTIONS, least=1):  # fmt: skip
-    """The split of each image, by its pixels' number."""
+def divide(labels, pixels=None, **options):
+    """The split of each image."""
+    return divided(labels, pixels, **options)["split"].tolist()
+
+
+def divided(labels, pixels=None, *, given=None, groups=None, times=None, prints=None, near=False,
+            fractions=FRACTIONS, least=1, known=NO_TIES):  # fmt: skip
+    """The images with their ties and splits, by their pixels' number."""
     size = len(labels)
     images = pd.DataFrame(
         {
@@ -30,9 +35,10 @@ def divide(labels, pixels=None, *, given=None, groups=None, times=None, prints=N
     of_pixels = images.groupby("pixels")["label"]
     images["is_divided"] = of_pixels.transform("min") == of_pixels.transform("max")
     thumbnails = np.zeros((size, THUMBNAIL), np.uint8) if near else None
-    images["tie"] = find_ties(images, groups or [None] * size, thumbnails)
+    images["tie"] = find_ties(images, groups or [None] * size, thumbnails, known)
     checks = Checks(min_images_per_class_and_split=least)
-    return list(assign_splits(images, fractions, checks, by_time=times is not None))
+    splits = assign_splits(images, fractions, checks, by_time=times is not None)
+    return images.assign(split=splits)
 
 
 def drawn(rng, classes, most):
@@ -139,6 +145,34 @@ def test_images_that_look_the_same_can_be_a_group():
     assert (splits == splits[:, :1]).all()
     alone = np.array(divide(["a"] * 400, prints=chains)).reshape(100, 4)
     assert not (alone == alone[:, :1]).all()
+
+
+def test_images_that_look_the_same_keep_their_split_when_others_come():
+    prints = np.random.default_rng(0).integers(1, 1 << 60, 300).tolist()
+    near = {"near": True, "prints": prints}
+    before = divided(["a"] * 300, **near)
+    near["prints"] = prints + [p ^ 3 for p in prints]  # each gets one that looks like it
+    assert divide(["a"] * 600, **near)[:300] != before["split"].tolist()
+    after = divided(["a"] * 600, **near, known=ties_of(before))
+    assert after["split"].tolist() == 2 * before["split"].tolist()
+    # The champion's own images, and those that it was first divided with, are divided as they were.
+    assert divided(["a"] * 600, **near, known=ties_of(after)).equals(after)
+    fewer = after[150:].reset_index(drop=True)
+    again = find_ties(fewer, [None] * 450, np.zeros((450, THUMBNAIL), np.uint8), ties_of(after))
+    assert again.tolist() == fewer["tie"].tolist()
+
+
+def test_no_training_image_is_held_out_because_one_comes_that_looks_like_it_and_like_others():
+    prints = np.random.default_rng(0).integers(1, 1 << 60, 100).tolist()
+    near = {"near": True, "prints": [p ^ bits for p in prints for bits in (0, 0b111111)]}
+    before = divided(["a"] * 200, **near)
+    near["prints"] = near["prints"] + [p ^ 0b111 for p in prints]
+    after = divided(["a"] * 300, **near, known=ties_of(before))
+    assert after["tie"].nunique() == 100 and before["tie"].nunique() == 200
+    pairs = zip(before["split"], after["split"][:200], strict=True)
+    moved = Counter(pair for pair in pairs if len({*pair}) == 2)
+    assert moved["test", "train"]
+    assert not moved["train", "test"] + moved["train", "val"] + moved["val", "test"]
 
 
 def test_the_newest_images_are_test_and_those_before_them_val():

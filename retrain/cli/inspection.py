@@ -44,13 +44,13 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
     Args:
         workload: Show the last run of this workload whole.
     """
-    from flows.reports import overview
+    from flows.reports.status import state_of
     from retrain.runs import records
 
     if workload:
         records.check_name(project, workload)
     listed = [workload] if workload else records.names(project)
-    states = [overview.state_of(project, name) for name in listed]
+    states = [state_of(project, name) for name in listed]
 
     def show() -> None:
         known = ("champion", "last_run", "fault")
@@ -119,9 +119,9 @@ def _show_workload(state: Mapping[str, Any]) -> None:
         if images := (model or {}).get("images"):
             print(wrapped(f"{whose} takes images of {in_words(dict(sorted(images.items())))}"))
     if last_run and "error" not in last_run:
-        tells = flow_with_steps(last_run["flow"]).tells
+        report = flow_with_steps(last_run["flow"]).report
         with console.shown_on(sys.stdout):
-            tells.show(last_run | {"took": last_run["seconds"]})
+            report.show(last_run | {"took": last_run["seconds"]})
 
 
 @app.command(group=LOOKING)
@@ -133,14 +133,14 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
     Args:
         last: How many of them, with `--json` too; 0 for all.
     """
-    from flows.reports import overview
+    from flows.reports.status import explained
     from retrain.runs import records
 
     ledger = decisions.read(project, workload)
     if not ledger.entries:
         records.check_name(project, workload)
     entries = ledger.entries[-last:]
-    document = overview.explained(project, ledger, entries)
+    document = explained(project, ledger, entries)
 
     def show() -> None:
         if not ledger.entries:
@@ -268,19 +268,22 @@ def report(
 def _page_of(project: Project, workload: str, run: str | None) -> Path:
     """The report of a run: as it was made, because the store may have lost what it shows."""
     from flows.pages import publish
+    from flows.reports import documents
     from retrain.runs import records
 
     records.check_name(project, workload)
     document = records.find_run(project, workload, run)
     name = document["run"] if document else run
-    files = sorted(publish.folder_of(project, workload).glob(f"{glob.escape(name or '')}*.html"))
+    files = sorted(
+        (project.root / documents.REPORTS / workload).glob(f"{glob.escape(name or '')}*.html")
+    )
     if name and files:
         return files[0]
     if document is None and run is None:
         raise ValueError(f"{workload} has not been run here yet: retrain train {workload}")
     if document is None:
         raise UsageError(
-            f"{workload}: no such run is recorded here; see {publish.FOLDER}/{workload}/."
+            f"{workload}: no such run is recorded here; see {documents.REPORTS}/{workload}/."
         )
     return publish.write_run(project, document)
 

@@ -18,8 +18,7 @@ from retrain.workload import (
     Workload,
 )
 from tasks.train.checks import check
-from tasks.train.network import update_average
-from tasks.train.optimization import loss_function
+from tasks.train.recipe import loss_function, update_average
 from tests.tasks.train.helpers import SMALL, run, run_interrupted, validated
 
 BASE = Train(epochs=3, batch_size=16, lr=0.01)

@@ -224,6 +224,9 @@ class Loader:
             worker_init_fn=_ignore_ctrl_c,
         )
 
+    def close(self) -> None:
+        """Nothing is left open: the processes end with the `DataLoader`."""
+
     def epoch(self, epoch: int, first: int) -> Iterator[Batch]:
         """The batches of an epoch.
 

@@ -1,8 +1,4 @@
-"""Calculates the loss, makes the optimizer, sets its learning rate, and evaluates a network.
-
-What is found on the validation split are the scores of an epoch, and after the training the
-temperature: how far the logits are to be scaled down.
-"""
+"""The recipe of a training: its loss, optimizer and learning rate; evaluation and temperature."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,12 +12,13 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from models.network import Network, inference
 from retrain.workload import Plateau, Train
 from tasks.train.augment import Targets
-from tasks.train.datasets import BatchSampler, SplitDataset, class_weights, in_order
-from tasks.train.network import sum_over_workers
+from tasks.train.data import BatchSampler, SplitDataset, class_weights, in_order
+from tasks.train.distributed import is_sharded, sum_over_workers
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -88,7 +85,7 @@ def make_optimizer(network: Network, hyperparameters: Train) -> torch.optim.Opti
     if hyperparameters.optimizer == "sgd":
         momentum = hyperparameters.momentum
         # PyTorch has no fused step of SGD for the parts of a divided network.
-        is_fused = not hasattr(network, "set_requires_gradient_sync")
+        is_fused = not is_sharded(network)
         return torch.optim.SGD(settings, lr, momentum, nesterov=momentum > 0, fused=is_fused)
     kind = torch.optim.Adam if hyperparameters.optimizer == "adam" else torch.optim.AdamW
     return kind(settings, lr, fused=True)
@@ -136,6 +133,11 @@ def _plateaus(losses: Sequence[float], plateau: Plateau) -> int:
     return plateaus
 
 
+def _anneal(start: float, end: float, fraction: float) -> float:
+    """Half a cosine wave from one value to another."""
+    return end + (start - end) * (1 + cos(pi * fraction)) / 2
+
+
 def clip_gradients(module: torch.nn.Module, largest: float) -> torch.Tensor:
     """Scales the gradients down if their norm, over all parameters, is too large.
 
@@ -152,24 +154,41 @@ def clip_gradients(module: torch.nn.Module, largest: float) -> torch.Tensor:
     return total
 
 
-def _anneal(start: float, end: float, fraction: float) -> float:
-    """Half a cosine wave from one value to another."""
-    return end + (start - end) * (1 + cos(pi * fraction)) / 2
+def update_average(
+    average: torch.nn.Module, network: torch.nn.Module, decay: float, updates: int
+) -> None:
+    """Takes the weights after a step into their average, without waiting for a GPU.
+
+    The first update copies the weights. The statistics of batch norms are always the
+    network's own.
+
+    Args:
+        average: A network of the same kind, which is changed in place.
+        network: The network after a step.
+        decay: The part of the average that stays. It is less in the first updates,
+            (1 + n) / (10 + n) after n of them, as in TensorFlow's `ExponentialMovingAverage`.
+        updates: The number of updates before this one.
+    """
+    weight = min(decay, (1 + updates) / (10 + updates)) if updates else 0.0
+    take = get_ema_multi_avg_fn(weight)  # type: ignore[no-untyped-call]
+    take(tuple(average.parameters()), tuple(network.parameters()), updates)
+    for averaged, current in zip(average.buffers(), network.buffers(), strict=True):
+        averaged.copy_(current)
 
 
-def validate(
+def evaluate(
     network: torch.nn.Module,
     split: SplitDataset,
-    batches: BatchSampler,
+    sampler: BatchSampler,
     at_once: int,
     device: torch.device,
 ) -> dict[str, float]:
-    """Evaluates a network.
+    """Evaluates a network; all workers share the images.
 
     Args:
         network: Put into evaluation mode here.
         split: The split to evaluate it on.
-        batches: The sampler, which knows the rank of this worker.
+        sampler: The sampler, which knows the rank of this worker.
         at_once: The number of images that go through the network together.
         device: The network's device.
 
@@ -177,8 +196,8 @@ def validate(
         `val_loss`, the mean cross-entropy (nats, without label smoothing); `val_accuracy`; and
         `val_macro_recall`, the mean over the classes of the split.
     """
-    share = -(-len(split) // batches.workers)
-    rows = range(len(split))[batches.rank * share :][:share]
+    share = -(-len(split) // sampler.workers)
+    rows = range(len(split))[sampler.rank * share :][:share]
     loss_sum = torch.zeros((), device=device)
     counts = torch.from_numpy(np.bincount(split.labels)).to(device)
     hits = torch.zeros_like(counts)
@@ -188,10 +207,11 @@ def validate(
             logits = network(images)
             loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
             hits += torch.bincount(labels[logits.argmax(1) == labels], minlength=len(counts))
-        # A network that is divided among workers is called by all of them as often.
+        # A sharded network is called by all workers as often.
         for _ in range(-(-share // at_once) - -(-len(rows) // at_once)):
             network(torch.zeros((1, *split.images.shape), dtype=torch.uint8, device=device))
-    loss_sum, hits = sum_over_workers(loss_sum), sum_over_workers(hits)
+    loss_sum = sum_over_workers(loss_sum)
+    hits = sum_over_workers(hits)
     return {
         "val_loss": float(loss_sum / len(split)),
         "val_accuracy": int(hits.sum()) / len(split),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tasks.train.datasets import (
+from tasks.train.data import (
     BatchSampler,
     SplitDataset,
     class_weights,

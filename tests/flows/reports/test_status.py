@@ -1,6 +1,6 @@
 """What `retrain history` says of decisions."""
 
-from flows.reports.overview import comparison_of
+from flows.reports.status import comparison_of
 
 FOUND = {"difference": 0.02, "low": -0.01, "high": 0.05}
 

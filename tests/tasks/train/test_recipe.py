@@ -12,8 +12,8 @@ import models
 from models.network import Network
 from retrain.workload import Plateau, Train
 from tasks.data.shards import open_prepared
-from tasks.train.datasets import SplitDataset
-from tasks.train.optimization import (
+from tasks.train.data import SplitDataset
+from tasks.train.recipe import (
     learning_rate,
     loss_function,
     make_optimizer,
