@@ -22,7 +22,6 @@ from retrain.outputs import MANIFEST
 from retrain.params import load_workload, resolve
 from retrain.project import Project, find_project
 from retrain.runs import console, preflight, records
-from retrain.runs.console import local_time
 from retrain.runs.flow_runs import Flow, P, R
 from retrain.runs.liveness import Processes, end_lost_runs
 from retrain.runs.records import Document
@@ -141,7 +140,7 @@ class StepsFlow(Flow[..., Document]):
         document = self.report.document(look)
         for artifact in look.artifacts.values():  # it is used, as by a run that takes it from there
             look.store.use(artifact.step, artifact.key)
-        since = f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}"
+        since = f"Nothing changed since run {last['run'][:8]} of {console.local_time(last['time'])}"
         return document | {
             "run": last["run"],
             "time": last["time"],
