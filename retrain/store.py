@@ -235,7 +235,7 @@ def find_damage(store: Store, step: str, key: str, digest: str | None = None) ->
     folder, files = store.folder(step, key), manifest["files"]
     size = sum(file["bytes"] for file in files)
 
-    def damage_of(file: Mapping[str, Any]) -> str | None:
+    def damage_in(file: Mapping[str, Any]) -> str | None:
         try:
             is_same = sha256_of(f"{folder}/{file['path']}", show) == file["sha256"]
         except OSError as error:
@@ -244,7 +244,14 @@ def find_damage(store: Store, step: str, key: str, digest: str | None = None) ->
 
     checking = console.counted(f"checking the output of {step}", size, "bytes")
     with checking as show, ThreadPoolExecutor(THREADS) as pool:
-        return next(filter(None, pool.map(damage_of, files)), None)
+        return next(filter(None, pool.map(damage_in, files)), None)
+
+
+def damage_of(store: Store, artifact: Artifact) -> str | None:
+    """What is wrong with an artifact of the store, all of which is read; None if nothing is."""
+    if not artifact.folder.is_relative_to(store.root):
+        return None
+    return find_damage(store, artifact.step, artifact.key, artifact.digest)
 
 
 def refuse_damaged(store: Store, artifact: Artifact) -> None:
@@ -253,11 +260,9 @@ def refuse_damaged(store: Store, artifact: Artifact) -> None:
     Raises:
         DamagedArtifactError: It has changed since it was made; it was removed from the store.
     """
-    name = (artifact.step, artifact.key)
-    is_stored = artifact.folder.is_relative_to(store.root)
-    if is_stored and (damage := find_damage(store, *name, artifact.digest)):
-        discard_if_damaged(store, *name)
-        raise DamagedArtifactError(*name, damage)
+    if damage := damage_of(store, artifact):
+        discard_if_damaged(store, artifact.step, artifact.key)
+        raise DamagedArtifactError(artifact.step, artifact.key, damage)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.task import in_task
 from retrain.step import DataVersion, Facts, Input, Step, Task, Workspace, followed
-from retrain.store import Store, find_damage, refuse_damaged
+from retrain.store import Store, damage_of, refuse_damaged
 from retrain.workload import Workload
 
 REFRESHED = "nothing taken from the cache (refresh)"
@@ -388,9 +388,7 @@ class Look(Run):
             raise
         except Exception:
             for source in arguments:  # nobody has read them; a run makes them again
-                if isinstance(source, Artifact) and find_damage(
-                    self.store, source.step, source.key, source.digest
-                ):
+                if isinstance(source, Artifact) and damage_of(self.store, source):
                     self.must_run(task.name, f"the output of {source.step} is damaged")
             raise
 
