@@ -8,12 +8,11 @@ prefect deployment run train/vit --watch
 
 from flows.reports.training import TrainingReport
 from retrain.errors import ChampionChangedError
-from retrain.flow import OF_MODELS, steps_flow
-from retrain.outputs import plan
+from retrain.flow import MODEL_IMPORTS, steps_flow
 from retrain.registry import versions
 from retrain.runs import console
 from retrain.runs.run import current_run
-from retrain.step import Input
+from retrain.step import Input, plan
 from retrain.store import Artifact
 from tasks.data.champion import champion_ties
 from tasks.embed.step import embed
@@ -42,7 +41,7 @@ from tasks.validate.step import validate
 
 # In the order in which they are imported while a server starts.
 IMPORTS = (
-    *OF_MODELS,
+    *MODEL_IMPORTS,
     "torch",
     "great_expectations",
     "ray.train.torch",

@@ -26,14 +26,13 @@ from retrain.errors import DamagedArtifactError
 from retrain.flow import steps_flow
 from retrain.locks import locked
 from retrain.messages import message_of
-from retrain.outputs import plan
 from retrain.params import as_yaml, entry_of, parse_yaml, resolve, vary
 from retrain.project import Project
 from retrain.runs import console, preflight
 from retrain.runs.records import Document
 from retrain.runs.run import Run, current_run
 from retrain.runs.task import is_transient
-from retrain.step import Input, digest_of
+from retrain.step import Input, digest_of, plan
 from retrain.workload import Workload
 from tasks.data.champion import Start, champion_ties
 from tasks.data.shards import prepared_by

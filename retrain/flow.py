@@ -33,7 +33,7 @@ from retrain.workload import Data, Workload
 FindVersion = Callable[[Data, Project, str | None], DataVersion]
 
 # What takes long to import, and is imported while a server starts.
-OF_MODELS = ("mlflow", "pyarrow.parquet")
+MODEL_IMPORTS = ("mlflow", "pyarrow.parquet")
 
 # The look that the caller of a flow has made already; it is no parameter that Prefect could record.
 _made: ContextVar[Look | None] = ContextVar("_made", default=None)
@@ -304,7 +304,7 @@ def preview(look: Look, steps: list[str], *, refresh: bool) -> list[dict[str, st
 
 def flow(fn: Callable[P, R]) -> Flow[P, R]:
     """Makes a flow of a function that calls no steps."""
-    return Flow(fn, OF_MODELS)
+    return Flow(fn, MODEL_IMPORTS)
 
 
 def steps_flow(
@@ -313,7 +313,7 @@ def steps_flow(
     report: Report,
     version: FindVersion,
     other_steps: Sequence[Task] = (),
-    imports: tuple[str, ...] = OF_MODELS,
+    imports: tuple[str, ...] = MODEL_IMPORTS,
 ) -> Callable[[Callable[[Input], None]], StepsFlow]:
     """Makes a flow of a function that calls steps; its only parameter is the version of the data.
 

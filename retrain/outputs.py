@@ -5,16 +5,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from retrain.code import code_digests
-from retrain.disk import sha256_of, write_json
+from retrain.disk import digest_of, sha256_of, write_json
 from retrain.runs import console
-from retrain.step import REPORT, Facts, Input, Step, Task, digest_of
-from retrain.workload import Workload
 
+Facts = dict[str, Any]
+
+# The files below this folder of an output are for people. They may differ from run to run (times,
+# pages) and are not part of the output's digest.
+REPORT = "report"
 MISSING = object()  # the value of a parameter that a plan does not have
 MANIFEST = "manifest.json"  # of an output in the store; see `retrain/store.py`
 
@@ -46,39 +47,6 @@ class Plan:
     def definition(self) -> str:
         """SHA-256 (hex) over the same values as the key, but without the inputs."""
         return digest_of(asdict(self) | {"inputs": {}})
-
-
-def plan(step: Step, workload: Workload, inputs: Sequence["Artifact | Input"]) -> Plan:
-    """Makes the plan of a step: what its output depends on."""
-    named = {source.name if isinstance(source, Input) else source.step: source for source in inputs}
-    assert tuple(named) == step.inputs_for(workload), (step.name, inputs)
-    chosen = step.chosen(workload, *inputs)
-    return Plan(
-        step=step.name,
-        config=_config(step, workload),
-        inputs={
-            name: step.digest_of_input(source)
-            for name, source in named.items()
-            if name not in step.looked_up
-        },
-        code=code_digests((step.function.__module__, *chosen.modules)),
-        libraries={name: version(name) for name in sorted({*step.libraries, *chosen.libraries})},
-    )
-
-
-def plan_of_task(task: Task, workload: Workload) -> Plan:
-    """The code and the parameters of a task, by which a run knows that nothing has changed."""
-    code = code_digests((task.function.__module__,))
-    return Plan(task.name, _config(task, workload), inputs={}, code=code, libraries={})
-
-
-def _config(task: Task, workload: Workload) -> dict[str, Any]:
-    """The parameters of a workload that a task reads."""
-    return {
-        name: value
-        for name, value in workload.flat().items()
-        if any(name == read or name.startswith(f"{read}.") for read in task.reads)
-    }
 
 
 def read_plan(path: Path) -> Plan | None:

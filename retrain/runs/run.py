@@ -15,24 +15,24 @@ from typing import Any, NoReturn
 
 from rich.markup import escape
 
-from retrain import hardware
+from retrain import hardware, outputs
 from retrain.disk import write_json
 from retrain.errors import DamagedArtifactError, UsageError
-from retrain.outputs import (
-    Artifact,
-    Outcome,
-    Plan,
-    difference,
-    digest_of_output,
-    plan,
-    plan_of_task,
-    read_plan,
-    write_manifest,
-)
+from retrain.outputs import Artifact, Outcome, Plan
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.task import in_task
-from retrain.step import DataVersion, Facts, Input, Step, Task, Workspace, followed
+from retrain.step import (
+    DataVersion,
+    Facts,
+    Input,
+    Step,
+    Task,
+    Workspace,
+    followed,
+    plan,
+    plan_of_task,
+)
 from retrain.store import Store, damage_of, refuse_damaged
 from retrain.workload import Workload
 
@@ -165,7 +165,7 @@ class Run:
         """
         planned, began = plan_of_task(task, self.workload), monotonic()
         facts = self._facts(task, arguments)
-        digest = digest_of_output(facts, [])
+        digest = outputs.digest_of_output(facts, [])
         artifact = Artifact(task.name, planned.key, digest, Path(), facts)
         self._end(planned, artifact, False, ASKED, began)
         return facts
@@ -199,8 +199,8 @@ class Run:
         damage = self.store.damage(planned.step, planned.key)
         if damage is None:
             return None
-        last = read_plan(self._last_plan(planned.step))
-        reason = (difference(last, planned) or damage) if last else "first run"
+        last = outputs.read_plan(self._last_plan(planned.step))
+        reason = (outputs.difference(last, planned) or damage) if last else "first run"
         return self._damaged.get((planned.step, planned.key), reason)
 
     def _may_take(self, planned: Plan) -> bool:
@@ -242,7 +242,7 @@ class Run:
         try:
             facts = step.function(*step.sections(workload), *values, place)
             took = {"seconds": round(monotonic() - began, 3)}
-            manifest = write_manifest(half, planned, facts, origin | took)
+            manifest = outputs.write_manifest(half, planned, facts, origin | took)
         except BaseException:
             shutil.rmtree(half, ignore_errors=True)
             raise
@@ -288,7 +288,7 @@ class Run:
         None if more than the inputs was different, or it is not here, whole and undamaged; or if
         the run takes nothing from the store.
         """
-        last = read_plan(self._last_plan(planned.step)) if self._may_take(planned) else None
+        last = outputs.read_plan(self._last_plan(planned.step)) if self._may_take(planned) else None
         if last is None or last.definition != planned.definition or last.key == planned.key:
             return None
         artifact = self.store.find(planned.step, last.key)

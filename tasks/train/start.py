@@ -1,9 +1,9 @@
 """Finds the weights that a training starts from."""
 
-from retrain.outputs import plan
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.runs.run import current_run
+from retrain.step import plan
 from retrain.store import Artifact
 from retrain.workload import Workload
 from tasks.data.champion import Registered, Start

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from importlib.metadata import version
 
-from retrain.outputs import Plan, difference, plan
-from retrain.step import Chosen, DataVersion, Step
+from retrain.outputs import Plan, difference
+from retrain.step import Chosen, DataVersion, Step, plan
 from retrain.workload import Data, Model, Workload
 
 DATA = DataVersion("abc", tracked=True).as_input

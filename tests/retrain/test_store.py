@@ -14,9 +14,9 @@ import pytest
 
 from retrain.disk import write_json
 from retrain.errors import DamagedArtifactError
-from retrain.outputs import MANIFEST, plan
+from retrain.outputs import MANIFEST
 from retrain.project import Project
-from retrain.step import DataVersion, Step, Workspace
+from retrain.step import DataVersion, Step, Workspace, plan
 from retrain.store import Store, refuse_damaged, verify
 from retrain.workload import Data, Model, Train, Workload
 from tests import running

@@ -14,10 +14,10 @@ from safetensors.numpy import save_file
 
 from flows.train import train
 from retrain.hardware import has_bf16
-from retrain.outputs import Plan, difference, plan
+from retrain.outputs import Plan, difference
 from retrain.params import load_workload, resolve
 from retrain.project import Project
-from retrain.step import DataVersion
+from retrain.step import DataVersion, plan
 from retrain.store import Artifact
 from retrain.workload import Model, Workload
 
@@ -213,11 +213,11 @@ def test_the_decoder_of_raw_images_counts_only_where_a_training_streams_them():
 def test_a_new_version_of_great_expectations_checks_the_data_again(monkeypatch):
     from importlib.metadata import version
 
-    from retrain import outputs
+    from retrain import step
 
     before = plans(ROOT)
     newer = {"great-expectations": "9.9"}
-    monkeypatch.setattr(outputs, "version", lambda name: newer.get(name) or version(name))
+    monkeypatch.setattr(step, "version", lambda name: newer.get(name) or version(name))
     assert differing(before, plans(ROOT)) == ["validate"]
 
 

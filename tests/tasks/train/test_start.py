@@ -10,11 +10,10 @@ import torch
 from safetensors.torch import load
 
 import models
-from retrain.outputs import plan
 from retrain.project import Project
 from retrain.registry import packages, versions
 from retrain.runs.run import Run, following
-from retrain.step import DataVersion
+from retrain.step import DataVersion, plan
 from retrain.store import Artifact
 from retrain.workload import Best, Data, Model, Train, Workload
 from tasks.data.champion import Start
