@@ -123,7 +123,8 @@ def run_step(
         The step's facts and its history.
     """
     rows = {"train": len(open_prepared(images).split("train"))}
-    facts = {"storage": "source" if pulled else "pixels", "rows": rows}
+    storage = "source" if pulled else "pixels"
+    facts = {"storage": storage, "rows": rows, "learnt": "benchmark"}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         output, scratch = root / "output", root / "scratch"
