@@ -1,4 +1,4 @@
-"""What the document of a run has, by its flow: `--json` prints it, `.retrain/runs` keeps it.
+"""What the document of a run with steps has: `--json` prints it, `.retrain/runs` keeps it.
 
 The page of a run is made from it and from the files of the steps. A run that has failed has
 `Failure` beside what its steps had found before; the parts of steps that did not run are None.
@@ -148,55 +148,6 @@ class Tuning(Checks):
     trials: list[Json] | None
     best: Json | None
     command: str | None
-
-
-class Drift(Ended, Failure):
-    """A run of `drift`.
-
-    Attributes:
-        input: The images.
-        model: The version that has classified them.
-        drift: The distances from the reference, as `tasks.drift.report` gives them.
-        state: `Drifted`, or None.
-    """
-
-    input: str
-    model: Json
-    drift: Json | None
-    state: str | None
-
-
-class Prediction(Drift):
-    """A run of `predict`, whose `drift` is None if there is nothing to compare with.
-
-    Attributes:
-        output: The file with the answers.
-        rows: How many images there were.
-        errors: How many could not be classified.
-        labels: How many images have each label.
-        reused: How many parts a run that was ended had left.
-    """
-
-    output: str
-    rows: int
-    errors: int
-    labels: dict[str, int]
-    reused: int
-
-
-class Production(Ended, Failure):
-    """A run of `production`.
-
-    Attributes:
-        model: The version.
-        production: Its accuracy with the labels that came later, as `tasks.production.measure`
-            gives it.
-        state: `Worse`, or None.
-    """
-
-    model: Json
-    production: Json
-    state: str | None
 
 
 def of_run(run: Run) -> Checks:
