@@ -1,7 +1,7 @@
 """The decorators of flows: `@flow` above a function in `flows/` makes a Prefect flow of it.
 
 The function under `@steps_flow(steps=…, report=…, version=…)` calls steps. It is followed twice: a
-`Look` finds whether anything has to run, and then a `Run` runs it, where each call is a Prefect
+`DryRun` finds whether anything has to run, and then a `Run` runs it, where each call is a Prefect
 task, with the store as its cache. DVC has one step of it run, by `run_one`.
 """
 
@@ -25,7 +25,7 @@ from retrain.runs import console, preflight, records
 from retrain.runs.flow_runs import Flow, P, R
 from retrain.runs.liveness import Processes, end_lost_runs
 from retrain.runs.records import Document
-from retrain.runs.run import REFRESHED, Look, Run
+from retrain.runs.run import REFRESHED, DryRun, Run
 from retrain.step import DataVersion, Input, Step, Task
 from retrain.workload import Data, Workload
 
@@ -35,8 +35,8 @@ FindVersion = Callable[[Data, Project, str | None], DataVersion]
 # What takes long to import, and is imported while a server starts.
 MODEL_IMPORTS = ("mlflow", "pyarrow.parquet")
 
-# The look that the caller of a flow has made already; it is no parameter that Prefect could record.
-_made: ContextVar[Look | None] = ContextVar("_made", default=None)
+# The dry run that the caller of a flow has made; it is no parameter that Prefect could record.
+_dry_run: ContextVar[DryRun | None] = ContextVar("dry_run", default=None)
 
 
 class Report(Protocol):
@@ -81,20 +81,20 @@ class StepsFlow(Flow[..., Document]):
         self.find_version, self.other_steps = version, other_steps
 
     def __call__(  # type: ignore[override]
-        self, *args: Any, look: Look | None = None, **kwargs: Any
+        self, *args: Any, dry_run: DryRun | None = None, **kwargs: Any
     ) -> Document:
         """Runs the flow in a Prefect flow run; see `run`.
 
         Args:
             *args: As `run` has them.
-            look: The look that has found that there is something to do; None to look first.
+            dry_run: One that has found that there is something to do; None to make it here.
             **kwargs: As `run` has them.
         """
-        token = _made.set(look)
+        token = _dry_run.set(dry_run)
         try:
             return dict(super().__call__(*args, **kwargs))
         finally:
-            _made.reset(token)
+            _dry_run.reset(token)
 
     def check(self, workload: Workload, project: Project) -> None:
         """Raises a UsageError with a line for each fault that would make a run fail."""
@@ -105,13 +105,13 @@ class StepsFlow(Flow[..., Document]):
         """The steps that a workload needs, in order."""
         return [step for step in self.steps if step.needed(workload)]
 
-    def look(
+    def dry_run(
         self,
         project: Project,
         workload: Workload,
         revision: str | None = None,
         promote: bool | None = None,
-    ) -> Look:
+    ) -> DryRun:
         """Follows the steps up to the first that has to run. Nothing is changed.
 
         Args:
@@ -125,21 +125,23 @@ class StepsFlow(Flow[..., Document]):
         """
         self.check(workload, project)
         version = self.find_version(workload.data, project, revision)
-        look = Look(self.name, resolve(workload, project), version, project, "", promote)
-        look.follow(self.body)
-        return look
+        dry_run = DryRun(self.name, resolve(workload, project), version, project, "", promote)
+        dry_run.follow(self.body)
+        return dry_run
 
-    def unchanged(self, look: Look) -> Document | None:
+    def unchanged(self, dry_run: DryRun) -> Document | None:
         """The document of a run that changes nothing, with the last run's id and time.
 
         None if the run would change something, or the last one failed or was killed.
         """
-        last = records.last_run(look.project, look.workload.name, self.name)
-        if last is None or "error" in last or not _agrees(look, last):
+        last = records.last_run(dry_run.project, dry_run.workload.name, self.name)
+        if last is None or "error" in last or not _agrees(dry_run, last):
             return None
-        document = self.report.document(look)
-        for artifact in look.artifacts.values():  # it is used, as by a run that takes it from there
-            look.store.use(artifact.step, artifact.key)
+        document = self.report.document(dry_run)
+        for (
+            artifact
+        ) in dry_run.artifacts.values():  # it is used, as by a run that takes it from there
+            dry_run.store.use(artifact.step, artifact.key)
         since = f"Nothing changed since run {last['run'][:8]} of {console.local_time(last['time'])}"
         return document | {
             "run": last["run"],
@@ -149,21 +151,21 @@ class StepsFlow(Flow[..., Document]):
             "outcome": f"{since}; {document['outcome']}",
         }
 
-    def preview(self, look: Look, *, insist: bool, refresh: bool) -> Document:
+    def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:
         """Describes what a run with these options would do; `insist` is `run` of `run`."""
-        names = [step.name for step in self.steps_for(look.workload)]
-        steps = preview(look, names, refresh=refresh)
-        unchanged = None if insist or refresh else self.unchanged(look)
-        warning = {"warning": look.version.warning} if look.version.warning else {}
+        names = [step.name for step in self.steps_for(dry_run.workload)]
+        steps = preview(dry_run, names, refresh=refresh)
+        unchanged = None if insist or refresh else self.unchanged(dry_run)
+        warning = {"warning": dry_run.version.warning} if dry_run.version.warning else {}
         outcome = "Every output is in the store; no step would run."
         if first_step := next((step for step in steps if step["would"] == "run"), None):
             outcome = f"{first_step['step']} would be the first step to run: {first_step['why']}."
         return {
             "flow": self.name,
-            "workload": look.workload.name,
+            "workload": dry_run.workload.name,
             "dry_run": True,
             "unchanged": unchanged is not None,
-            "data": {"version": look.version.digest, **warning},
+            "data": {"version": dry_run.version.digest, **warning},
             "steps": steps,
             "outcome": unchanged["outcome"] if unchanged else outcome,
         }
@@ -205,16 +207,16 @@ class StepsFlow(Flow[..., Document]):
         with Processes(project.store).hold():
             with console.progress("starting"):
                 end_lost_runs(project)
-                look = _made.get() or self.look(project, config, data_rev, may_promote)
-            if not (run or refresh) and (unchanged := self.unchanged(look)):
+                dry_run = _dry_run.get() or self.dry_run(project, config, data_rev, may_promote)
+            if not (run or refresh) and (unchanged := self.unchanged(dry_run)):
                 return unchanged
-            config = look.workload  # with what was `auto`
+            config = dry_run.workload  # with what was `auto`
             begun = Run(
-                self.name, config, look.version, project, run_id, may_promote, refresh, strict
+                self.name, config, dry_run.version, project, run_id, may_promote, refresh, strict
             )
-            if look.has_to_run or refresh:  # else libraries would be imported for nothing
+            if dry_run.has_to_run or refresh:  # else libraries would be imported for nothing
                 begun.warn(
-                    *preflight.notices(self.steps_for(config), config, project, look.version)
+                    *preflight.notices(self.steps_for(config), config, project, dry_run.version)
                 )
             preflight.check_surroundings(project, config.scale.workers)
             try:
@@ -253,17 +255,17 @@ def may_change(
     return False if promote is None and only_tries else promote
 
 
-def _agrees(look: Look, document: Document) -> bool:
+def _agrees(dry_run: DryRun, document: Document) -> bool:
     """Whether no step has to run, and a run's document has the same steps and the same result.
 
     The run may have changed the registry, on which the facts of tasks depend: those of the last are
     compared.
     """
-    if look.has_to_run:
+    if dry_run.has_to_run:
         return False
     recorded = {step["step"]: step for step in document["steps"]}
-    *_, last = look.outcomes
-    for name, outcome in look.outcomes.items():
+    *_, last = dry_run.outcomes
+    for name, outcome in dry_run.outcomes.items():
         previous = recorded.get(name)
         if previous is None or previous["definition"] != outcome.definition:
             return False
@@ -272,11 +274,11 @@ def _agrees(look: Look, document: Document) -> bool:
     return True
 
 
-def preview(look: Look, steps: list[str], *, refresh: bool) -> list[dict[str, str | None]]:
+def preview(dry_run: DryRun, steps: list[str], *, refresh: bool) -> list[dict[str, str | None]]:
     """What a run would do with each step, as far as that is known before it.
 
     Args:
-        look: The look.
+        dry_run: It has followed the flow.
         steps: All steps of the flow, in order.
         refresh: Whether the run takes nothing from the store.
 
@@ -285,10 +287,10 @@ def preview(look: Look, steps: list[str], *, refresh: bool) -> list[dict[str, st
         task), `run`, or `depend` on what the first step that runs gives; and
         `why`.
     """
-    first_step, reason = (steps[0], REFRESHED) if refresh else (look.has_to_run, look.reason)
+    first_step, reason = (steps[0], REFRESHED) if refresh else (dry_run.has_to_run, dry_run.reason)
     shown: list[dict[str, str | None]] = []
     if not refresh:
-        for outcome in look.outcomes.values():
+        for outcome in dry_run.outcomes.values():
             would = "come from the cache" if outcome.cached else "change nothing"
             shown.append({"step": outcome.step, "would": would, "why": outcome.why})
     if first_step:

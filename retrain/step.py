@@ -113,8 +113,8 @@ followed: ContextVar[Any] = ContextVar("followed")
 class Task:
     """A function that a flow calls in a Prefect task, as the decorator `task` makes it.
 
-    It runs each time, also when a run only looks (`retrain.runs.run.Look`): before it changes
-    anything, it calls `Run.must_run`, which ends a look.
+    It runs each time, in a dry run (`retrain.runs.run.DryRun`), too: before it changes
+    anything, it calls `Run.must_run`, which ends a dry run.
 
     Attributes:
         name: Its name, a verb.

@@ -99,7 +99,7 @@ _started_in: ContextVar[Path] = ContextVar("started_in")
 
 
 @contextmanager
-def at_home(project: Project) -> Iterator[None]:
+def in_folder_of(project: Project) -> Iterator[None]:
     """Works in the project's folder for the block, as flows do; see `place`."""
     token = _started_in.set(Path.cwd())
     try:
@@ -129,12 +129,12 @@ def confirmed(question: str, to_json: bool) -> bool:
     return Confirm.ask(question, default=False)
 
 
-def in_words(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value of a document for a person, in one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {in_words(part)}" for name, part in value.items()) or UNKNOWN
+        return ", ".join(f"{name} {format_value(part)}" for name, part in value.items()) or UNKNOWN
     if isinstance(value, list | tuple):
-        return " ".join(map(in_words, value)) or "none"
+        return " ".join(map(format_value, value)) or "none"
     if isinstance(value, float):
         return f"{value:.4g}"
     return UNKNOWN if value is None else with_local_times(str(value))

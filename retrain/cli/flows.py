@@ -210,20 +210,20 @@ def run_steps(
     config = load_workload(project.params, workload, overrides, as_name=options.as_name)
     may_promote = may_change(promote, overrides, options.data_rev, options.as_name)
     with console.shown_on(sys.stderr):  # it may have to read data that is not under DVC
-        look = flow.look(project, config, options.data_rev, may_promote)
+        dry_run = flow.dry_run(project, config, options.data_rev, may_promote)
     if options.dry_run:
-        preview = flow.preview(look, insist=options.run, refresh=options.refresh)
+        preview = flow.preview(dry_run, insist=options.run, refresh=options.refresh)
         return Answer(preview, partial(_show_preview, preview))
     # After a run that was killed, a flow has to run, even if that finds nothing to do.
     has_to_run = options.run or options.refresh or Processes(project.store).killed()
-    if not has_to_run and (unchanged := flow.unchanged(look)):
-        if look.version.warning:
-            print(look.version.warning, file=sys.stderr)
+    if not has_to_run and (unchanged := flow.unchanged(dry_run)):
+        if dry_run.version.warning:
+            print(dry_run.version.warning, file=sys.stderr)
         document = unchanged | {"took": _seconds()}
         return Answer(document, lambda: print(wrapped(unchanged["outcome"])))
     arguments = (workload, overrides, options.data_rev, options.refresh)
     chosen = {name: getattr(options, name) for name in ("as_name", "strict")}
-    run = partial(flow, *arguments, run=True, promote=promote, look=look, **chosen)
+    run = partial(flow, *arguments, run=True, promote=promote, dry_run=dry_run, **chosen)
     return run_on_screen(project, f"{flow.name}-{config.name}", run, flow.report.show, to_json)
 
 

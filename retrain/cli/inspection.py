@@ -20,7 +20,7 @@ from retrain.cli.command import (
     ToJson,
     Version,
     app,
-    in_words,
+    format_value,
 )
 from retrain.errors import UsageError
 from retrain.project import Project
@@ -117,7 +117,7 @@ def _show_workload(state: Mapping[str, Any]) -> None:
     last_run = state["last_run"]
     for whose, model in (("the champion", state["champion"]), ("the last run's model", last_run)):
         if images := (model or {}).get("images"):
-            print(wrapped(f"{whose} takes images of {in_words(dict(sorted(images.items())))}"))
+            print(wrapped(f"{whose} takes images of {format_value(dict(sorted(images.items())))}"))
     if last_run and "error" not in last_run:
         report = flow_with_steps(last_run["flow"]).report
         with console.shown_on(sys.stdout):
@@ -321,7 +321,7 @@ def lineage(version: Version, /, *, card: bool = False, project: Clone) -> Answe
 
     def show() -> None:
         for name, value in _of_version(model, entries) + _of_record(record):
-            print(wrapped(f"{name:<13}{in_words(value)}", " " * 13))
+            print(wrapped(f"{name:<13}{format_value(value)}", " " * 13))
         _show_steps(record)
 
     return Answer(document, show)
@@ -334,7 +334,7 @@ def _show_steps(record: Mapping[str, Any]) -> None:
             output["step"],
             (output["key"] or "")[:KEY_SHOWN],
             output["digest"][:KEY_SHOWN],
-            in_words(output["provenance"].get("time")),
+            format_value(output["provenance"].get("time")),
             (output["provenance"].get("run") or "")[:RUN_SHOWN],
         )
         for output in record["steps"]

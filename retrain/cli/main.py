@@ -20,15 +20,15 @@ from typing import Annotated, Any
 
 from cyclopts import CycloptsError, Parameter
 
-from retrain.cli import flows, init, inspection, maintenance, use
-from retrain.cli.command import Answer, app, at_home
+from retrain.cli import data, flows, inference, inspection, maintenance
+from retrain.cli.command import Answer, app, in_folder_of
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import find_project
 from retrain.runs import console
 
 # The modules with the commands, in the order of `retrain --help`.
-MODULES = (init, flows, use, inspection, maintenance)
+MODULES = (data, flows, inference, inspection, maintenance)
 
 app["step"].show = False  # for dvc.yaml
 
@@ -64,7 +64,7 @@ def run(
             from retrain.servers import services
 
             services.forget_ended(project)
-        with at_home(project):
+        with in_folder_of(project):
             answer = command(*bound.args, **bound.kwargs, **values, project=project)
     if not isinstance(answer, Answer):  # of --help, --version and --install-completion
         return 0
@@ -101,14 +101,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(words, "Terminated.", TERMINATED)
     except Exception as error:
         if not (isinstance(error, ValueError | ConnectionError) or hasattr(error, "__notes__")):
-            _keep(error)
+            _write_traceback(error)
         return _refuse(words, error, 1)
     finally:
         # Python looks for cycles in all that is imported when it ends: 2 s with torch and MLflow.
         gc.freeze()
 
 
-def _keep(error: Exception) -> None:
+def _write_traceback(error: Exception) -> None:
     """Writes the traceback of an error to a log file, of which the person sees a few lines."""
     log = find_project().logs / f"{time.strftime('%Y%m%d-%H%M%S')}-error.log"
     with suppress(OSError):  # a full disk, or one that is read-only

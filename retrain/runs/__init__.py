@@ -1,1 +1,1 @@
-"""Running a flow's steps, looking without running, and the records of runs."""
+"""Running a flow's steps, dry runs, and the records of runs."""

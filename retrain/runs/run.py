@@ -1,7 +1,7 @@
-"""Runs of a flow: a `Run` makes the outputs of its steps, and a `Look` only finds them.
+"""Runs of a flow: a `Run` makes the outputs of its steps, and a `DryRun` only finds them.
 
-A flow is followed twice: by a look, which ends at the first step that has to run, or finds that
-nothing has changed; then by a run, inside a Prefect flow run. All that differs is in `Look`.
+A flow is followed twice: by a dry run, which ends at the first step that has to run, or finds that
+nothing has changed; then by a run, inside a Prefect flow run. All that differs is in `DryRun`.
 """
 
 import shutil
@@ -171,7 +171,7 @@ class Run:
         return facts
 
     def must_run(self, step: str, reason: str) -> None:
-        """Says that a step or task is about to make or change something: a look ends here.
+        """Says that a step or task is about to make or change something: a dry run ends here.
 
         Args:
             step: Its name.
@@ -353,7 +353,7 @@ class Run:
 
 
 @dataclass
-class Look(Run):
+class DryRun(Run):
     """A run that changes nothing: it ends at the first step or task that has to run.
 
     It takes outputs from the store, and calls tasks without Prefect. It warns of nothing and shows
@@ -368,7 +368,7 @@ class Look(Run):
     reason: str | None = None
 
     def must_run(self, step: str, reason: str) -> NoReturn:
-        """Ends the look."""
+        """Ends the dry run."""
         self.has_to_run, self.reason = step, reason
         raise StopFollowingError
 

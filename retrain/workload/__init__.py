@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr
 
-from retrain.workload.decision import Drift, Evaluate, Gate, Production, Scale, Searched, Tune
-from retrain.workload.inputs import (
+from retrain.workload.data import (
     NEAR_DUPLICATES,
     Checks,
     Data,
@@ -18,6 +17,7 @@ from retrain.workload.inputs import (
     Split,
     is_pattern,
 )
+from retrain.workload.evaluation import Drift, Evaluate, Gate, Production
 from retrain.workload.training import (
     PASSED_ON,
     Augment,
@@ -25,7 +25,10 @@ from retrain.workload.training import (
     ColorJitter,
     Model,
     Plateau,
+    Scale,
+    Searched,
     Train,
+    Tune,
 )
 
 __all__ = [

@@ -8,7 +8,7 @@ from prefect.flows import load_flow_from_entrypoint
 
 from retrain.flow import may_change, preview
 from retrain.project import Project
-from retrain.runs.run import Look, Run, current_run
+from retrain.runs.run import DryRun, Run, current_run
 from retrain.step import Task
 from retrain.workload import Train
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
@@ -72,22 +72,22 @@ def made(tmp_path):
     return tmp_path
 
 
-def look(root: Path, steps=(FIRST, SECOND, ASKS), workload=WORKLOAD, refresh=False):
+def dry_run(root: Path, steps=(FIRST, SECOND, ASKS), workload=WORKLOAD, refresh=False):
     """What would be done with each step, and why."""
-    look = Look("toy", workload, DATA, Project(root), "")
+    dry_run = DryRun("toy", workload, DATA, Project(root), "")
 
     def body(made):
         for step in steps:
             made = step(made)
 
-    look.follow(body)
-    shown = preview(look, NAMES, refresh=refresh)
+    dry_run.follow(body)
+    shown = preview(dry_run, NAMES, refresh=refresh)
     return {each["step"]: (each["would"], each["why"]) for each in shown}
 
 
 def test_the_first_step_that_has_to_run_is_known_and_later_ones_depend_on_it(made):
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
-    shown = look(made)
+    shown = dry_run(made)
     assert shown["first"][0] == "come from the cache"
     assert shown["first"][1].startswith("from run run-1 of ")
     assert shown["second"] == ("run", "first run")
@@ -97,20 +97,20 @@ def test_the_first_step_that_has_to_run_is_known_and_later_ones_depend_on_it(mad
 
 def test_a_changed_parameter_is_named(made):
     changed = WORKLOAD.model_copy(update={"train": Train(epochs=3)})
-    shown = look(made, workload=changed)
+    shown = dry_run(made, workload=changed)
     assert shown["first"] == ("run", "train.epochs 20 -> 3")
     assert set(shown) == set(NAMES)
 
 
 def test_steps_that_ask_the_registry_change_nothing_or_are_the_first_to_run(made):
     asked = "asked of the registry each time"
-    assert look(made, steps=(FIRST, ASKS))["asks"] == ("change nothing", asked)
-    shown = look(made, steps=(FIRST, ACTS))
+    assert dry_run(made, steps=(FIRST, ASKS))["asks"] == ("change nothing", asked)
+    shown = dry_run(made, steps=(FIRST, ACTS))
     assert shown["asks"] == ("run", "it would change the registry")
-    assert "only with a champion" not in look(made, steps=(FIRST, ASKS))
+    assert "only with a champion" not in dry_run(made, steps=(FIRST, ASKS))
 
 
 def test_with_refresh_the_first_step_runs_whatever_the_store_has(made):
-    shown = look(made, refresh=True)
+    shown = dry_run(made, refresh=True)
     assert shown["first"] == ("run", "nothing taken from the cache (refresh)")
     assert {would for would, _ in list(shown.values())[1:]} == {"depend"}

@@ -17,7 +17,7 @@ from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
-from retrain.runs.run import Look, Run, StopFollowingError, following
+from retrain.runs.run import DryRun, Run, StopFollowingError, following
 from retrain.step import DataVersion, Step
 from retrain.store import Artifact
 from retrain.workload import Data, Evaluate, Gate, Model, Workload
@@ -167,15 +167,15 @@ def test_a_champion_whose_family_is_gone_answers_with_its_own_code(older, traine
 
 def test_it_is_asked_once_and_found_in_the_store_after_that(older, project, data, scores):
     _, _, champion = older
-    look = runner_in(project, Look)
-    found, _ = followed(look, score_opponents, *data, scores)
+    dry_run = runner_in(project, DryRun)
+    found, _ = followed(dry_run, score_opponents, *data, scores)
     assert found.evaluation.digest == champion.evaluation.digest
     more = (replace(data[0], digest="more"), replace(data[1], digest="more"))  # for training
-    found, _ = followed(look, score_opponents, *more, scores)
+    found, _ = followed(dry_run, score_opponents, *more, scores)
     assert found.evaluation.digest == champion.evaluation.digest
     others = replace(data[1], facts=data[1].facts | {"test_rows": "others"})
     with pytest.raises(StopFollowingError):
-        followed(look, score_opponents, data[0], others, scores)
+        followed(dry_run, score_opponents, data[0], others, scores)
 
 
 def stored(run: Run, artifact: Artifact) -> Artifact:
@@ -249,8 +249,8 @@ def test_a_reference_that_does_not_answer_is_set_aside(
     )  # fmt: skip
     assert "too old" in entry.reason
     assert versions.champion(project, "toy").version == champion.version
-    look = runner_in(project, Look)
-    found, reference = followed(look, score_opponents, *data, scores)
+    dry_run = runner_in(project, DryRun)
+    found, reference = followed(dry_run, score_opponents, *data, scores)
     assert (found.registered.version.version, reference) == (champion.version, None)
     assert decisions.read(project, "toy").entries[-1] == entry
     client.delete_registered_model_alias("toy", versions.REFERENCE)

@@ -15,7 +15,7 @@ from retrain.params import ParamsEntry
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.liveness import Processes
-from retrain.runs.run import Look, Run
+from retrain.runs.run import DryRun, Run
 from retrain.step import DataVersion, Facts
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Model, Workload
@@ -178,10 +178,10 @@ def in_another_package(project, monkeypatch):
 
 
 @pytest.fixture
-def look(project, images):
+def dry_run(project, images):
     """Tells what there is left to do about a model with a verdict, and does nothing."""
 
-    return partial(run_on, images, project, kind=Look)
+    return partial(run_on, images, project, kind=DryRun)
 
 
 def decide(verdict: str, champion: int | None) -> Facts:

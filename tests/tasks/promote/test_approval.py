@@ -34,18 +34,18 @@ def standing(project: Project) -> tuple[int | None, int | None]:
     return champion(project), entry and entry.version
 
 
-def test_what_passes_waits_once_and_nothing_is_served(project, run, look, pair):
+def test_what_passes_waits_once_and_nothing_is_served(project, run, dry_run, pair):
     facts = run(pair[1], "better", 1, rules=MANUAL, run_id="next week")
     assert (facts["version"], facts["aliases"], facts["waiting"]) == (2, [], True)
-    assert look(pair[1], "better", 1, rules=MANUAL) == facts
+    assert dry_run(pair[1], "better", 1, rules=MANUAL) == facts
     assert [entry.action for entry in history(project)] == ["promoted", "waiting"]
     assert standing(project) == (1, 2)
-    assert look(pair[1], "better", 1) is None  # with automatic approval it is promoted
+    assert dry_run(pair[1], "better", 1) is None  # with automatic approval it is promoted
     assert "waiting" not in run(pair[1], "better", 1)
     assert standing(project) == (2, None)
 
 
-def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, run, look, pair):
+def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, run, dry_run, pair):
     done = approve(project, f" {REASON} ")
     _, waited, promoted = history(project)
     assert (promoted.action, promoted.reason, promoted.who) == ("promoted", REASON, ledger.who())
@@ -57,18 +57,18 @@ def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, 
         f"({ledger.who()}: {REASON})"
     )
     after = run(pair[1], "champion already", 2, rules=MANUAL)
-    assert look(pair[1], "champion already", 2, rules=MANUAL) == after
+    assert dry_run(pair[1], "champion already", 2, rules=MANUAL) == after
     assert roll_back(project, REASON)["version"] == 1
 
 
-def test_what_is_rejected_waits_again_only_on_demand(project, run, look, pair):
+def test_what_is_rejected_waits_again_only_on_demand(project, run, dry_run, pair):
     done = reject(project, REASON)
     assert done["outcome"].endswith(f": {REASON}); version 1 stays the champion")
     assert standing(project) == (1, None)
     facts = run(pair[1], "better", 1, rules=MANUAL)
     assert facts["withheld"] == f"version 2 was rejected on {done['time'][:10]}: {REASON}"
     # Nor is it promoted when approval is automatic by now.
-    assert run(pair[1], "better", 1) == look(pair[1], "better", 1, rules=MANUAL) == facts
+    assert run(pair[1], "better", 1) == dry_run(pair[1], "better", 1, rules=MANUAL) == facts
     assert run(pair[1], "better", 1, rules=MANUAL, intent=AGAIN)["waiting"]
     assert run(pair[1], "better", 1, rules=MANUAL)["waiting"]  # the demand stands
     reject(project, REASON)

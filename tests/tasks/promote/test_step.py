@@ -63,20 +63,20 @@ def test_a_model_that_is_only_compared_is_registered_and_promoted_later(project,
     assert description.startswith("**Promoted**")
 
 
-def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, look, run):
+def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, dry_run, run):
     champion, challenger = train(project), train(project, seed=1)
-    assert look(champion, "first", None) is None
+    assert dry_run(champion, "first", None) is None
     first = run(champion, "first")
-    assert look(champion, "champion already", 1) == first
+    assert dry_run(champion, "champion already", 1) == first
     with pytest.raises(ChampionChangedError):  # there is a champion by now
-        look(champion, "first", None)
-    assert look(challenger, "cannot tell", 1) is None
+        dry_run(champion, "first", None)
+    assert dry_run(challenger, "cannot tell", 1) is None
     second = run(challenger, "cannot tell", champion=1)
     before = state(project)
-    assert look(challenger, "cannot tell", 1) == second
-    assert look(challenger, "below bounds", 1) is None
-    assert look(challenger, "better", 1) is None
-    assert look(challenger, "cannot tell", 1, intent=COMPARE) is None
+    assert dry_run(challenger, "cannot tell", 1) == second
+    assert dry_run(challenger, "below bounds", 1) is None
+    assert dry_run(challenger, "better", 1) is None
+    assert dry_run(challenger, "cannot tell", 1, intent=COMPARE) is None
     assert run(challenger, "cannot tell", champion=1) == second  # nor does the same run again
     assert state(project) == before
 

@@ -1,65 +1,10 @@
-"""The sections of a workload about its machines and its decisions, from evaluation to search."""
+"""The sections of a workload about its evaluation, the gate, and what comes after."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from retrain.workload.inputs import AS_TUPLE, Names, Section, Text
-
-
-class Scale(Section):
-    """The workers, threads and memory of the training."""
-
-    workers: int = Field(
-        default=0,
-        ge=0,
-        le=4096,
-        description=(
-            "0 trains in the run's own process; 2 and up is data-parallel over Ray workers, each "
-            "with a GPU where the cluster has enough of them."
-        ),
-    )
-    strategy: Literal["ddp", "fsdp"] = Field(
-        default="ddp",
-        description=(
-            "How workers share the training. `ddp`: each has all of the network. `fsdp`: each "
-            "keeps a part of every layer, for networks that are too large for one GPU."
-        ),
-    )
-    timeout_seconds: int = Field(
-        default=600,
-        ge=1,
-        le=86_400,
-        description="How long a worker waits for the others before the training fails.",
-    )
-    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        default="auto",
-        description=(
-            "CPU threads of a worker. `auto` is one for a small network, else the worker's share "
-            "of the cores; None where the training runs on a GPU. Another number sums in another "
-            "order and so trains another model."
-        ),
-    )
-    require_gpu: bool = Field(
-        default=False,
-        description="Refuse to train without a GPU for each worker, instead of training on CPUs.",
-    )
-    checkpoint_seconds: float = Field(
-        default=60.0,
-        gt=0,
-        description=(
-            "A checkpoint is written after every epoch, and at most this many seconds after the "
-            "last one. The two newest are kept until the training is over, and the weights of the "
-            "best epoch."
-        ),
-    )
-    max_failures: int = Field(
-        default=2,
-        ge=0,
-        le=1000,
-        description="How often lost workers are replaced before the training fails.",
-    )
+from retrain.workload.data import AS_TUPLE, Names, Section, Text
 
 
 class Evaluate(Section):
@@ -185,56 +130,4 @@ class Production(Section):
             "The accuracy in production may be lower than in the test by as much. It is worse if "
             "the interval of the difference is beyond that."
         ),
-    )
-
-
-class Searched(Section):
-    """The values of a parameter that a search tries: from a range, or from a list."""
-
-    low: int | float | None = Field(
-        default=None,
-        description="The smallest value.",
-    )
-    high: int | float | None = Field(
-        default=None,
-        description="The largest value.",
-    )
-    step: int | float | None = Field(
-        default=None,
-        description=(
-            "The distance between values; any value of the range when None. Whole numbers have 1."
-        ),
-    )
-    log: bool = Field(
-        default=False,
-        description="Whether values are drawn from the logarithm of the range.",
-    )
-    choices: Annotated[tuple[Any, ...], AS_TUPLE] = Field(
-        default=(),
-        description="The values, of any kind, in place of a range.",
-    )
-
-    def faults(self) -> Iterator[str]:
-        """What is wrong with the values, in the second half of a sentence."""
-        if self.choices and self.model_fields_set != {"choices"}:
-            yield "has choices or a range, not both."
-        if not self.choices and None in (self.low, self.high):
-            yield "needs low and high, or choices."
-
-
-class Tune(Section):
-    """The search for better parameters, for the flow `tune`. Each trial is a training."""
-
-    space: dict[str, Searched] = Field(
-        default={},
-        description=(
-            "The values to try, by the parameter's dotted name: `{train.lr: {low: 1e-4, high: "
-            "1e-2, log: true}}`. The others have the workload's."
-        ),
-    )
-    trials: int = Field(
-        default=20,
-        ge=1,
-        le=100_000,
-        description="How many trainings the search has, in all.",
     )

@@ -1,4 +1,4 @@
-"""The command `init`, which makes a workload of a folder of images, or takes over an example."""
+"""The commands about the data of a workload: `init`, `suspects`, `labels`."""
 
 import re
 import sys
@@ -11,19 +11,24 @@ from cyclopts import Parameter
 from humanize import naturalsize
 
 from retrain.cli.command import (
+    IMPROVING,
     TRAINING,
     Answer,
     Clone,
     ToJson,
+    Workload,
     app,
-    place as located,
+    confirmed,
+    place,
 )
+from retrain.cli.flows import DEFAULTS, RunOptions, run_steps
 from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.runs.console import wrapped
 
 if TYPE_CHECKING:
     from flows.init import Proposal, Survey
+    from flows.labels import Import
 
 
 @app.command(group=TRAINING)
@@ -65,11 +70,11 @@ def init(
         return _written({"workload": example}, flow.take_over(project, example))
     if images is None:
         raise UsageError("Name a folder of images (retrain init photos), or an --example.")
-    folder = Path(located(str(images)))
+    folder = Path(place(str(images)))
     if not folder.is_dir():
         raise UsageError(f"There is no folder {folder}: name a folder of images.")
     name = name or re.sub(r"[^A-Za-z0-9]+", "-", folder.name).strip("-") or "images"
-    remote = remote and located(remote)
+    remote = remote and place(remote)
     flow.check(project, name, folder, remote)
     screen = sys.stderr if to_json else sys.stdout
     with console.shown_on(screen):
@@ -133,3 +138,68 @@ def _written(document: dict[str, Any], files: list[str], *, has_remote: bool = T
         print("Next:", *(f"  {command}" for command in commands), sep="\n")
 
     return Answer(document | {"files": files, "next": commands}, show)
+
+
+@app.command(group=IMPROVING)
+def suspects(
+    workload: Workload,
+    /,
+    *,
+    options: RunOptions = DEFAULTS,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Find labels that are probably wrong, contradictions and outliers.
+
+    Example: `retrain suspects vit`
+    """
+    from flows.suspects import suspects as flow
+
+    return run_steps(flow, workload, options, project, to_json)
+
+
+@app.command(group=IMPROVING)
+def labels(
+    workload: Workload,
+    file: Path,
+    /,
+    *,
+    dry_run: bool = False,
+    yes: bool = False,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Take corrected labels over into a workload's data.
+
+    Example: `retrain labels vit reports/vit/suspects-1a2b3c4d.csv --dry-run`
+
+    Args:
+        file: The CSV file of `retrain suspects`, with the column `corrected` filled.
+        dry_run: Show what would change, image by image, and change nothing.
+        yes: Ask nothing.
+    """
+    from flows import labels as flow
+
+    plan = flow.plan(project, workload, Path(place(str(file))))
+    shown = sys.stderr if to_json else sys.stdout
+    print(*_difference(plan, dry_run), sep="\n", file=shown)
+    if not plan.changes or dry_run:
+        return Answer(plan.document(is_applied=False))
+    if not yes and not confirmed(f"Change {len(plan.changes):,} labels?", to_json):
+        raise UsageError("Nothing was changed.")
+    plan.apply()
+    return Answer(
+        plan.document(is_applied=True),
+        lambda: print("Changed. Next:", *(f"  {line}" for line in plan.commands), sep="\n"),
+    )
+
+
+def _difference(plan: "Import", in_detail: bool) -> Iterator[str]:
+    """What would change, for a person."""
+    if in_detail:
+        for change in plan.changes:
+            yield f"{change.path}: {change.before or 'none'} -> {change.after}"
+    for name, counts in plan.classes.items():
+        yield f"{name:<20} {-counts['leave']:+6,} {counts['come']:+6,}"
+    same = plan.read - len(plan.changes)
+    yield f"{len(plan.changes):,} labels change; {same:,} are as the data has them already."

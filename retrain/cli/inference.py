@@ -1,37 +1,30 @@
-"""The commands that use a model, and those that make the data better."""
+"""The commands that use a model: `predict`, `drift`, `export`."""
 
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from retrain.cli.command import (
-    IMPROVING,
     USING,
     Answer,
     Clone,
     Name,
     ToJson,
     Version,
-    Workload,
     app,
-    confirmed,
     place,
 )
-from retrain.cli.flows import DEFAULTS, RunOptions, run_on_screen, run_steps
+from retrain.cli.flows import run_on_screen
 from retrain.errors import UsageError
-
-if TYPE_CHECKING:
-    from flows.labels import Import
 
 Images = Annotated[
     str,
     Parameter(help="A folder of images at any depth, Parquet files, or a URL of either."),
 ]
-Asked = Annotated[str, Parameter(help="The number or the alias of the version to ask.")]
+Selector = Annotated[str, Parameter(help="The number or the alias of the version to ask.")]
 ImageColumn = Annotated[
     str | None,
     Parameter(help="The Parquet column with the images; image or img, if it is not named."),
@@ -45,7 +38,7 @@ def predict(
     *,
     input: Images,
     output: str,
-    version: Asked = "champion",
+    version: Selector = "champion",
     image_column: ImageColumn = None,
     force: bool = False,
     project: Clone,
@@ -77,7 +70,7 @@ def drift(
     reference: str | None = None,
     labels: tuple[str, ...] = (),
     answers: tuple[str, ...] = (),
-    version: Asked = "champion",
+    version: Selector = "champion",
     image_column: ImageColumn = None,
     project: Clone,
     to_json: ToJson,
@@ -141,68 +134,3 @@ def export(
 
     result = export(project, model, place(to), format)
     return Answer(result, lambda: print(result.outcome))
-
-
-@app.command(group=IMPROVING)
-def suspects(
-    workload: Workload,
-    /,
-    *,
-    options: RunOptions = DEFAULTS,
-    project: Clone,
-    to_json: ToJson,
-) -> Answer:
-    """Find labels that are probably wrong, contradictions and outliers.
-
-    Example: `retrain suspects vit`
-    """
-    from flows.suspects import suspects as flow
-
-    return run_steps(flow, workload, options, project, to_json)
-
-
-@app.command(group=IMPROVING)
-def labels(
-    workload: Workload,
-    file: Path,
-    /,
-    *,
-    dry_run: bool = False,
-    yes: bool = False,
-    project: Clone,
-    to_json: ToJson,
-) -> Answer:
-    """Take corrected labels over into a workload's data.
-
-    Example: `retrain labels vit reports/vit/suspects-1a2b3c4d.csv --dry-run`
-
-    Args:
-        file: The CSV file of `retrain suspects`, with the column `corrected` filled.
-        dry_run: Show what would change, image by image, and change nothing.
-        yes: Ask nothing.
-    """
-    from flows import labels as flow
-
-    plan = flow.plan(project, workload, Path(place(str(file))))
-    shown = sys.stderr if to_json else sys.stdout
-    print(*_difference(plan, dry_run), sep="\n", file=shown)
-    if not plan.changes or dry_run:
-        return Answer(plan.document(is_applied=False))
-    if not yes and not confirmed(f"Change {len(plan.changes):,} labels?", to_json):
-        raise UsageError("Nothing was changed.")
-    plan.apply()
-    return Answer(
-        plan.document(is_applied=True),
-        lambda: print("Changed. Next:", *(f"  {line}" for line in plan.commands), sep="\n"),
-    )
-
-
-def _difference(plan: "Import", in_detail: bool) -> Iterator[str]:
-    """What would change, for a person."""
-    if in_detail:
-        for change in plan.changes:
-            yield f"{change.path}: {change.before or 'none'} -> {change.after}"
-    for name, counts in plan.classes.items():
-        yield f"{name:<20} {-counts['leave']:+6,} {counts['come']:+6,}"
-    same = plan.read - len(plan.changes)
-    yield f"{len(plan.changes):,} labels change; {same:,} are as the data has them already."
