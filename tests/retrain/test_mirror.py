@@ -81,6 +81,17 @@ def test_what_is_damaged_here_is_taken_from_the_mirror(mirror, context, tmp_path
     assert [*files_of(found)] == whole
 
 
+def test_what_is_damaged_here_stays_where_the_mirror_lacks_it(mirror, context, tmp_path):
+    """As long as nothing whole takes its place."""
+    store = Store(tmp_path / "one")
+    made, _ = make(store, context)
+    (made.folder / TRAINED[0]).write_bytes(b"short")
+    with store.lock("toy", made.key):
+        assert Store(tmp_path / "one", mirror).obtain("toy", made.key) is None
+    assert (made.folder / TRAINED[0]).read_bytes() == b"short"
+    assert [*store.leftovers()] == []
+
+
 @pytest.mark.parametrize("harm", ["changed", "gone", "manifest"])
 def test_what_is_damaged_in_the_mirror_is_made_again_and_sent_anew(mirror, context, tmp_path, harm):
     made, _ = make(Store(tmp_path / "one", mirror), context)

@@ -106,9 +106,21 @@ def test_the_outcomes_of_a_comparison_of_accuracies(gained, lost, both, margin, 
     assert found["p_worse"] == p_value(lost, gained, gained + lost + both, 0.0)
 
 
+@pytest.mark.parametrize(("gained", "lost", "margin"), [(9, 1, 0.0), (0, 0, 0.02), (1, 9, 0.0)])
+def test_a_claim_holds_at_its_level(gained, lost, margin):
+    """It is wrong with the probability of the level then, and no more is promised."""
+    two = pairs(gained, lost, 90)
+    claim = {9: "better", 0: "not worse", 1: "worse"}[gained]
+    rows = gained + lost + 90
+    level = p_value(*((lost, gained) if claim == "worse" else (gained, lost)), rows, -margin)
+    assert compare(two, "accuracy", margin, level)["outcome"] == claim
+    assert compare(two, "accuracy", margin, level * (1 - 1e-9))["outcome"] != claim
+
+
 def test_the_worst_of_several_claims_has_to_be_the_surest():
     claims = {"a": 0.04, "b": 0.01, "c": 0.012, "d": 0.5}
     assert holm(claims, 0.05) == {"b", "c"}  # 0.05/4 and 0.05/3; then 0.04 is above 0.05/2
+    assert holm({"a": 0.012, "b": 0.02, "c": 0.05}, 0.05) == {"a", "b", "c"}
     assert holm({"a": 0.04}, 0.05) == {"a"}
     assert holm({}, 0.05) == set()
 

@@ -2,8 +2,10 @@
 
 import json
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
+from mlflow import MlflowClient
 
 from flows import rollback
 from retrain.cli.main import main
@@ -59,6 +61,26 @@ def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, 
     after = run(pair[1], "champion already", 2, rules=MANUAL)
     assert dry_run(pair[1], "champion already", 2, rules=MANUAL) == after
     assert roll_back(project, REASON)["version"] == 1
+
+
+@pytest.mark.parametrize("reason", [REASON, "another one"])
+def test_the_same_call_ends_an_approval_that_was_killed_and_no_other(
+    project, pair, monkeypatch, reason
+):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(
+            MlflowClient, "set_registered_model_alias", Mock(side_effect=KeyboardInterrupt)
+        )
+        approve(project, REASON)
+    if reason == REASON:
+        assert approve(project, reason)["version"] == 2
+    else:
+        with pytest.raises(ValueError, match="No version of toy waits for approval"):
+            approve(project, reason)
+    assert [(entry.action, entry.reason) for entry in history(project)][2:] == [
+        ("promoted", REASON)
+    ]
+    assert standing(project) == (2, None)
 
 
 def test_what_is_rejected_waits_again_only_on_demand(project, run, dry_run, pair):

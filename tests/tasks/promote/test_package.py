@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -39,6 +40,25 @@ def test_a_version_that_answers_something_else_is_not_promoted(project, run, one
     assert versions.champion(project, "toy").version == 1
     assert history(project) == before
     assert run(trained, "not better", 1, scores)["version"] == 2
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "apart", "is_same"),
+    [
+        ([0.6, 0.3, 0.1], [0.6, 0.3, 0.1], 0.0, True),
+        ([0.6, 0.3, 0.1], [0.6005, 0.2995, 0.1], 0.0005, True),
+        ([0.6, 0.3, 0.1], [0.7, 0.2, 0.1], 0.1, False),  # the same label, and another answer
+        ([0.6, 0.3, 0.1], [0.6, 0.2, 0.2], 0.1, False),
+        ([0.4002, 0.3998, 0.2], [0.3998, 0.4002, 0.2], 0.0004, True),  # a tie
+        ([0.4008, 0.3992, 0.2], [0.3999, 0.4001, 0.2], 0.0009, False),
+    ],
+)
+def test_an_answer_is_the_same_if_all_its_probabilities_are(expected, answer, apart, is_same):
+    example = pa.table({"probabilities": [expected, [1.0, 0.0, 0.0]]})
+    answers = np.array([answer, [1.0, 0.0, 0.0]], np.float32)
+    found, same = packaging.differences(example, answers, 1e-3)
+    assert found == pytest.approx([apart, 0.0], abs=1e-6)
+    assert same.tolist() == [is_same, True]
 
 
 def write_custom(folder, factory):

@@ -61,6 +61,35 @@ def test_the_plateau_is_pytorchs(patience):
 
 
 @pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant", [0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1, 1]),
+        # From step 4 on (1 + cos(pi * n / 6)) / 2.
+        ("cosine", [0.2, 0.4, 0.6, 0.8, 1, 0.9330, 0.75, 0.5, 0.25, 0.0670]),
+    ],
+)
+def test_the_rate_rises_in_a_line_and_then_stays_or_falls(schedule, rates):
+    recipe = Train(lr=1.0, warmup=0.4, schedule=schedule)
+    found = [learning_rate(step, len(rates), recipe) for step in range(len(rates))]
+    assert found == pytest.approx(rates, abs=1e-4)
+
+
+def test_sgd_looks_ahead_by_its_momentum():
+    """Nesterov's: two steps with the gradient 1, by hand."""
+    network = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(network.weight)
+    recipe = Train(optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=0.0)
+    optimizer = make_optimizer(network, recipe)
+    found = []
+    for _ in range(2):
+        network.weight.grad = torch.ones(1, 1)
+        optimizer.step()
+        found.append(network.weight.item())
+    # The velocity is 1, then 0.9 + 1; each step is by 0.1 * (1 + 0.9 * velocity).
+    assert found == pytest.approx([-0.19, -0.19 - 0.271])
+
+
+@pytest.mark.parametrize(
     ("chosen", "kind"),
     [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)],
 )

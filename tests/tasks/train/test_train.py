@@ -86,6 +86,23 @@ def test_a_frozen_backbone_stays_as_it_was(images, tmp_path, started):
         assert torch.equal(value, started[name]) is not name.startswith("classifier.classifier")
 
 
+def test_a_frozen_backbone_drops_nothing_out(images, tmp_path):
+    """Its activations are those that the network has when it answers."""
+    dropping = SMALL.model_copy(update={"dropout": 0.5})
+    recipe = BASE.model_copy(update={"epochs": 1, "freeze_epochs": 1})
+    losses = [
+        run(tmp_path / str(model.dropout), images, recipe, model=model).history[0]["train_loss"]
+        for model in (SMALL.model_copy(update={"dropout": 0.0}), dropping)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_the_loss_of_an_epoch_is_of_its_steps(images, tmp_path):
+    recipe = BASE.model_copy(update={"lr": 1e-30})
+    first, *others = [epoch["train_loss"] for epoch in run(tmp_path, images, recipe).history]
+    assert others == pytest.approx([first] * 2, rel=0.02)  # an epoch leaves out some images
+
+
 def test_a_training_ends_early_says_so_and_is_then_over(images, tmp_path, steps, caplog):
     hyperparameters = BASE.model_copy(
         update={
