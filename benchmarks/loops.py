@@ -30,7 +30,6 @@ from retrain.project import Project
 from retrain.step import Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Workload
-from tasks.data.champion import Start
 from tasks.data.shards import ROWS, SOURCE, Prepared, open_prepared, shard_name
 from tasks.train.augment import augment
 from tasks.train.data import BatchSampler
@@ -136,7 +135,7 @@ def run_step(
             workload.scale,
             Artifact("preprocess", "benchmark", "benchmark", images, facts),
             Artifact("pull", "benchmark", "benchmark", pulled or root, {"image_column": "image"}),
-            Start(None),
+            None,
             Workspace(output, scratch, "benchmark", workload.name, Project(root)),
         )
         return trained, json.loads((output / "report" / "history.json").read_text())

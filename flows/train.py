@@ -85,7 +85,7 @@ def train(version: Input) -> None:
     checked = validate(data, champion_ties())
     compare_classes(checked)  # before hours of training, like the next one
     images = prepare(data, checked)
-    start = find_start(run.workload, run.project, images, data).as_input
+    start = find_start(run.workload, run.project, images, data)
     score_before_training(data, checked, images, start)
     model = train_network(images, data, start)
     scores = evaluate(model, images, checked)

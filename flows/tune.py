@@ -34,12 +34,13 @@ from retrain.runs.run import Run, current_run
 from retrain.runs.task import is_transient
 from retrain.step import Input, digest_of, plan
 from retrain.workload import Workload
-from tasks.data.champion import Start, champion_ties
+from tasks.data.champion import champion_ties
 from tasks.data.shards import prepared_by
 from tasks.embed.step import embed
 from tasks.preprocess.step import preprocess
 from tasks.pull.step import data_version, pull
-from tasks.train.best_epoch import larger_is_better, score
+from tasks.train.job import larger_is_better, score
+from tasks.train.start import NEW
 from tasks.train.step import train as train_network
 from tasks.validate.step import validate
 
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 Space = dict[str, "BaseDistribution"]  # by parameter; a choice is its text in YAML
 
-NEW = Start(None).as_input  # what trials start from
 EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"
 DIGITS = 5  # of a value from a range: a person can read and paste it
 COMPLETE, FAILED = "complete", "failed"

@@ -57,7 +57,7 @@ class Classifier(Pretrained):
         """
         from transformers import AutoModelForImageClassification
 
-        from models.auto_network import wrap
+        from models.network import wrap
 
         height, width, channels = shape
         tried = _try(self, (height, width, channels), classes, Path())

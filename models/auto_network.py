@@ -1,16 +1,10 @@
 """The image classifiers of `transformers`: how one is made again from its config."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.network import Network, config_of
-
-
-def wrap(classifier: Any, mean: Sequence[float], std: Sequence[float]) -> Network:
-    """Wraps an image classifier of `transformers`, and describes it by its config."""
-    extra = {"num_labels": classifier.num_labels, "architectures": [type(classifier).__name__]}
-    return Network(classifier, config_of(classifier) | extra, mean, std)
+from models.network import Network, wrap
 
 
 def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> Network:

@@ -223,3 +223,9 @@ def config_of(network: Any) -> dict[str, Any]:
     """What makes a network of `transformers` again, except for its weights."""
     config: dict[str, Any] = network.config.to_diff_dict()
     return {name: value for name, value in config.items() if name not in NOT_KEPT}
+
+
+def wrap(classifier: Any, mean: Sequence[float], std: Sequence[float]) -> Network:
+    """Wraps an image classifier of `transformers`, and describes it by its config."""
+    extra = {"num_labels": classifier.num_labels, "architectures": [type(classifier).__name__]}
+    return Network(classifier, config_of(classifier) | extra, mean, std)

@@ -10,7 +10,7 @@ from typing import Any
 from retrain.project import Project
 from retrain.registry import lineage, packages, versions
 from retrain.runs.run import current_run
-from retrain.step import Input, digest_of
+from retrain.step import Input
 from retrain.store import Artifact
 from retrain.workload import NEAR_DUPLICATES
 from tasks.data import package
@@ -50,32 +50,6 @@ class Registered:
             remedy = packages.REMEDY.format(name=self.version.name)
             raise ValueError(f"The package of {self.version.title} {damage}. {remedy}")
         return folder
-
-
-@dataclass(frozen=True)
-class Start:
-    """The weights that a training starts from.
-
-    Attributes:
-        registered: The version whose weights it takes; None for new weights.
-    """
-
-    registered: Registered | None
-
-    @property
-    def model(self) -> Path | None:
-        """The folder with the saved network; None for new weights."""
-        return self.registered.package / packages.MODEL if self.registered else None
-
-    @property
-    def weights(self) -> str | None:
-        """SHA-256 (hex) of the weights; None for new ones."""
-        return self.registered.version.weights if self.registered else None
-
-    @property
-    def as_input(self) -> Input:
-        """The weights as an input of a step."""
-        return Input("start", digest_of(self.weights), self)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ unless a retry cannot fix the error.
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import replace
@@ -15,6 +15,7 @@ from importlib import import_module
 from threading import Thread
 from typing import Any
 
+import ray
 import torch
 from ray.train import (
     CheckpointConfig,
@@ -33,10 +34,8 @@ from retrain.project import CODE, Project
 from retrain.runs import console
 from retrain.servers import patches, ray_cluster
 from retrain.workload import Scale
-from tasks.compute.placement import cpus_of_worker, waits
 from tasks.train import function
-from tasks.train.checks import lacking_gpus
-from tasks.train.job import STREAM, TrainingJob
+from tasks.train.job import STREAM, TrainingJob, lacking_gpus
 from tasks.train.session import Session
 from tasks.train.train import fit
 
@@ -74,7 +73,7 @@ def launch(job: TrainingJob) -> dict[str, Any]:
             if verdict := next(filter(is_verdict, causes), None):
                 raise verdict from error
             if any(map(patches.found_no_place, causes)):
-                console.say(waits(scaling.num_workers, scaling.resources_per_worker))
+                console.say(waiting_line(scaling.num_workers, scaling.resources_per_worker))
                 continue
             lost += 1
             if lost > job.scale.max_failures:
@@ -178,4 +177,50 @@ def _scaling(scale: Scale, on_gpus: bool) -> ScalingConfig:
         },
         # GPUs on one node communicate faster; workers on CPUs are faster on separate nodes.
         placement_strategy="PACK" if on_gpus else "SPREAD",
+    )
+
+
+def cpus_of_worker(nodes: Sequence[Mapping[str, float]], workers: int, on_gpus: bool) -> float:
+    """The CPUs of each worker: the most with which all workers fit into half of each machine.
+
+    Args:
+        nodes: The resources of each machine, as Ray names them.
+        workers: The number of workers.
+        on_gpus: Whether each worker has a GPU too.
+
+    Returns:
+        Whole CPUs if there are enough, else a fraction of one: a worker must not wait forever. 1 in
+        a cluster that has still to grow.
+    """
+    halves = [
+        (node.get("CPU", 0) / 2, node.get("GPU", 0) if on_gpus else workers) for node in nodes
+    ]
+
+    def fit(cpus: float) -> bool:
+        # A little more, because a third of a CPU is not a third of it in floating point.
+        places = (min(gpus, (half + 1e-9) // cpus) for half, gpus in halves)
+        return sum(places) >= workers
+
+    sizes = {half / count for half, _ in halves for count in range(1, workers + 1) if half}
+    most = max(filter(fit, sizes), default=1)
+    return int(most) if most >= 1 else most
+
+
+def waiting_line(workers: int, resources: Mapping[str, float]) -> str:
+    """The line about a training whose workers find no place.
+
+    Args:
+        workers: How many workers were asked for.
+        resources: The resources of each worker, as Ray names them.
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    free = ray.available_resources()
+    free_resources = (
+        f"{free.get(name, 0):g} of {sum(node.get(name, 0) for node in nodes):g} {name}s"
+        for name in ("CPU", "GPU")
+    )
+    return (
+        f"train waits for Ray to start its workers: {workers} with {resources['CPU']:g} CPUs "
+        f"{'and a GPU ' if resources['GPU'] else ''}each. Free are "
+        f"{' and '.join(free_resources)}, in {len(nodes)} machines."
     )

@@ -8,7 +8,7 @@ need no help of Ray Train's. What a function of the user's reports to Ray Train 
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
@@ -18,11 +18,12 @@ import torch
 
 from retrain.disk import sha256_of, write_text
 from tasks.data.shards import open_prepared
-from tasks.train import distributed, progress
-from tasks.train.best_epoch import score
-from tasks.train.job import TrainingJob
+from tasks.train import distributed
+from tasks.train.job import Epoch, TrainingJob, score
 
 REPORTS = "reports.json"
+PROGRESS = "progress.json"
+TICK_SECONDS = 0.25  # between two writes of the progress
 CHECKPOINTS = "checkpoints"
 NEWEST = 2  # checkpoints, which are kept: a damaged one has the one before it
 UNREPORTED = "unreported"  # a checkpoint that is being written
@@ -182,7 +183,7 @@ class Session:
         epochs, reports = self.job.hyperparameters.epochs, len(self.reports)
         last = self.reports[-1].metrics
         images = len(open_prepared(self.job.images).split("train"))
-        current = progress.Progress(
+        current = Progress(
             epoch=min(reports, epochs),  # whose loss it is
             epochs=epochs,
             fraction=min(reports / epochs, 1.0),
@@ -190,7 +191,7 @@ class Session:
             loss=last.get("train_loss", last.get("loss")),
             seconds_left=max(epochs - reports, 0) * last["seconds"],
         )
-        progress.write(self.job.scratch, current, self.history)
+        write_progress(self.job.scratch, current, self.history)
 
 
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:
@@ -212,3 +213,82 @@ def read_state(folder: Path, *, mapped: bool = False) -> dict[str, Any]:
 def is_undamaged(folder: Path) -> bool:
     """Whether there is a checkpoint, with the content that its name says."""
     return any(path.stem.endswith(sha256_of(path)[:DIGITS]) for path in folder.glob("state-*.pt"))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a training.
+
+    Attributes:
+        epoch: The current epoch, from 1.
+        epochs: The number of epochs.
+        fraction: The fraction of all optimizer steps that is done, 0 to 1.
+        images_per_second: The recent speed of training, all workers together.
+        loss: The training loss, a moving mean; None if it is not known.
+        seconds_left: The time until the end of the last epoch.
+    """
+
+    epoch: int
+    epochs: int
+    fraction: float
+    images_per_second: float
+    loss: float | None
+    seconds_left: float
+
+    def __str__(self) -> str:
+        loss = "" if self.loss is None else f"loss {self.loss:.3f}  "
+        return (
+            f"epoch {self.epoch}/{self.epochs}  {loss}"
+            f"{self.images_per_second:,.0f} images/s  {self.seconds_left:.0f} s left"
+        )
+
+
+def write_progress(scratch: Path, progress: Progress, history: Sequence[Epoch]) -> None:
+    """Writes the progress of a training into its scratch, with the epochs that are over."""
+    document = {"progress": asdict(progress), "history": list(history)}
+    write_text(scratch / PROGRESS, json.dumps(document))
+
+
+class Meter:
+    """Measures the project's own loop, and writes the progress a few times a second."""
+
+    def __init__(self, scratch: Path, epochs: int, per_epoch: int, batch: int) -> None:
+        """Starts to measure.
+
+        Args:
+            scratch: The scratch folder of the training.
+            epochs: Epochs of the whole training.
+            per_epoch: Optimizer steps of each.
+            batch: Images of a step, over all workers.
+        """
+        self._scratch, self._batch = scratch, batch
+        self._epochs, self._per_epoch = epochs, per_epoch
+        # Steps and seconds: after the first step, which takes longer than the others, and the last.
+        self._first: tuple[int, float] | None = None
+        self._last = (0, 0.0)
+
+    def tick(self, step: int, loss_sum: torch.Tensor, history: Sequence[Epoch]) -> None:
+        """Writes the progress of the training, unless it has just done so.
+
+        Args:
+            step: Optimizer steps so far.
+            loss_sum: The sum of the losses of the epoch so far; read only before a write, because
+                reading waits for the device.
+            history: The epochs that are over.
+        """
+        now, steps = monotonic(), self._epochs * self._per_epoch
+        if self._first is None:
+            self._first = self._last = (step, now)
+        (first, began), (last, looked) = self._first, self._last
+        if now - looked < TICK_SECONDS:
+            return
+        self._last = (step, now)
+        progress = Progress(
+            epoch=min(step // self._per_epoch + 1, self._epochs),
+            epochs=self._epochs,
+            fraction=step / steps,
+            images_per_second=(step - last) * self._batch / (now - looked),
+            loss=float(loss_sum) / (step - len(history) * self._per_epoch),
+            seconds_left=(now - began) / (step - first) * (steps - step),
+        )
+        write_progress(self._scratch, progress, history)

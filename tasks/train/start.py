@@ -3,14 +3,22 @@
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.runs.run import current_run
-from retrain.step import plan
+from retrain.step import Input, digest_of, plan
 from retrain.store import Artifact
 from retrain.workload import Workload
-from tasks.data.champion import Registered, Start
+from tasks.data.champion import Registered
 from tasks.train.step import train
 
 
-def find_start(workload: Workload, project: Project, images: Artifact, pulled: Artifact) -> Start:
+def as_input(registered: Registered | None) -> Input:
+    """The weights of a registered version as an input of the step `train`; new ones if None."""
+    return Input("start", digest_of(registered and registered.version.weights), registered)
+
+
+NEW = as_input(None)
+
+
+def find_start(workload: Workload, project: Project, images: Artifact, pulled: Artifact) -> Input:
     """Finds what a training starts from.
 
     A champion that was itself trained in this way, on these images with these parameters, is not
@@ -23,10 +31,10 @@ def find_start(workload: Workload, project: Project, images: Artifact, pulled: A
         pulled: The output of `pull`.
     """
     if workload.train.init == "new":
-        return Start(None)
+        return NEW
     champion = versions.champion(project, workload.name)
     if champion is None:
-        return Start(None)
+        return NEW
     before = None
     if champion.start:
         before = versions.find_by_weights(project, workload.name, champion.start)
@@ -37,7 +45,7 @@ def find_start(workload: Workload, project: Project, images: Artifact, pulled: A
                 "knows whether the champion came from this training, which starts from it."
             )
     if before or not champion.start:
-        start = Start(Registered(project, before) if before else None)
-        if plan(train, workload, [images, pulled, start.as_input]).key == champion.train_key:
+        start = as_input(Registered(project, before) if before else None)
+        if plan(train, workload, [images, pulled, start]).key == champion.train_key:
             return start
-    return Start(Registered(project, champion))
+    return as_input(Registered(project, champion))

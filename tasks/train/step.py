@@ -1,11 +1,10 @@
 """Trains the network, and tracks it in MLflow.
 
-- `checks.py` finds faults before a run, and tries a network of the user's
+- `job.py` has the arguments of a training; it finds faults before a run, and the best epoch
 - `train.py` is the project's own training, from the data to the weights
 - `recipe.py`, `augment.py` and `data.py` have what it consists of; `stream.py` brings images that
   are not prepared, `distributed.py` puts the network on a device, with others beside it
-- `session.py` keeps checkpoints and what is reported; `best_epoch.py` says which is the best, and
-  `progress.py` shows how far it is
+- `session.py` keeps checkpoints and what is reported, and writes how far it is
 - `launch.py` has Ray Train run it, here or on workers; `function.py` runs one of the user's
 - `workload_proposal.py` proposes a workload for images, for `retrain init`
 """
@@ -14,28 +13,42 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
 
 import models
 from models import user_code
 from retrain.code import libraries_of
 from retrain.disk import write_json
-from retrain.registry import tracking
+from retrain.registry import packages, tracking
 from retrain.runs import console
 from retrain.servers import ray_cluster
 from retrain.step import Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.shards import prepared_by
-from tasks.train.checks import check, try_network, try_settings
-from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob, used_by
-from tasks.train.progress import followed
+from tasks.train.job import (
+    FIRST_BATCH,
+    STREAM,
+    Epoch,
+    TrainingJob,
+    check,
+    try_network,
+    try_settings,
+    used_by,
+)
 
 if TYPE_CHECKING:
-    from tasks.data.champion import Start
+    from tasks.data.champion import Registered
+    from tasks.train.session import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +57,14 @@ TRACKED = "mlflow.json"  # the training's run in MLflow
 VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are facts
 # The settings of the section that change the network.
 SCALE = ("workers", "strategy", "threads")
+
+TICK_SECONDS = 0.25
+# MLflow logging is rare: on a small machine it takes time from the training.
+LOG_SECONDS = 5.0
+LINE_SECONDS = 2.0  # between the lines of two epochs
+LONG_SECONDS = 60.0  # after which a line is due in a log even if no epoch has ended
+# Of an epoch's entry; its number is shown otherwise.
+NOT_SHOWN = ("epoch", "seconds", "val_macro_recall", "lr", "images_per_second")
 
 
 def dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: Input) -> Chosen:
@@ -83,7 +104,7 @@ def train(
     scale: Scale,
     images: Artifact,
     pulled: Artifact,
-    start: "Start",
+    start: "Registered | None",
     workspace: Workspace,
 ) -> Facts:
     """Trains a network; continues from the last checkpoint of an interrupted training.
@@ -97,7 +118,7 @@ def train(
         scale: The settings of the workers.
         images: The output of `preprocess`, or of `embed`.
         pulled: The output of `pull`, for images that are not prepared.
-        start: The weights that it starts from.
+        start: The version whose weights it starts from; None for new ones.
         workspace: The scratch folder in it holds the checkpoints.
 
     Returns:
@@ -114,7 +135,7 @@ def train(
         scale=scale,
         images=images.folder,
         pulled=pulled.folder,
-        start=start.model,
+        start=start.package / packages.MODEL if start else None,
         root=workspace.project.root,
         scratch=workspace.scratch,
         output=workspace.folder / MODEL,
@@ -139,10 +160,10 @@ def train(
     return _facts(job, rows, start, result)
 
 
-def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
+def notices(job: TrainingJob, start: "Registered | None") -> Iterator[str]:
     """Says where a training starts, and how its batches and images differ from the settings."""
-    if start.registered:
-        yield f"train starts from the weights of version {start.registered.version.version}."
+    if start:
+        yield f"train starts from the weights of version {start.version.version}."
     configured = job.hyperparameters.batch_size
     if job.batch_size < configured:
         yield (
@@ -212,7 +233,9 @@ def _parameters(job: TrainingJob, workload: Workload | None) -> dict[str, Any]:
     return named | {f"scale.{name}": getattr(job.scale, name) for name in SCALE}
 
 
-def _facts(job: TrainingJob, rows: int, start: "Start", result: dict[str, Any]) -> Facts:
+def _facts(
+    job: TrainingJob, rows: int, start: "Registered | None", result: dict[str, Any]
+) -> Facts:
     """The facts about a training on a number of images that is over.
 
     Returns:
@@ -244,7 +267,7 @@ def _facts(job: TrainingJob, rows: int, start: "Start", result: dict[str, Any]) 
         "numerics": result["numerics"],
         "batch_size": min(job.batch_size, rows // workers * workers),
         "best_epoch": best["epoch"],
-        **({"start": start.weights} if start.registered else {}),
+        **({"start": start.version.weights} if start else {}),
         **{name: best[name] for name in sorted({metric, *VALIDATION} & best.keys())},
     }
 
@@ -272,3 +295,90 @@ def _tracked(workspace: Workspace, job: TrainingJob, images: str) -> Iterator[st
             logger.warning("MLflow could not record that the training failed: %s", error)
         raise
     tracking.end_run(project, run_id, "FINISHED")
+
+
+@contextmanager
+def followed(
+    scratch: Path, show: console.Show, log: Callable[[Sequence[Epoch]], None]
+) -> Iterator[None]:
+    """Shows and logs what a loop writes, while the training runs and once after it.
+
+    Args:
+        scratch: The scratch folder of the training.
+        show: Called whenever the progress has changed, with the fraction that is done and a text.
+        log: Called from time to time with all epochs so far; called again later if it fails.
+
+    Raises:
+        Exception: The error of the last call of `log`.
+    """
+    from tasks.train.session import PROGRESS, Progress
+
+    file, lines = scratch / PROGRESS, EpochLines()
+    file.unlink(missing_ok=True)  # of a try that was interrupted
+
+    def take(*, is_over: bool = False) -> Sequence[Epoch]:
+        """Shows what is written; returns the epochs that are over."""
+        document = json.loads(file.read_text(encoding="utf-8"))
+        progress = Progress(**document["progress"])
+        history: Sequence[Epoch] = document["history"]
+        if console.is_live():
+            show(progress.fraction, str(progress))
+        else:
+            lines.show(progress, history, is_over=is_over)
+        return history
+
+    def follow() -> None:
+        written_at, logged, log_after = None, 0, monotonic() + LOG_SECONDS
+        while not over.wait(TICK_SECONDS):
+            before, written_at = written_at, file.stat().st_mtime_ns if file.exists() else None
+            if written_at == before:
+                continue
+            history = take()
+            if len(history) > logged and monotonic() > log_after:
+                try:
+                    log(history)
+                    logged = len(history)
+                except Exception as error:  # the server is unreachable; the training continues
+                    logger.warning("The epochs so far could not be logged yet: %s", error)
+                log_after = monotonic() + LOG_SECONDS
+
+    over = Event()
+    # In the context of the run, in which Prefect assigns the lines to it.
+    thread = Thread(target=copy_context().run, args=(follow,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    log(take(is_over=True))
+
+
+class EpochLines:
+    """Shows a training where there is no live bar: a line for each epoch that is over.
+
+    An epoch has none if it ends within two seconds of the line before it, except the last one; if
+    the training ends within two seconds, there is none at all.
+    """
+
+    def __init__(self) -> None:
+        """Starts the clock."""
+        self._last, self._epochs = monotonic(), 0
+
+    def show(self, progress: "Progress", history: Sequence[Epoch], *, is_over: bool) -> None:
+        """Shows the newest epoch, if it is due; between epochs, a line every minute."""
+        seconds, is_new = monotonic() - self._last, len(history) > self._epochs
+        if is_new and (seconds >= LINE_SECONDS or (is_over and self._epochs)):
+            metrics = "  ".join(
+                f"{name} {console.number(value)}"
+                for name, value in history[-1].items()
+                if name not in NOT_SHOWN
+            )
+            ended = f"epoch {len(history)}/{progress.epochs}"
+            line = f"{ended}  {metrics}  {progress.seconds_left:.0f} s left"
+        elif seconds >= LONG_SECONDS:
+            line = str(progress)
+        else:
+            return
+        self._last, self._epochs = monotonic(), len(history)
+        console.say(escape(f"  train  {line}"))

@@ -17,10 +17,8 @@ from retrain.workload import Train
 from tasks.data.shards import Prepared, open_prepared
 from tasks.train import distributed
 from tasks.train.augment import Augmentation, keep_images
-from tasks.train.best_epoch import stops_early
 from tasks.train.data import Batch, BatchSampler, Loader, SplitDataset, class_weights
-from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob
-from tasks.train.progress import Meter
+from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob, stops_early
 from tasks.train.recipe import (
     clip_gradients,
     evaluate,
@@ -31,7 +29,7 @@ from tasks.train.recipe import (
     temperature,
     update_average,
 )
-from tasks.train.session import Session, is_undamaged, read_state
+from tasks.train.session import Meter, Session, is_undamaged, read_state
 
 # In PyTorch's messages, when memory cannot be had.
 NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation overflowed")

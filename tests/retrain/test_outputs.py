@@ -18,7 +18,7 @@ def step(data, workspace):
 def choose(workload, data):
     if workload.train.batch_size < 64:
         return Chosen()
-    return Chosen(("tasks.compute.placement",), libraries=("pillow",))
+    return Chosen(("tasks.data.listing",), libraries=("pillow",))
 
 
 STEP = Step("toy", step, reads=(), inputs=("data",), libraries=("numpy",), chosen=choose)
@@ -27,13 +27,13 @@ SMALL = WORKLOAD.model_copy(update={"train": WORKLOAD.train.model_copy(update={"
 
 def test_what_the_configuration_chooses_is_in_the_key_with_its_libraries_and_named():
     more, less = plan(STEP, WORKLOAD, [DATA]), plan(STEP, SMALL, [DATA])
-    assert set(more.code) == {__name__, "tasks.compute.placement"}
+    assert set(more.code) == {__name__, "tasks.data.listing"}
     assert set(more.libraries) == {"numpy", "pillow"}
     assert (set(less.code), set(less.libraries)) == ({__name__}, {"numpy"})
     assert more.key != less.key
     pillow = version("pillow")
-    assert difference(less, more) == f"code of tasks.compute.placement, pillow unset -> {pillow}"
-    assert difference(more, less) == f"code of tasks.compute.placement, pillow {pillow} -> unset"
+    assert difference(less, more) == f"code of tasks.data.listing, pillow unset -> {pillow}"
+    assert difference(more, less) == f"code of tasks.data.listing, pillow {pillow} -> unset"
 
 
 def test_the_difference_between_two_plans_is_described_in_words():

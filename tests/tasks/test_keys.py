@@ -51,7 +51,7 @@ EDITS = {
     "models/embedding_head.py": [],
     "models/families.py": [],
     "models/image.py": ["validate", "preprocess", "evaluate"],  # it is served too
-    "models/auto_network.py": ["train", "evaluate"],
+    "models/auto_network.py": ["evaluate"],
     "models/custom_network.py": [],
     "models/vit_network.py": ["evaluate"],
     "models/pretrained.py": ["train"],  # and so no package changes
@@ -74,7 +74,7 @@ EDITS = {
     "tasks/train/function.py": ["train"],
     "tasks/train/train.py": ["train"],
     "tasks/train/mine.py": [],
-    "tasks/train/progress.py": ["train"],
+    "tasks/train/session.py": ["train"],
     "tests/tasks/test_keys.py": [],
 }
 

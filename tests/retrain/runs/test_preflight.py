@@ -15,7 +15,7 @@ from retrain.runs import preflight
 from retrain.runs.run import Run
 from retrain.step import DataVersion
 from retrain.workload import Data, Gate, Model, Scale, Train, Workload
-from tasks.train import checks as train_checks
+from tasks.train import job
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,10 +65,10 @@ def test_the_project_itself_is_no_data(tmp_path, path):
 )
 def test_gpus_that_are_not_there_are_refused(tmp_path, monkeypatch, gpus, scale, fault):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0] * gpus)
+    monkeypatch.setattr(job, "gpu_capabilities", lambda: [9.0] * gpus)
     [line] = faults(tmp_path, scale=Scale(**scale))
     assert fault in line
-    monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0] * 2)
+    monkeypatch.setattr(job, "gpu_capabilities", lambda: [9.0] * 2)
     preflight.check(train.steps, workload(scale=Scale(**scale)), Project(tmp_path))
 
 
@@ -81,7 +81,7 @@ def test_a_missing_compiler_is_said_before_it_is_called(
 ):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0] * gpus)
+    monkeypatch.setattr(job, "gpu_capabilities", lambda: [9.0] * gpus)
     monkeypatch.setenv("PATH", str(tmp_path))
     compiled = Train(precision="fp32", compile=True)
     [fault] = faults(tmp_path, train=compiled)

@@ -24,8 +24,7 @@ from retrain.params import load_workload, resolve, vary
 from retrain.project import Project
 from retrain.step import DataVersion
 from retrain.workload import Workload
-from tasks.train.checks import try_settings
-from tasks.train.job import TrainingJob
+from tasks.train.job import TrainingJob, try_settings
 from tests import hub
 from tests.tasks.train.helpers import write_form, write_split
 from tests.tasks.train.test_stream import prepare

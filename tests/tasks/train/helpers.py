@@ -20,7 +20,7 @@ from retrain.project import Project
 from retrain.step import Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
-from tasks.data.champion import Start
+from tasks.data.champion import Registered
 from tasks.data.shards import SOURCE, open_prepared, shard_name
 from tasks.train.session import REPORTS
 from tasks.train.step import train
@@ -29,7 +29,6 @@ from tests import templates
 LABELS = ("left", "right", "top")
 SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)
 KEY = "c0ffee" * 10
-NEW = Start(None)
 OFTEN = Scale(checkpoint_seconds=1e-9)  # after every step
 
 
@@ -117,7 +116,7 @@ def run(
     scale: Scale | None = None,
     output: str = "output",
     pulled: Path | None = None,
-    start: Start = NEW,
+    start: Registered | None = None,
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
     # Both are decided when a workload is read. Such a network gains nothing from more threads.

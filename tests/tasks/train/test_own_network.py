@@ -12,7 +12,7 @@ from retrain.params import load_workload, resolve
 from retrain.project import Project
 from retrain.step import DataVersion
 from retrain.workload import Best, Train
-from tasks.train.checks import check, try_settings
+from tasks.train.job import check, try_settings
 from tests.tasks.train.helpers import run
 
 FACTORY = "examples.network:build_model"

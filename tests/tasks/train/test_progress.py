@@ -4,15 +4,15 @@ from threading import Event
 
 import pytest
 
-from tasks.train import progress
-from tasks.train.progress import FILE, Progress, followed
+from tasks.train import step
+from tasks.train.session import PROGRESS, Progress, write_progress
 
 EPOCH = {"epoch": 1, "val_loss": 0.5, "images_per_second": 7.0}
 
 
 def test_epochs_are_logged_while_the_training_runs_and_again_after_a_failure(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(step, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(step, "LOG_SECONDS", 0.0)
     tries, tried = [], Event()
 
     def log(history):
@@ -21,11 +21,11 @@ def test_epochs_are_logged_while_the_training_runs_and_again_after_a_failure(tmp
         if len(tries) != 2:
             raise ConnectionError("away")
 
-    (tmp_path / FILE).write_text("of the training that was interrupted")
-    with pytest.raises(ConnectionError), followed(tmp_path, lambda *_: None, log):
+    (tmp_path / PROGRESS).write_text("of the training that was interrupted")
+    with pytest.raises(ConnectionError), step.followed(tmp_path, lambda *_: None, log):
         for fraction in (0.25, 0.5):
-            progress.write(tmp_path, Progress(1, 2, fraction, 7.0, 1.0, 9.0), [EPOCH])
+            write_progress(tmp_path, Progress(1, 2, fraction, 7.0, 1.0, 9.0), [EPOCH])
             assert tried.wait(10)
             tried.clear()
-        progress.write(tmp_path, Progress(2, 2, 1.0, 7.0, 0.9, 0.0), [EPOCH, EPOCH])
+        write_progress(tmp_path, Progress(2, 2, 1.0, 7.0, 0.9, 0.0), [EPOCH, EPOCH])
     assert (tries[:2], tries[-1]) == ([1, 1], 2)  # the last, after the end, raises its error

@@ -16,7 +16,6 @@ from retrain.runs.run import Run, following
 from retrain.step import DataVersion, plan
 from retrain.store import Artifact
 from retrain.workload import Best, Data, Model, Train, Workload
-from tasks.data.champion import Start
 from tasks.train.start import find_start
 from tasks.train.step import train
 from tests.tasks.toy_model import VERSION
@@ -32,7 +31,7 @@ def champion(images, tmp_path_factory):
     package = trained.project.root / "package"
     (package / packages.MODEL).parent.mkdir(parents=True)
     (package / packages.MODEL).symlink_to(trained.folder / "model")
-    return trained, Start(SimpleNamespace(package=package, version=VERSION))
+    return trained, SimpleNamespace(package=package, version=VERSION)
 
 
 @pytest.mark.parametrize(
@@ -93,25 +92,28 @@ def test_a_champion_is_not_trained_further_before_something_has_changed(tmp_path
     )  # fmt: skip
     more = once.model_copy(update={"train": AGAIN.model_copy(update={"epochs": 2})})
 
-    def start(workload, prepared=images):
+    def find(workload, prepared=images):
         return find_start(workload, Project(tmp_path), prepared, pulled)
 
-    def register(weights, workload):
-        begun = start(workload)
-        key = plan(train, workload, [images, pulled, begun.as_input]).key
-        registered[weights] = replace(VERSION, weights=weights, train_key=key, start=begun.weights)
+    def start(workload, prepared=images):
+        registered = find(workload, prepared).value
+        return registered and registered.version.weights
 
-    assert start(once).weights is None
+    def register(weights, workload):
+        begun, key = start(workload), plan(train, workload, [images, pulled, find(workload)]).key
+        registered[weights] = replace(VERSION, weights=weights, train_key=key, start=begun)
+
+    assert start(once) is None
     register("a" * 64, once)
-    assert start(once).weights is None  # that of the champion itself
-    assert start(more).weights == "a" * 64
-    assert start(once, newer).weights == "a" * 64
+    assert start(once) is None  # that of the champion itself
+    assert start(more) == "a" * 64
+    assert start(once, newer) == "a" * 64
     register("b" * 64, more)
-    assert start(more).weights == "a" * 64
-    assert start(once).weights == start(more, newer).weights == "b" * 64
-    assert start(once.model_copy(update={"train": BASE})).weights is None
+    assert start(more) == "a" * 64
+    assert start(once) == start(more, newer) == "b" * 64
+    assert start(once.model_copy(update={"train": BASE})) is None
     del registered["a" * 64]  # with its record
     run = Run("train", once, DataVersion("d", tracked=True), Project(tmp_path), "run")
     with following(run):
-        assert start(more).weights == "b" * 64
+        assert start(more) == "b" * 64
     assert "aaaaaaaa are not found any more" in run.warnings[0]

@@ -17,7 +17,7 @@ from retrain.workload import (
     Train,
     Workload,
 )
-from tasks.train.checks import check
+from tasks.train.job import check
 from tasks.train.recipe import loss_function, update_average
 from tests.tasks.train.helpers import SMALL, run, run_interrupted, validated
 

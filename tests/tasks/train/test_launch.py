@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.compute.placement import cpus_of_worker
+from tasks.train.launch import cpus_of_worker
 
 EIGHT = {"CPU": 8.0}
 

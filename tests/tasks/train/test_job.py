@@ -3,7 +3,7 @@
 import pytest
 
 from retrain.workload import Best
-from tasks.train.best_epoch import score, stops_early
+from tasks.train.job import score, stops_early
 
 
 def epochs(*accuracies, losses=None):
