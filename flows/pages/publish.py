@@ -22,7 +22,7 @@ from retrain.project import Project
 from retrain.runs import console, records
 from retrain.runs.console import local_time, with_local_times
 from retrain.runs.records import Document, FlowRun
-from retrain.store import Store
+from retrain.store import Artifact, Store
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -57,15 +57,20 @@ def content(project: Project, document: Document) -> dict[str, Any]:
         Its `document`; what its steps have `made`, as far as the store still has it; the `entry` of
         its workload; and what `training.content` or `suspects.content` gives.
     """
-    name, store = document["workload"], Store.of(project)
-    ended = [step for step in document.get("steps", ()) if step["path"]]
-    found = [store.find(step["step"], step["key"]) for step in ended]
-    made = {artifact.step: artifact for artifact in found if artifact}
+    name, made = document["workload"], outputs(project, document)
     entry = name if name in workload_names(project.params) else f"ENTRY --as {name}"
     shown = {"document": document, "made": made, "entry": entry}
     if document["flow"] in ("train", "validate"):
         return shown | training.content(project, document, made)
     return shown | suspects.content(made)
+
+
+def outputs(project: Project, document: Document) -> dict[str, Artifact]:
+    """What the steps of a run have made, by step, as far as the store still has it."""
+    store = Store.of(project)
+    ended = [step for step in document.get("steps", ()) if step["path"]]
+    found = [store.find(step["step"], step["key"]) for step in ended]
+    return {artifact.step: artifact for artifact in found if artifact}
 
 
 def write_run(project: Project, document: Document) -> Path:
@@ -80,7 +85,7 @@ def write_run(project: Project, document: Document) -> Path:
     """
     file: Path = project.root / REPORTS / document["workload"] / f"{document['run']}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, render("run", content(project, document)))
+    write_text(file, render("run.html", content(project, document)))
     return file
 
 
@@ -110,23 +115,28 @@ def write(project: Project, document: Document) -> Document:
 
 
 def render(template: str, content: Mapping[str, Any]) -> str:
-    """The HTML of a page; whatever it is given is escaped.
+    """The text of a page or of a comment; HTML escapes whatever it is given.
 
     Args:
-        template: The name of a file in `templates/`, without its ending.
+        template: The name of a file in `templates/`, without `.j2`.
         content: What the template shows.
     """
-    return environment().get_template(f"{template}.html.j2").render(content)
+    return environment().get_template(f"{template}.j2").render(content)
 
 
 def environment() -> "Environment":
     """The templates, and what they call."""
-    from jinja2 import Environment, FileSystemLoader
+    from jinja2 import Environment, FileSystemLoader, select_autoescape
 
     found = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=select_autoescape(["html.j2"]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     found.filters |= {"shown": shown, "local_time": local_time, "local_times": with_local_times}
+    found.filters["cell"] = records.cell
     found.tests["figure"] = FIGURE.match
     found.globals |= {"axis": axis, "ticks": ticks, "interval": interval}
     return found

@@ -229,11 +229,11 @@ def _answers(made: Mapping[str, Artifact]) -> dict[str, Any]:
         made: The outputs of the run's steps, with those of `preprocess` and `evaluate`.
     """
     prepared = open_prepared(made["preprocess"].folder)
-    images, answers = prepared.split("test").images, _read_answers(made["evaluate"])
+    images, answers = prepared.split("test").images, read_answers(made["evaluate"])
     tally = predictions.read(made["evaluate"].folder).tally(prepared.labels)
     is_right, disagreements = answers.prediction == answers.label, {}
     if "evaluate_champion" in made:
-        theirs = _read_answers(made["evaluate_champion"])
+        theirs = read_answers(made["evaluate_champion"])
         answers = answers.assign(other=theirs.prediction, other_confidence=theirs.confidence)
         other_is_right = answers.other == answers.label
         disagreements = {
@@ -263,7 +263,7 @@ def _answers(made: Mapping[str, Artifact]) -> dict[str, Any]:
     }
 
 
-def _read_answers(scores: Artifact) -> "pd.DataFrame":
+def read_answers(scores: Artifact) -> "pd.DataFrame":
     """The answers for the test images, whose index is their row in the split."""
     import pandas as pd
 

@@ -4,7 +4,6 @@ import glob
 import sys
 import webbrowser
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from time import strftime
 from typing import Annotated, Any
 
@@ -248,44 +247,41 @@ def report(
     *,
     run: str | None = None,
     open_it: Annotated[bool, Parameter("--open")] = False,
+    markdown: bool = False,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
     """Show where the report of the last run is, or of an earlier one.
 
-    Example: `retrain report vit --open`
+    Examples: `retrain report vit --open`, `retrain report vit --markdown`
 
     Args:
         run: The id of a run, or how it begins.
         open_it: Open it in the browser.
+        markdown: Print it in short, as the comment of a pull request.
     """
-    file = _page_of(project, workload, run)
-    if open_it and not to_json:
-        webbrowser.open(file.as_uri())
-    return Answer({"report": str(file), "run": file.stem}, lambda: print(file))
-
-
-def _page_of(project: Project, workload: str, run: str | None) -> Path:
-    """The report of a run: as it was made, because the store may have lost what it shows."""
-    from flows.pages import publish
+    from flows.pages import comment, publish
     from flows.reports import documents
     from retrain.runs import records
 
     records.check_name(project, workload)
     document = records.find_run(project, workload, run)
-    name = document["run"] if document else run
-    files = sorted(
-        (project.root / documents.REPORTS / workload).glob(f"{glob.escape(name or '')}*.html")
-    )
-    if name and files:
-        return files[0]
-    if document is None and run is None:
+    name, folder = document["run"] if document else run, f"{documents.REPORTS}/{workload}"
+    if name is None:
         raise ValueError(f"{workload} has not been run here yet: retrain train {workload}")
-    if document is None:
-        raise UsageError(
-            f"{workload}: no such run is recorded here; see {documents.REPORTS}/{workload}/."
-        )
-    return publish.write_run(project, document)
+    if document and markdown:
+        text = comment.render(project, document)
+        return Answer({"markdown": text, "run": name}, lambda: print(text, end=""))
+    pages = sorted((project.root / folder).glob(f"{glob.escape(name)}*.html"))
+    if pages and not markdown:  # as it was made: the store may have lost what it shows
+        file = pages[0]
+    elif document:
+        file = publish.write_run(project, document)
+    else:
+        raise UsageError(f"{workload}: no such run is recorded here; see {folder}/.")
+    if open_it and not to_json:
+        webbrowser.open(file.as_uri())
+    return Answer({"report": str(file), "run": file.stem}, lambda: print(file))
 
 
 KEY_SHOWN, RUN_SHOWN = 12, 8  # characters of a key, and of a run, in a table

@@ -64,7 +64,9 @@ def test_a_page_says_in_green_that_nothing_is_suspect_only_if_it_can_tell(findab
     assert ("Below 50% it cannot tell" in said) is (state == "Cannot tell")
     document = {"flow": "suspects", "workload": "toy", "run": "run-1", "outcome": said}
     document |= {"time": "2026-11-28T10:00:00+00:00", "look": {}, "suspects": facts | kinds}
-    page = publish.render("run", {"document": document, "made": {}, "entry": "toy", "listed": {}})
+    page = publish.render(
+        "run.html", {"document": document, "made": {}, "entry": "toy", "listed": {}}
+    )
     badge = page.partition('<span class="badge ')[2].partition("</span>")[0]
     assert badge.startswith(style)
     assert badge.endswith(state)

@@ -56,7 +56,8 @@ def content_with(document, text):
 
 def pages_with(text):
     return [
-        publish.render("run", content_with(document, text)) for document in documents_with(text)
+        publish.render("run.html", content_with(document, text))
+        for document in documents_with(text)
     ]
 
 

@@ -115,9 +115,18 @@ def test_a_model_that_is_compared_shows_the_difference_and_the_images_and_escape
     assert "Right only in" in html
     assert "Since version 1" in html
 
+    comment = clone.retrain("report", "vit", "--markdown").stdout
+    [rule] = document["decision"]["rules"]
+    assert comment.startswith("### vit: Compared\n")
+    assert rule["says"] in comment
+    assert "| champion, version 1 | 1,237 | 200 | 360 | 0 |" in comment
+    gained = document["metrics"]["accuracy"] - first["metrics"]["accuracy"]
+    assert f" | {gained:+.4f} |\n" in comment
+    assert re.search(r"[|] \d [|] 1\d\d [|] 1\d\d [|] 0[.]\d+ [|] [01][.]\d+ [|]", comment)
+
     content = publish.content(Project(clone.root), document)  # with hostile names in their place
     harmless, hostile = (
-        publish.render("run", with_texts(content, text)) for text in ("harmless", HOSTILE)
+        publish.render("run.html", with_texts(content, text)) for text in ("harmless", HOSTILE)
     )
     assert_stays_text(harmless, hostile)
 
@@ -125,10 +134,10 @@ def test_a_model_that_is_compared_shows_the_difference_and_the_images_and_escape
 KEPT = {"flow", "style", "type", "time", "thumbnail"}  # what a template compares or reads
 
 
-def with_texts(value, text):
+def with_texts(value, text, kept=KEPT):
     """A content whose texts are all another one, but for those that are no texts of people."""
     if isinstance(value, dict):
-        return {key: of if key in KEPT else with_texts(of, text) for key, of in value.items()}
+        return {key: of if key in kept else with_texts(of, text, kept) for key, of in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(with_texts(of, text) for of in value)
+        return type(value)(with_texts(of, text, kept) for of in value)
     return text if isinstance(value, str) else value
