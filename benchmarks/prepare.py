@@ -38,7 +38,7 @@ from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate, Images
 from tasks.compute.ray_data import each
 from tasks.data import index
-from tasks.data.reading import INDEX
+from tasks.data.raw_images import INDEX
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate

@@ -21,7 +21,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.liveness import Processes
 from retrain.runs.records import Document, FlowRun
-from tasks.data.champion import Registered
+from tasks.data.champion import RegisteredVersion
 from tasks.data.predictions import find_reference
 from tasks.drift import TEST_SPLIT, report, sentence, show_features
 from tasks.predict.predict import open_source, sample
@@ -110,7 +110,7 @@ def _sample(
     with predict.fetched(run, place) as root:
         source = open_source(root, place, image_column)
         folder = Processes(run.project.store).temporary()
-        images = sample(Registered(run.project, model), source, Path(mkdtemp(dir=folder)))
+        images = sample(RegisteredVersion(run.project, model), source, Path(mkdtemp(dir=folder)))
     if not len(images):
         raise ValueError(f"None of the images of {place} can be classified.")
     return images

@@ -38,7 +38,7 @@ from retrain.project import PARAMS, Project
 from retrain.workload import Data
 from tasks.data.survey import Survey as Survey, survey
 from tasks.pull.file_sources import LocalSource
-from tasks.train.workload_proposal import Proposal as Proposal, find_backbone, propose, threads_here
+from tasks.scaffold import Proposal as Proposal, find_backbone, propose, threads_here
 
 DEPLOYMENTS = "prefect.yaml"
 PINNED = "data.dvc"

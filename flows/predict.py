@@ -28,9 +28,10 @@ from retrain.runs import console, records
 from retrain.runs.liveness import Processes
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Store
-from tasks.data.champion import Registered
+from tasks.data.champion import RegisteredVersion
 from tasks.data.predictions import find_reference
 from tasks.drift import TEST_SPLIT, report, sentence
+from tasks.live_accuracy import keep_answers
 from tasks.predict.predict import (
     PARQUET,
     SUFFIXES,
@@ -38,7 +39,6 @@ from tasks.predict.predict import (
     predict as classify,
     write_as,
 )
-from tasks.production import keep_answers
 
 UNKNOWN = "Not compared with the test split: the store has lost what the version was evaluated on."
 
@@ -77,7 +77,9 @@ def predict(
             path.parent.mkdir(parents=True, exist_ok=True)
             is_made = path.suffix.lower() == PARQUET
             made = path if is_made else Processes(run.project.store).temporary() / f"made{PARQUET}"
-            predictions, sample = classify(Registered(project, model), source, made, run.store)
+            predictions, sample = classify(
+                RegisteredVersion(project, model), source, made, run.store
+            )
         keep_answers(project, model, made, run.id)
         if not is_made:
             write_as(made, path)

@@ -25,7 +25,7 @@ from retrain.runs import console
 from retrain.runs.notifications import emit
 from retrain.runs.records import Document
 from retrain.workload import Production
-from tasks.production import (
+from tasks.live_accuracy import (
     MIN_IMAGES,
     keep_labels as keep_labels,
     measure,
@@ -73,7 +73,7 @@ def production(
 
 
 def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[str, Any]:
-    """What is known of a version in production, as `tasks.production.measure` gives it.
+    """What is known of a version in production, as `tasks.live_accuracy.measure` gives it.
 
     Raises:
         UsageError: A folder of `logs` does not exist, or has something else.

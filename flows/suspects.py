@@ -23,7 +23,7 @@ from retrain.runs.run import Run, current_run
 from retrain.step import Facts, Input
 from retrain.store import Store
 from tasks.data import review_list
-from tasks.data.champion import Registered, champion_ties
+from tasks.data.champion import RegisteredVersion, champion_ties
 from tasks.pull.step import data_version, pull
 from tasks.suspects.embeddings import embed_with_champion
 from tasks.suspects.step import ENOUGH, FILE, find_suspects
@@ -87,7 +87,7 @@ def suspects(version: Input) -> None:
         )
     data = pull(version)
     checked = validate(data, champion_ties())
-    embedded = embed_with_champion(Registered(run.project, champion).as_input, data, checked)
+    embedded = embed_with_champion(RegisteredVersion(run.project, champion).as_input, data, checked)
     find_suspects(checked, embedded)
 
 

@@ -48,7 +48,7 @@ class Classifier:
     images: Mapping[str, Any]
 
 
-def make(family: str, settings: Mapping[str, Any]) -> "Family":
+def parse_settings(family: str, settings: Mapping[str, Any]) -> "Family":
     """The settings of a network, which build it.
 
     Args:
@@ -63,7 +63,7 @@ def build(
     family: str, settings: Mapping[str, Any], shape: tuple[int, ...], classes: int
 ) -> "Network":
     """Makes a new network; see `Family.build`."""
-    return make(family, settings).build(shape, classes)
+    return parse_settings(family, settings).build(shape, classes)
 
 
 def modules_of(family: str, settings: Mapping[str, Any]) -> tuple[str, ...]:

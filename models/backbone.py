@@ -42,7 +42,8 @@ def load(name: str, version: str | None) -> Network:
         version: The version of the weights, as `pretrained.find_version` returned it.
 
     Returns:
-        The backbone, in evaluation mode; its features, as `Observed` gives them, are embeddings.
+        The backbone, in evaluation mode; its features, as `FeatureExtractor` gives them, are
+        embeddings.
 
     Raises:
         ValueError: There is no such network, it gives no embedding of images, or its files lack

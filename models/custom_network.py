@@ -43,7 +43,9 @@ def make(
     try:
         module = function(**arguments)
     except Exception as error:
-        raise ValueError(f"{FACTORY}: {factory} failed: {user_code.said_by(error)}.") from error
+        raise ValueError(
+            f"{FACTORY}: {factory} failed: {user_code.describe_error(error)}."
+        ) from error
     if not isinstance(module, nn.Module):
         raise ValueError(
             f"{FACTORY}: {factory} returned a {type(module).__name__}, not a torch.nn.Module."

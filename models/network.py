@@ -151,7 +151,7 @@ class Probabilities(nn.Module):
         return torch.softmax(self.network(images) / self.network.temperature, dim=1)
 
 
-class Observed:
+class FeatureExtractor:
     """A network whose features are read while it answers; threads may share it."""
 
     def __init__(self, network: Network) -> None:

@@ -42,7 +42,7 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 
 import models
 from models.image import to_array
-from models.network import Observed
+from models.network import FeatureExtractor
 
 BATCH_SIZE = 256
 HINT = "send the image's bytes (base64)"
@@ -84,7 +84,7 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         self._classifier = models.load(Path(context.artifacts["model"]))
         self._classifier.module.to(self._device)
         self._classifier.module.prefer_attention(self._device, self._precision)
-        self._observed = Observed(self._classifier.module)
+        self._observed = FeatureExtractor(self._classifier.module)
         self._log = start_log(serving["files"][models.WEIGHTS])
 
     def predict(

@@ -36,13 +36,13 @@ def find(named: str, key: str, root: Path | None = None) -> Any:
     try:
         function = getattr(importlib.import_module(module), name, None)
     except Exception as error:
-        raise ValueError(f"{key}: {module} cannot be imported: {said_by(error)}.") from error
+        raise ValueError(f"{key}: {module} cannot be imported: {describe_error(error)}.") from error
     if not callable(function):
         raise ValueError(f"{key}: {module} has no function {name}.")
     return function
 
 
-def said_by(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in one line: its class, its message, and the place in the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     # Below it, there may be frames of libraries.

@@ -155,7 +155,7 @@ class Step(Task):
     Attributes:
         inputs: The names of the earlier steps whose outputs are the inputs, and of `Input`s; a
             function of the workload where they depend on it.
-        looked_up: Those of the inputs in which the step only looks up, and checks, what another
+        not_in_key: Those of the inputs in which the step only looks up, and checks, what another
             one names by its SHA-256: their digests are not part of the key.
         digest_of_input: Called with an input; returns what stands for it in the key: its digest,
             unless the step reads only a part of it.
@@ -164,7 +164,7 @@ class Step(Task):
     """
 
     inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]] = field(kw_only=True)
-    looked_up: tuple[str, ...] = ()
+    not_in_key: tuple[str, ...] = ()
     digest_of_input: Callable[[Any], str] = lambda source: source.digest
     libraries: tuple[str, ...] = ()
     chosen: Callable[..., Chosen] = lambda workload, *inputs: Chosen()
@@ -216,7 +216,7 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Artifact | Input]) -> 
         inputs={
             name: step.digest_of_input(source)
             for name, source in named.items()
-            if name not in step.looked_up
+            if name not in step.not_in_key
         },
         code=code_digests((step.function.__module__, *chosen.modules)),
         libraries={name: version(name) for name in sorted({*step.libraries, *chosen.libraries})},

@@ -6,7 +6,7 @@ from typing import Any
 
 from retrain.store import Artifact
 from tasks.data import thumbnails
-from tasks.data.reading import open_images
+from tasks.data.raw_images import open_images
 from tasks.data.review_list import CONTRADICTION
 from tasks.suspects.step import COUNTS, FILE, find_suspects
 

@@ -22,7 +22,7 @@ from retrain.store import Artifact, Store
 from tasks.data import image_table, predictions, thumbnails
 from tasks.data.image_table import REJECTED, REJECTION, RESULTS
 from tasks.data.listing import SPLITS
-from tasks.data.reading import ImageFiles, open_images
+from tasks.data.raw_images import ImageFiles, open_images
 from tasks.data.shards import Shards, open_prepared
 from tasks.promote import outcome
 from tasks.train.job import FIRST_BATCH

@@ -14,7 +14,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.workload import Data, Gate
 from tasks.data import rules
-from tasks.promote.approval import standing
+from tasks.promote.approval import approval_status
 from tasks.pull.step import data_version
 
 
@@ -48,7 +48,7 @@ def state_of(project: Project, name: str) -> dict[str, Any]:
 
 def _waiting(name: str, entry: Entry, champion: ModelVersion | None) -> dict[str, Any]:
     """The entry in the ledger of the model that waits, and `says`, what can be done about it."""
-    advice = standing(name, entry, champion.version if champion else None)
+    advice = approval_status(name, entry, champion.version if champion else None)
     return asdict(entry) | {"says": advice}
 
 
@@ -102,5 +102,5 @@ def _resolution(project: Project, ledger: Ledger) -> dict[str, Any] | None:
         comparison = decisions.considered(project, ledger, entry).get("comparisons", {})
         if found := comparison.get("champion"):
             counts = {name: found[name] for name in ("units", "images", "groups")}
-            return counts | {"says": rules.resolution(gate, **counts)}
+            return counts | {"says": rules.describe_margin(gate, **counts)}
     return None

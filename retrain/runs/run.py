@@ -256,7 +256,7 @@ class Run:
         The step itself checks what it only looks up; all of that output may be far more.
         """
         for source in inputs:
-            if isinstance(source, Artifact) and source.step not in step.looked_up:
+            if isinstance(source, Artifact) and source.step not in step.not_in_key:
                 try:
                     self._read(source)
                 except DamagedArtifactError:  # an earlier try may have read what is damaged

@@ -40,11 +40,11 @@ def predict(
     def load(device: str) -> Callable[[int], Answers]:
         import torch
 
-        from models.network import Observed
+        from models.network import FeatureExtractor
 
         network = models.load(model).module.to(device)
         network.prefer_attention(torch.device(device).type, precision)
-        observed = Observed(network)
+        observed = FeatureExtractor(network)
 
         def answer(first: int) -> Answers:
             torch.set_num_threads(ray_data.THREADS)

@@ -25,7 +25,7 @@ from retrain.servers import ray_cluster
 from tasks.compute import ray_data
 from tasks.compute.package_worker import PART, file_of
 from tasks.data.package import classes_of
-from tasks.data.reading import ImageFiles, Place
+from tasks.data.raw_images import ImageFiles, Place
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ ENVIRONMENT = {
 }
 
 
-def ask(
+def classify(
     package: Path,
     files: ImageFiles,
     places: Sequence[Place],
@@ -75,15 +75,15 @@ def ask(
     from joblib import cpu_count
 
     package, folder = package.absolute(), folder.absolute()  # the program runs in another folder
-    answers, question = folder / ANSWERS, folder / "question.parquet"
+    answers, request = folder / ANSWERS, folder / "request.parquet"
     answers.mkdir(parents=True, exist_ok=True)
     if len(places) > PART and ray_cluster.is_remote():
         # In a folder that all machines see.
         package = shutil.copytree(package, folder / "package", dirs_exist_ok=True)
-        running = _run_on_machines(question, answers, len(places))
+        running = _run_on_machines(request, answers, len(places))
     else:
-        running = _run(question, answers, cpu_count(), (0, len(places)))
-    _write(question, package, files, places, features, is_check)
+        running = _run(request, answers, cpu_count(), (0, len(places)))
+    _write(request, package, files, places, features, is_check)
     first = 0
     for _ in chain(running, [None]):  # it starts here; and once more after its end
         while (file := file_of(answers, first)).exists():
@@ -94,7 +94,7 @@ def ask(
 
 
 def _write(
-    question: Path,
+    request: Path,
     package: Path,
     files: ImageFiles,
     places: Sequence[Place],
@@ -102,7 +102,7 @@ def _write(
     is_check: bool,
 ) -> None:
     """Writes what `package_worker.py` reads."""
-    told = {
+    metadata = {
         "package": str(package),
         "classes": [*classes_of(package)],
         "root": str(files.root.absolute()),
@@ -114,17 +114,17 @@ def _write(
         "row": pa.array([row for _, row in places], pa.int64()),
         "features": pa.array(features or [False] * len(places), pa.bool_()),
     }
-    described = pa.table(columns).replace_schema_metadata({"question": json.dumps(told)})
-    pq.write_table(described, question)
+    described = pa.table(columns).replace_schema_metadata({"request": json.dumps(metadata)})
+    pq.write_table(described, request)
 
 
-def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> Iterator[None]:
+def _run(request: Path, answers: Path, threads: int, part: tuple[int, int]) -> Iterator[None]:
     """Has a program answer a part; yields when there are answers.
 
     Raises:
         ValueError: It has failed; the message is its last line of errors.
     """
-    arguments = [str(each) for each in (PROGRAM, question, answers, threads, *part)]
+    arguments = [str(each) for each in (PROGRAM, request, answers, threads, *part)]
     with TemporaryFile() as printed:
         program = subprocess.Popen(
             [sys.executable, "-I", "-B", *arguments],
@@ -145,22 +145,22 @@ def _run(question: Path, answers: Path, threads: int, part: tuple[int, int]) -> 
             raise ValueError((message.splitlines() or [f"exit code {program.returncode}"])[-1])
 
 
-def _run_on_machines(question: Path, answers: Path, images: int) -> Iterator[object]:
+def _run_on_machines(request: Path, answers: Path, images: int) -> Iterator[object]:
     """Has programs answer parts, each on a core of the cluster, or on the GPU that it sees."""
 
     def run(part: tuple[int, int]) -> list[None]:
-        return [*_run(question, answers, 1, part)]
+        return [*_run(request, answers, 1, part)]
 
     bounds = pairwise([*range(0, images, PART), images])
     seconds = images * ray_data.SECONDS_PER_IMAGE
     return ray_data.each(lambda _: run, [*bounds], seconds=seconds, on_gpus=True)
 
 
-def rows_of(answers: pa.Table, column: str) -> NDArray[np.float32]:
+def as_matrix(answers: pa.Table, column: str) -> NDArray[np.float32]:
     """The features or the probabilities in some answers, none of which is an error.
 
     Args:
-        answers: As `ask` gives them; at least one.
+        answers: As `classify` gives them; at least one.
         column: `features` or `probabilities`.
 
     Returns:

@@ -1,15 +1,15 @@
 """A program that loads a package and classifies images with it, without the project's own code.
 
-    python -I -B package_worker.py QUESTION.parquet ANSWERS THREADS FIRST END
+    python -I -B package_worker.py REQUEST.parquet ANSWERS THREADS FIRST END
 
 It writes a line when a file of answers is there; a library may print others. It ends after the last
 file, or when its input is closed.
 
-The question has a row for each image: `file` (relative to a folder, as bytes), `row` (0 in an image
+The request has a row for each image: `file` (relative to a folder, as bytes), `row` (0 in an image
 file), and `features`, whether these are wanted. Its metadata has the `package`, its `classes`, the
 `root` of the files, and the `image_column` of Parquet files among them. The program answers the
 rows from FIRST to before END, and goes on after those that are answered. It writes Parquet files
-into the folder ANSWERS, as `file_of` names them. If the question `is_check`, before the package is
+into the folder ANSWERS, as `file_of` names them. If the request `is_check`, before the package is
 served, it can import only what the requirements of the package bring.
 
 `-I` keeps this clone off `sys.path`; what an editable installation adds is removed here.
@@ -37,7 +37,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
-    from tasks.data.reading import ImageFiles
+    from tasks.data.raw_images import ImageFiles
 
 PROJECT = Path(__file__).absolute().parents[2]
 PACKAGES = ("flows", "models", "retrain", "tasks")
@@ -66,35 +66,35 @@ ANSWER = pa.schema(
 
 
 def main() -> None:
-    """Answers the question that the arguments name."""
+    """Answers the request that the arguments name."""
     Thread(target=_end_with_the_client, daemon=True).start()
     # Before a check of the package, which is to find out only what the package imports by itself.
     import mlflow.pyfunc  # noqa: F401
     import transformers.models.vit.modeling_vit  # noqa: F401
 
     sys.path.insert(0, str(PROJECT))
-    from tasks.data.reading import ImageFiles
+    from tasks.data.raw_images import ImageFiles
 
     _remove_the_project()
-    question, answers = map(Path, sys.argv[1:3])
+    request, answers = map(Path, sys.argv[1:3])
     threads, first, end = map(int, sys.argv[3:])
-    asked = pq.read_table(question, memory_map=True)
-    described = json.loads(asked.schema.metadata[b"question"])
+    table = pq.read_table(request, memory_map=True)
+    described = json.loads(table.schema.metadata[b"request"])
     package, classes = Path(described["package"]), described["classes"]
     if described["is_check"]:
-        sys.meta_path.insert(0, RefusesOthers(package))
+        sys.meta_path.insert(0, RequirementsFinder(package))
     workers = _load(package, threads)
     while (file := file_of(answers, first)).exists():
         first += pq.read_metadata(file).num_rows
     files = ImageFiles(Path(described["root"]), described["image_column"])
-    waiting, lock = batches(files, asked, first, end), Lock()
+    waiting, lock = batches(files, table, first, end), Lock()
 
     def work(worker: Worker) -> None:
         model, use = worker
         try:
             while batch := _take(waiting, lock):
                 with use:
-                    _answer(model, classes, asked, answers, batch)
+                    _answer(model, classes, table, answers, batch)
                 print(flush=True)
         finally:  # after an error, the other threads end, too
             with lock:
@@ -115,7 +115,7 @@ def file_of(answers: Path, first: int) -> Path:
     return answers / f"{first:010}.parquet"
 
 
-class RefusesOthers(MetaPathFinder):
+class RequirementsFinder(MetaPathFinder):
     """Refuses to import a library that is installed here, and would not be where a package is.
 
     What was imported before it is there stays.
@@ -169,10 +169,10 @@ def _load(package: Path, threads: int) -> list[Worker]:
     return workers if gpus else workers * threads
 
 
-def batches(files: "ImageFiles", asked: pa.Table, first: int, end: int) -> Generator[Batch]:
+def batches(files: "ImageFiles", table: pa.Table, first: int, end: int) -> Generator[Batch]:
     """Reads images in batches, whose bounds depend on the images alone."""
     batch, size = list[Image](), 0
-    for row, image in enumerate(_read(files, asked.slice(first, end - first)), first):
+    for row, image in enumerate(_read(files, table.slice(first, end - first)), first):
         size += len(image[0])
         if batch and (row % PART == 0 or len(batch) == MAX_ROWS or size > MAX_BYTES):
             yield row - len(batch), batch
@@ -192,10 +192,10 @@ def _read(files: "ImageFiles", rows: pa.Table) -> Iterator[Image]:
             yield b"", error.strerror or str(error)
 
 
-def _answer(model: Any, classes: list[str], asked: pa.Table, answers: Path, batch: Batch) -> None:
+def _answer(model: Any, classes: list[str], table: pa.Table, answers: Path, batch: Batch) -> None:
     """Writes the file with the answers for a batch."""
     first, images = batch
-    wanted = asked["features"].slice(first, len(images)).to_pylist()
+    wanted = table["features"].slice(first, len(images)).to_pylist()
     predict: Predict = model.predict
     if any(wanted):
         predict = getattr(model.unwrap_python_model(), "predict_with_features", predict)

@@ -17,7 +17,7 @@ from tasks.data import package
 
 
 @dataclass(frozen=True)
-class Registered:
+class RegisteredVersion:
     """A version of the model, as the registry has it.
 
     Attributes:
@@ -53,7 +53,7 @@ class Registered:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredVersion:
     """A registered version that was scored on the challenger's test split.
 
     Attributes:
@@ -61,7 +61,7 @@ class Scored:
         evaluation: The evaluation of the version; the challenger's if both are the same package.
     """
 
-    registered: Registered
+    registered: RegisteredVersion
     evaluation: Artifact
 
 

@@ -42,7 +42,7 @@ def _is_grey(pixels: NDArray[np.uint8]) -> bool:
     return bool((pixels == pixels[..., :1]).all())
 
 
-def light(pixels: NDArray[np.uint8], format: str) -> dict[str, float]:
+def luminance(pixels: NDArray[np.uint8], format: str) -> dict[str, float]:
     """The brightness and the contrast of an image.
 
     Those of a JPEG are measured at down to an eighth of its size, as its decoder reduces it.
@@ -68,15 +68,15 @@ def measure(data: bytes) -> dict[str, float] | None:
 
     Returns:
         `side`, the square root of the number of pixels; `aspect`, width to height; `brightness`
-        and `contrast`, as `light` gives them.
+        and `contrast`, as `luminance` gives them.
     """
     try:
         properties, pixels = inspect(data)
     except ValueError:
         return None
-    return of_size(properties.width, properties.height) | light(pixels, properties.format)
+    return size_facts(properties.width, properties.height) | luminance(pixels, properties.format)
 
 
-def of_size(width: int, height: int) -> dict[str, float]:
+def size_facts(width: int, height: int) -> dict[str, float]:
     """The facts about the size of an image: `side` and `aspect`."""
     return {"side": float((width * height) ** 0.5), "aspect": width / height}

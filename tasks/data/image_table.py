@@ -2,8 +2,8 @@
 
 `images.parquet` has a row per image, in the order of the index (by file and row): split, path,
 label, file, row, the image's properties (`models.image.ImageProperties`), brightness and contrast
-(`tasks.data.image_facts.light`), bytes, sha256 (hex, of the encoded image), pixels, what it is in
-every encoding (`tasks.data.image_facts.digest`); tie, a number that is the same for images that
+(`tasks.data.image_facts.luminance`), bytes, sha256 (hex, of the encoded image), pixels, what it is
+in every encoding (`tasks.data.image_facts.digest`); tie, a number that is the same for images that
 belong together (`tasks/validate/divide.py`); and then the user's own columns.
 
 `findings.arrow` has what was found of each image that decodes, in order of the SHA-256, for steps

@@ -2,7 +2,7 @@
 
 A format is a folder of images for each class, with or without a folder for each split above these;
 Parquet files as the Hugging Face hub has them (`parquet_images.py`); or a list of the images
-(`image_lists.py`). `reading.py` says what the table has.
+(`label_files.py`). `raw_images.py` says what the table has.
 """
 
 import os
@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from retrain.runs import console
 from retrain.workload import Data
-from tasks.data import corrections, image_lists, parquet_images
+from tasks.data import corrections, label_files, parquet_images
 from tasks.data.listing import ALIASES, is_data, label_of, list_files, some, split_of
-from tasks.data.reading import COLUMNS, ImageFiles, Place, places_of
+from tasks.data.raw_images import COLUMNS, ImageFiles, Place, places_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +92,7 @@ def build(root: Path, data: Data, splits: Mapping[str, str | None] | None = None
     form: str | None = data.format if data.format in ("parquet", "folders", "table") else None
     column, rows = None, None
     if form == "table" or (form is None and images and not tables):
-        rows = image_lists.list_images(root, [*files], images, data)
+        rows = label_files.list_images(root, [*files], images, data)
     form = form or ("table" if rows is not None else _recognise(files, images, tables))
     if form == "folders":
         rows = _in_folders(root, files, images, data)
@@ -173,7 +173,7 @@ def _say_left_out(names: Sequence[str]) -> None:
 
 def _is_table(name: str) -> bool:
     """Whether a file holds the rows of images."""
-    return name.endswith(".parquet") and not image_lists.is_metadata(name)
+    return name.endswith(".parquet") and not label_files.is_metadata(name)
 
 
 def _suffix(name: str) -> str:
@@ -235,10 +235,10 @@ def _in_folders(
         "split": [by_top.get(parts[0]) if parts else None for parts in folders],
     }
     rows = pd.DataFrame(columns, dtype=object)
-    metadata = [name for name in files if image_lists.is_metadata(name)]
-    told = {*images, *metadata, corrections.FILE, data.label_names}
-    _say_left_out([name for name in files if name not in told])
-    return image_lists.add_metadata(rows, root, metadata, images)
+    metadata = [name for name in files if label_files.is_metadata(name)]
+    named = {*images, *metadata, corrections.FILE, data.label_names}
+    _say_left_out([name for name in files if name not in named])
+    return label_files.add_metadata(rows, root, metadata, images)
 
 
 def _split_folders(below: Below, is_told: bool) -> dict[str, str | None]:

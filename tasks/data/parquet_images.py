@@ -50,7 +50,7 @@ def list_images(
             section of the data, images have no classes, and no other columns are read.
 
     Returns:
-        The column with the images; and the rows, as `tasks/data/reading.py` describes them.
+        The column with the images; and the rows, as `tasks/data/raw_images.py` describes them.
 
     Raises:
         ValueError: A file is broken, or lacks a column; or a column has values of several types.

@@ -28,7 +28,7 @@ from retrain import disk
 from retrain.project import Project
 from retrain.registry import tracking
 from retrain.registry.versions import ModelVersion
-from tasks.data.image_facts import FACTS, image_id, of_size
+from tasks.data.image_facts import FACTS, image_id, size_facts
 from tasks.data.metrics import Predictions, Tally
 
 FILE = "predictions.parquet"
@@ -220,7 +220,7 @@ def write_reference(
             "features": features.get(answer["sha256"]),
             "label": answer["prediction"],
             "confidence": answer["confidence"],
-            **of_size(known.pop("width"), known.pop("height")),
+            **size_facts(known.pop("width"), known.pop("height")),
             **known,
         }
         for answer, known in zip(answers, facts, strict=True)

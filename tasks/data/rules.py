@@ -14,7 +14,7 @@ POINTS = " points"
 RELATIONS = {">=": ge, "<=": le}
 
 
-def rule_of(name: str, relation: str, value: float, bound: float, words: str = "") -> Rule:
+def make_rule(name: str, relation: str, value: float, bound: float, words: str = "") -> Rule:
     """A rule with a bound.
 
     Args:
@@ -47,18 +47,22 @@ def difference(metric: str, found: Mapping[str, Any]) -> str:
         metric: The metric.
         found: What `tasks.gate.paired.compare` gives.
     """
-    low, high = (amount(metric, found[end], "+").removesuffix(POINTS) for end in ("low", "high"))
-    return f"{amount(metric, found['difference'], '+')} ({low} to {high})"
+    low, high = (
+        format_change(metric, found[end], "+").removesuffix(POINTS) for end in ("low", "high")
+    )
+    return f"{format_change(metric, found['difference'], '+')} ({low} to {high})"
 
 
-def amount(metric: str, value: float, sign: str = "") -> str:
+def format_change(metric: str, value: float, sign: str = "") -> str:
     """A difference of accuracies in points, or of another metric as it is."""
     if metric == "accuracy":
         return f"{100 * value:{sign}.1f}{POINTS}"
     return f"{value:{sign}.4f}"
 
 
-def explained(metric: str, opponent: str, found: Mapping[str, Any], allowed: float | None) -> str:
+def describe_comparison(
+    metric: str, opponent: str, found: Mapping[str, Any], allowed: float | None
+) -> str:
     """What was found of a metric against another model, and what is allowed.
 
     Args:
@@ -70,18 +74,18 @@ def explained(metric: str, opponent: str, found: Mapping[str, Any], allowed: flo
     """
     gained, low, high = (found[name] for name in ("difference", "low", "high"))
     words = f"{metric} against {opponent}: {found['outcome']}: "
-    words += f"{amount(metric, abs(gained))} {'worse' if gained < 0 else 'better'}"
+    words += f"{format_change(metric, abs(gained))} {'worse' if gained < 0 else 'better'}"
     if found["outcome"] == "worse":
-        words += f", at least {amount(metric, -high)}"
+        words += f", at least {format_change(metric, -high)}"
     elif low < 0:
-        words += f", perhaps {amount(metric, -low)} worse"
+        words += f", perhaps {format_change(metric, -low)} worse"
     if allowed is None:
         return words
-    limit = f"allowed are {amount(metric, allowed)}" if allowed else "it has to be better"
+    limit = f"allowed are {format_change(metric, allowed)}" if allowed else "it has to be better"
     return f"{words}; {limit}"
 
 
-def resolution(rules: Gate, units: Mapping[str, int], images: int, groups: int) -> str | None:
+def describe_margin(rules: Gate, units: Mapping[str, int], images: int, groups: int) -> str | None:
     """Which margin the test images allow, and how many the gate's own one needs.
 
     Args:
@@ -94,23 +98,23 @@ def resolution(rules: Gate, units: Mapping[str, int], images: int, groups: int) 
         A sentence; None for a metric without a scale of its own.
     """
     metric, margin = rules.metric, rules.margin
-    of_it = sample_size.of_metric(metric, units)
+    of_it = sample_size.units_of_metric(metric, units)
     if not all(of_it) or not of_it:
         return None
     smallest = sample_size.smallest_margin(metric, of_it, rules.level)
     if smallest is None:
         return None
     words = (
-        f"With {amount_of_images(images, groups)}, a model that is as good usually passes with a "
-        f"margin of {amount(metric, smallest)}"
+        f"With {format_image_count(images, groups)}, a model that is as good usually passes with a "
+        f"margin of {format_change(metric, smallest)}"
     )
     if 0 < margin < smallest:
         needed = sample_size.units_needed(metric, of_it, rules.level, margin)
-        words += f"; that of {amount(metric, margin)} needs about {needed:,}"
+        words += f"; that of {format_change(metric, margin)} needs about {needed:,}"
     return f"{words}."
 
 
-def amount_of_images(images: int, groups: int) -> str:
+def format_image_count(images: int, groups: int) -> str:
     """How many test images there are, for people, and how many groups if some belong together."""
     if images == groups:
         return f"{images:,} test images"

@@ -35,7 +35,7 @@ def units_of(labels: pa.ChunkedArray, groups: pa.ChunkedArray) -> dict[str, int]
     return {row["label"]: row["group_count_distinct"] for row in rows}
 
 
-def of_metric(metric: str, units: Mapping[str, int]) -> list[int]:
+def units_of_metric(metric: str, units: Mapping[str, int]) -> list[int]:
     """The units that a metric is of: those of each class, or of the one that it names."""
     _, label = split_name(metric)
     return [*units.values()] if label is None else [units.get(label, 0)]

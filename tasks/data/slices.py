@@ -52,7 +52,7 @@ def divide(
         The name of each image's value in each column, as `FILE` has it; and the slices, by column.
     """
     sizes = zip(images["width"].to_pylist(), images["height"].to_pylist(), strict=True)
-    sides = pa.Table.from_pylist([image_facts.of_size(*size) for size in sizes])
+    sides = pa.Table.from_pylist([image_facts.size_facts(*size) for size in sizes])
     names: dict[str, NDArray[np.str_]] = {}
     slices: list[Slice] = []
     for column in columns:
@@ -103,7 +103,7 @@ def _frequent(values: Sequence[Any]) -> NDArray[np.str_]:
     return np.array([text if text in frequent else OTHERS for text in texts])
 
 
-def named(slices: Sequence[Slice], column: str, value: str | None) -> list[Slice]:
+def find_slices(slices: Sequence[Slice], column: str, value: str | None) -> list[Slice]:
     """Those of a column, or the one of a value.
 
     Raises:
@@ -116,7 +116,7 @@ def named(slices: Sequence[Slice], column: str, value: str | None) -> list[Slice
     raise ValueError(f"gate: no test image has {column}={value}; there are the values {values}.")
 
 
-def contains(scores: Artifact, part: Slice) -> NDArray[np.bool_]:
+def slice_mask(scores: Artifact, part: Slice) -> NDArray[np.bool_]:
     """Which images of the test split are in a slice: bool (images,).
 
     Args:
@@ -128,7 +128,7 @@ def contains(scores: Artifact, part: Slice) -> NDArray[np.bool_]:
     return inside
 
 
-def parse(metric: str) -> tuple[str, str | None] | None:
+def parse_metric(metric: str) -> tuple[str, str | None] | None:
     """The column, and the value or None, in the name of a metric of slices.
 
     Returns:

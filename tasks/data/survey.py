@@ -11,7 +11,7 @@ from models.image import ImageProperties, inspect
 from retrain.workload import Data
 from tasks.data import index
 from tasks.data.listing import list_files
-from tasks.data.reading import places_of
+from tasks.data.raw_images import places_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -107,11 +107,11 @@ def _load(
     import torch
 
     from models.backbone import load
-    from models.network import Observed
+    from models.network import FeatureExtractor
 
     network = load(name, version).to(device)
     network.prefer_attention(torch.device(device).type, evaluation.precision)
-    observed = Observed(network)
+    observed = FeatureExtractor(network)
 
     def embed_shard(shard: tuple[Path, Path]) -> None:
         """Embeds the images of a shard, a batch at a time, and writes the second path.

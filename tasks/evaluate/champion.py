@@ -26,18 +26,18 @@ from retrain.runs.run import current_run
 from retrain.step import Facts, Input, Step, Workspace, digest_of, step
 from retrain.store import Artifact, Store, refuse_damaged
 from retrain.workload import Gate
-from tasks.compute.package_client import ask, rows_of
+from tasks.compute.package_client import as_matrix, classify
 from tasks.data import image_table, package as packaged, predictions
-from tasks.data.champion import Registered, Scored
+from tasks.data.champion import RegisteredVersion, ScoredVersion
 from tasks.data.image_facts import image_id
 from tasks.data.metrics import summarise
-from tasks.data.reading import open_images, places_of
+from tasks.data.raw_images import open_images, places_of
 
 SPLIT = "test"
 SHOWN = 10  # of a list of classes
 
 
-def compare_classes(validated: Artifact) -> Registered | None:
+def compare_classes(validated: Artifact) -> RegisteredVersion | None:
     """Finds the champion, and compares its classes with those of the data; tells what differs.
 
     Args:
@@ -53,18 +53,18 @@ def compare_classes(validated: Artifact) -> Registered | None:
     champion = versions.champion(run.project, run.workload.name)
     if champion is None:
         return None
-    registered, classes = Registered(run.project, champion), validated.facts["classes"]
+    registered, classes = RegisteredVersion(run.project, champion), validated.facts["classes"]
     if champion.classes != packaged.classes_digest(classes):
         known = packaged.classes_of(registered.package)
         gone = refuse_missing(run.workload.gate, champion.title, known, classes)
         changes = {"new": [name for name in classes if name not in known], "gone": gone}
-        told = [
+        sentences = [
             f"{_shortened(names)} {'is' if len(names) == 1 else 'are'} {what}"
             for what, names in changes.items()
             if names
         ]
         differ = f"The classes are not those of {champion.title}, the champion"
-        run.warn(f"{differ}: {', and '.join(told)}.")
+        run.warn(f"{differ}: {', and '.join(sentences)}.")
     return registered
 
 
@@ -155,7 +155,7 @@ def score_ahead(pulled: Artifact, validated: Artifact, training: str) -> None:
 
 def score_opponents(
     pulled: Artifact, validated: Artifact, scores: Artifact | None
-) -> tuple[Scored | None, Scored | None]:
+) -> tuple[ScoredVersion | None, ScoredVersion | None]:
     """Finds the champion and the reference, and scores them on the challenger's test split.
 
     A reference that does not answer is set aside.
@@ -197,7 +197,7 @@ def score_opponents(
     if reference is None or reference.broken or reference.version == champion.version.version:
         return of_champion, None
     try:
-        registered = Registered(project, reference)
+        registered = RegisteredVersion(project, reference)
         return of_champion, _scored(evaluate_reference, registered, pulled, validated, scores)
     except ValueError as error:
         _set_aside(project, reference, champion.version.version, str(error))
@@ -206,15 +206,15 @@ def score_opponents(
 
 def _scored(
     evaluation: Step,
-    registered: Registered,
+    registered: RegisteredVersion,
     pulled: Artifact,
     validated: Artifact,
     scores: Artifact | None,
-) -> Scored:
+) -> ScoredVersion:
     """The scores of a registered version; the challenger's if both have the same package."""
     if scores and registered.version.package_digest == scores.facts["package"]:
-        return Scored(registered, scores)
-    return Scored(registered, evaluation(registered.as_input, pulled, validated))
+        return ScoredVersion(registered, scores)
+    return ScoredVersion(registered, evaluation(registered.as_input, pulled, validated))
 
 
 def _set_aside(project: Project, reference: ModelVersion, champion: int, why: str) -> None:
@@ -241,13 +241,13 @@ def digest_of_input(source: Artifact | Input) -> str:
 
 @step(
     inputs=("registry", "pull", "validate"),
-    looked_up=("pull",),
+    not_in_key=("pull",),
     digest_of_input=digest_of_input,
     # The champion runs with those installed here, whatever it was registered with.
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
 )
 def evaluate_champion(
-    registered: Registered,
+    registered: RegisteredVersion,
     pulled: Artifact,
     validated: Artifact,
     workspace: Workspace,
@@ -280,7 +280,7 @@ def evaluate_champion(
 
 
 def _classify(
-    registered: Registered, pulled: Artifact, validated: Artifact, workspace: Workspace
+    registered: RegisteredVersion, pulled: Artifact, validated: Artifact, workspace: Workspace
 ) -> None:
     """Classifies the test split with a package, and writes the predictions."""
     if image_table.digest_of_split(validated.folder, SPLIT) != validated.facts["test_rows"]:
@@ -288,7 +288,7 @@ def _classify(
     images = image_table.read_split(validated.folder, SPLIT)
     package, files, places = registered.package, open_images(pulled), places_of(images)
     with console.counted(registered.version.title, len(images)) as show:
-        answered = ask(package, files, places, workspace.scratch, show)
+        answered = classify(package, files, places, workspace.scratch, show)
         labels, file = [*packaged.classes_of(package)], workspace.folder / predictions.FILE
         predictions.write(images, _checked(images, answered), labels, file)
 
@@ -297,15 +297,15 @@ def _checked(images: pa.Table, answered: Iterable[pa.Table]) -> Iterator[NDArray
     """The probabilities, if each answer is for the image that was checked."""
     first = 0
     for answers in answered:
-        asked = images.slice(first, len(answers)).select(["path", "sha256"]).to_pylist()
+        expected = images.slice(first, len(answers)).select(["path", "sha256"]).to_pylist()
         first += len(answers)
         read = answers.select(["sha256", "error"]).to_pylist()
-        for image, answer in zip(asked, read, strict=True):
+        for image, answer in zip(expected, read, strict=True):
             if answer["sha256"] not in (None, image["sha256"]):
                 raise ValueError(f"{image['path']} has changed since it was checked.")
             if answer["error"] is not None:
                 raise ValueError(f"{image['path']}: {answer['error']}")
-        yield rows_of(answers, "probabilities")
+        yield as_matrix(answers, "probabilities")
 
 
 evaluate_reference = replace(evaluate_champion, name="evaluate_reference")

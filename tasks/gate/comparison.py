@@ -11,18 +11,18 @@ from retrain.step import REPORT, Facts, Step, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
-from tasks.data.champion import Opponent, Registered, Scored
+from tasks.data.champion import Opponent, RegisteredVersion, ScoredVersion
 from tasks.data.metrics import split_name
 from tasks.data.predictions import GROUPS, LEARNT, NamedPredictions, are_learnt, learnt_images
-from tasks.data.rules import resolution
-from tasks.data.sample_size import of_metric, smallest_margin, units_of
-from tasks.data.slices import contains, metric_of, named, parse
+from tasks.data.rules import describe_margin
+from tasks.data.sample_size import smallest_margin, units_of, units_of_metric
+from tasks.data.slices import find_slices, metric_of, parse_metric, slice_mask
 from tasks.gate import paired
 from tasks.gate.bootstrap import Pairs
 
 
 def compare_with(
-    scores: Artifact, champion: Scored | None, reference: Scored | None
+    scores: Artifact, champion: ScoredVersion | None, reference: ScoredVersion | None
 ) -> tuple[Opponent | None, Opponent | None]:
     """Compares a challenger with the models that it has to be no worse than.
 
@@ -50,7 +50,7 @@ def compare_champion(
     rules: Gate,
     scores: Artifact,
     opponent_scores: Artifact,
-    registered: Registered,
+    registered: RegisteredVersion,
     workspace: Workspace,
 ) -> Facts:
     """Compares two models by the predictions of both for the same images.
@@ -143,15 +143,15 @@ def _compared(
 
     That one of the slices is called worse by mistake has the probability of the level.
     """
-    slices = parse(name)
+    slices = parse_metric(name)
     if slices is None:
         _, label = split_name(name)
         of_metric = pairs if label is None else pairs.of_class(label)
         enough = len(of_metric.group_sizes) >= rules.min_compared
         return {name: _by(pairs, name, rules)} if enough else {}
     compared = {}
-    for part in named(scores.facts["slices"], *slices):
-        inside = pairs.take(np.flatnonzero(contains(scores, part)[used]))
+    for part in find_slices(scores.facts["slices"], *slices):
+        inside = pairs.take(np.flatnonzero(slice_mask(scores, part)[used]))
         if len(inside.group_sizes) >= rules.min_compared:
             compared[metric_of(part)] = _by(inside, "accuracy", rules)
     worse = paired.holm({name: facts["p_worse"] for name, facts in compared.items()}, rules.level)
@@ -172,7 +172,7 @@ def _by(pairs: Pairs, metric: str, rules: Gate) -> Facts:
     }
 
 
-def _opponent(comparison_step: Step, scores: Artifact, scored: Scored) -> Opponent:
+def _opponent(comparison_step: Step, scores: Artifact, scored: ScoredVersion) -> Opponent:
     version = scored.registered.version
     comparison = None
     if version.package_digest != scores.facts["package"]:
@@ -204,7 +204,7 @@ def too_few_images(rules: Gate, validated: Artifact) -> str | None:
     units = facts["test_units"]
     if not rules.margin or split_name(metric)[1] not in (None, *units):
         return None
-    smallest = smallest_margin(metric, of_metric(metric, units), rules.level)
+    smallest = smallest_margin(metric, units_of_metric(metric, units), rules.level)
     if smallest is None or smallest <= rules.margin:
         return None
-    return resolution(rules, units, facts["rows"]["test"], facts["test_groups"])
+    return describe_margin(rules, units, facts["rows"]["test"], facts["test_groups"])

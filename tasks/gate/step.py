@@ -19,15 +19,15 @@ from tasks.data.champion import Opponent
 from tasks.data.metrics import CLASSES, LOWER_IS_BETTER, METRICS, split_name
 from tasks.data.rules import (
     Rule,
-    amount,
-    amount_of_images,
+    describe_comparison,
+    describe_margin,
     difference,
-    explained,
     failures,
-    resolution,
-    rule_of,
+    format_change,
+    format_image_count,
+    make_rule,
 )
-from tasks.data.slices import metric_of, named, parse
+from tasks.data.slices import find_slices, metric_of, parse_metric
 from tasks.gate.paired import COMPARABLE
 
 # The same network gives slightly different probabilities in batches of another size. A metric that
@@ -46,7 +46,7 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     bounded = {f"gate.{bound}.{name}": name for bound in BOUNDS for name in getattr(rules, bound)}
     compared = {f"gate.no_worse: {name}": name for name in rules.no_worse}
     for place, name in (bounded | compared | {"gate.metric": rules.metric}).items():
-        column = parse(name)
+        column = parse_metric(name)
         if column and not place.startswith(("gate.max", "gate.metric")):
             if column[0] not in rules.slices:
                 yield f"{name}: add {column[0]!r} to gate.slices."
@@ -208,10 +208,10 @@ def bounds(
     for side, relation in BOUNDS.items():
         for name, bound in getattr(rules, side).items():
             judged, value, images = _measured(rules, scores, table, name)
-            rule = rule_of(judged, relation, value, bound)
+            rule = make_rule(judged, relation, value, bound)
             if not is_first and images < rules.min_compared:
                 words = f", not judged with {images} image{'' if images == 1 else 's'}"
-                rule = rule_of(name, relation, value, bound, words) | {"passed": None}
+                rule = make_rule(name, relation, value, bound, words) | {"passed": None}
             bound_rules.append(rule)
     return bound_rules
 
@@ -223,8 +223,8 @@ def _measured(
 
     Of several slices or classes it is the worst of those with enough images.
     """
-    if column := parse(name):
-        slices = named(scores.facts["slices"], *column)
+    if column := parse_metric(name):
+        slices = find_slices(scores.facts["slices"], *column)
         judged = [part for part in slices if part["images"] >= rules.min_compared]
         worst = min(judged or slices, key=lambda part: float(part["accuracy"]))
         return metric_of(worst), worst["accuracy"], max(part["images"] for part in slices)
@@ -261,7 +261,9 @@ def comparisons(
         if name == rules.metric:
             margin = allowed_loss = rules.margin if "not worse" in allowed else 0.0
             passed = _outcome(rules, scores, opponent) in allowed
-            relation = f"at most {amount(name, margin)} worse than" if margin else "better than"
+            relation = (
+                f"at most {format_change(name, margin)} worse than" if margin else "better than"
+            )
         sign = 1 if name in LOWER_IS_BETTER else -1
         comparison_rules.append(
             {
@@ -269,7 +271,7 @@ def comparisons(
                 "value": facts["challenger"],
                 "bound": facts["opponent"] + sign * margin,
                 "passed": passed,
-                "says": explained(name, against, facts, allowed_loss),
+                "says": describe_comparison(name, against, facts, allowed_loss),
             }
         )
     return comparison_rules
@@ -301,7 +303,7 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
     groups = comparison["groups"]
     if groups < rules.min_compared:
         yield (
-            f"Not comparable with {name}: {amount_of_images(images, groups)} are left, and "
+            f"Not comparable with {name}: {format_image_count(images, groups)} are left, and "
             f"gate.min_compared is {rules.min_compared}."
         )
         return
@@ -319,7 +321,7 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
             f"{images:,} images, of which {found['gained']} only this model has right and "
             f"{found['lost']} only the other: {found['outcome']} at a level of {rules.level:g}."
         )
-        if sentence := resolution(rules, comparison["units"], images, groups):
+        if sentence := describe_margin(rules, comparison["units"], images, groups):
             yield sentence
 
 

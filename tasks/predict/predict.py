@@ -26,11 +26,11 @@ from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
 from retrain.store import Store
-from tasks.compute.package_client import ANSWERS, ask, rows_of
+from tasks.compute.package_client import ANSWERS, as_matrix, classify
 from tasks.data import image_facts, package, predictions
-from tasks.data.champion import Registered
+from tasks.data.champion import RegisteredVersion
 from tasks.data.index import list_unlabelled
-from tasks.data.reading import ImageFiles, Place
+from tasks.data.raw_images import ImageFiles, Place
 
 NAME = "predict"
 PARQUET = ".parquet"  # the form in which the predictions are made
@@ -104,7 +104,7 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
 
 
 def predict(
-    registered: Registered, source: Source, output: Path, store: Store
+    registered: RegisteredVersion, source: Source, output: Path, store: Store
 ) -> tuple[dict[str, Any], pa.Table]:
     """Classifies all images of an input.
 
@@ -155,7 +155,7 @@ def predict(
     return written, pa.concat_tables([predictions.SAMPLE_SCHEMA.empty_table(), *samples])
 
 
-def sample(registered: Registered, source: Source, scratch: Path) -> pa.Table:
+def sample(registered: RegisteredVersion, source: Source, scratch: Path) -> pa.Table:
     """Classifies a sample of an input.
 
     Args:
@@ -176,7 +176,7 @@ def sample(registered: Registered, source: Source, scratch: Path) -> pa.Table:
 
 
 def _answered(
-    registered: Registered, source: Source, images: Sequence[int], scratch: Path
+    registered: RegisteredVersion, source: Source, images: Sequence[int], scratch: Path
 ) -> Iterator[tuple[Sequence[int], pa.Table]]:
     """Images, by their numbers in the input, with the answers for them, some at a time."""
     places = [source.places[image] for image in images]
@@ -184,14 +184,16 @@ def _answered(
     first = 0
     with console.counted(NAME, len(images)) as show:
         try:
-            for answers in ask(registered.package, source.files, places, scratch, show, features):
+            for answers in classify(
+                registered.package, source.files, places, scratch, show, features
+            ):
                 yield images[first : first + len(answers)], answers
                 first += len(answers)
         except ValueError as error:
             raise ValueError(f"{registered.version.title}: {error}") from error
 
 
-def _key(registered: Registered, source: Source) -> str:
+def _key(registered: RegisteredVersion, source: Source) -> str:
     """The key of the answers, which cannot be used after a file of the input has changed."""
     made_by = {
         "package": registered.digest,
@@ -219,7 +221,7 @@ def _sample(source: Source, images: Sequence[int], answers: pa.Table) -> pa.Tabl
     if not rows:
         return predictions.SAMPLE_SCHEMA.empty_table()
     answers = answers.take(pa.array(rows))
-    confidence = rows_of(answers, "probabilities").max(axis=1)
+    confidence = as_matrix(answers, "probabilities").max(axis=1)
     answers = answers.append_column("confidence", pa.array(confidence))
     encoded = source.files.read([source.places[images[row]] for row in rows])
     sampled = zip(answers.to_pylist(), map(image_facts.measure, encoded), strict=True)

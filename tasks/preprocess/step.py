@@ -24,7 +24,7 @@ from retrain.workload import Images
 from tasks.compute.ray_data import each_counted
 from tasks.data import image_table
 from tasks.data.listing import SPLITS, link_file
-from tasks.data.reading import ImageFiles, Place, cut, open_images, places_of, seconds_for
+from tasks.data.raw_images import ImageFiles, Place, cut, open_images, places_of, seconds_for
 from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, digest_of_learnt, shard_name
 
 COLUMNS = ["path", "label", "sha256", "pixels", "file", "row"]  # of the list of a split's images

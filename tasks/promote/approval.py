@@ -11,7 +11,7 @@ from retrain.registry.ledger import Action, Decision, Entry, Ledger
 from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.runs.records import Document
-from tasks.promote.outcome import how_to_review
+from tasks.promote.outcome import review_commands
 from tasks.promote.package import check_version
 
 
@@ -56,7 +56,7 @@ def decide(
         last = found.entries[-1] if found.entries and not found.is_settled else None
         ledger = decisions.settle(project, name)
         if last and (last.action, last.reason) == (action, reason):  # by a call that was killed
-            return _told(name, last)
+            return _document(name, last)
         return _decide(project, ledger, action, reason, version)
 
 
@@ -96,10 +96,10 @@ def _decide(
     decisions.apply(project, version, decision)
     entry = decisions.read(project, name).latest(decision)
     assert entry is not None
-    return _told(name, entry)
+    return _document(name, entry)
 
 
-def _told(name: str, entry: Entry) -> Document:
+def _document(name: str, entry: Entry) -> Document:
     """What `decide` returns, from the entry in the ledger."""
     previous, why = entry.previous, f"({entry.who}: {entry.why})"
     new = f"new champion, in place of version {previous}" if previous else "first champion"
@@ -142,13 +142,13 @@ def _check(project: Project, version: ModelVersion, ledger: Ledger, waiting: Ent
     """
     if waiting:
         if ledger.champion != waiting.previous:
-            raise ChampionChangedError(standing(version.name, waiting, ledger.champion))
+            raise ChampionChangedError(approval_status(version.name, waiting, ledger.champion))
         decisions.document_of(project, ledger, waiting)  # refuses one that was changed
     with TemporaryDirectory(dir=project.state) as scratch:
         check_version(project, version, Path(scratch))
 
 
-def standing(name: str, waiting: Entry, champion: int | None) -> str:
+def approval_status(name: str, waiting: Entry, champion: int | None) -> str:
     """Describes what can be done about a version that waits.
 
     Args:
@@ -159,7 +159,7 @@ def standing(name: str, waiting: Entry, champion: int | None) -> str:
     waits = f"{name} version {waiting.version} waits for approval since {waiting.time}"
     if champion == waiting.previous:
         why = "; ".join(filter(None, (waiting.verdict, waiting.why)))
-        return f"{waits} ({why}): {how_to_review(name)}"
+        return f"{waits} ({why}): {review_commands(name)}"
     before = f"version {waiting.previous}" if waiting.previous else "no champion"
     current = f"version {champion} is champion" if champion else "there is no champion"
     return (

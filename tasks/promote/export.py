@@ -31,7 +31,7 @@ from retrain.project import Project
 from retrain.registry import packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
-from tasks.promote.outcome import rendered
+from tasks.promote.outcome import render
 from tasks.promote.package import TOLERANCE, check_files, differences, example_for
 
 README = "README.md"
@@ -177,7 +177,7 @@ def readme(
         precision: In which the package answers.
         comparison: The sentence about the answers.
     """
-    return rendered(
+    return render(
         "readme",
         version=version,
         form=form,

@@ -61,7 +61,7 @@ def precision(training: Mapping[str, Any]) -> str:
     return f"{told} (as told)" if told else str(training["numerics"]["precision"])
 
 
-def how_to_review(name: str) -> str:
+def review_commands(name: str) -> str:
     """The commands for the version of a model that waits."""
     return f"retrain approve {name} --reason WHY, or retrain reject {name} --reason WHY"
 
@@ -84,7 +84,7 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
             "Rejected", f"{name} is not promoted: {withheld}; it is promoted only with --promote."
         )
     elif model.get("waiting"):
-        how = how_to_review(model["name"])
+        how = review_commands(model["name"])
         found = Verdict("Waiting", f"{name} passes the gate and waits for approval: {how}.")
     elif not passed:
         found = Verdict("Rejected", f"{name} is rejected: {why}.")
@@ -177,7 +177,7 @@ def card_of(
     tested = sorted((row for row in table if row["rows"]), key=lambda row: float(row["recall"]))
     model = trained.folder / "model"
     slices = decision["slices"]
-    return rendered(
+    return render(
         "card",
         name=name,
         labels=json.loads((model / models.LABELS).read_text(encoding="utf-8")),
@@ -202,7 +202,7 @@ def card_of(
     )
 
 
-def rendered(template: str, **content: Any) -> str:
+def render(template: str, **content: Any) -> str:
     """The text (Markdown) of a template that lies beside this file, by its name."""
     from jinja2 import Environment
 

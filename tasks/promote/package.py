@@ -26,9 +26,9 @@ from retrain.disk import sha256_of, write_json
 from retrain.project import Project
 from retrain.registry import packages, tracking
 from retrain.registry.versions import ModelVersion
-from tasks.compute.package_client import ask, rows_of
+from tasks.compute.package_client import as_matrix, classify
 from tasks.data import image_table, package, predictions
-from tasks.data.reading import ImageFiles, places_of
+from tasks.data.raw_images import ImageFiles, places_of
 
 SPLIT = "test"
 # Of the images in an example; neighbours, because a part of a Parquet file is read as a whole.
@@ -228,16 +228,16 @@ def check_answers(folder: Path, example: pa.Table, scratch: Path) -> None:
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
     paths = example["path"].to_pylist()
     with TemporaryDirectory(dir=scratch) as place:
-        asked = Path(place)
-        pq.write_table(example, asked / "example.parquet")
+        temporary = Path(place)
+        pq.write_table(example, temporary / "example.parquet")
         places = [("example.parquet", row) for row in range(len(example))]
         answers = pa.concat_tables(
-            ask(folder, ImageFiles(asked, "image"), places, asked, is_check=True)
+            classify(folder, ImageFiles(temporary, "image"), places, temporary, is_check=True)
         )
         for path, error in zip(paths, answers["error"].to_pylist(), strict=True):
             if error is not None:
                 raise ValueError(f"{path}: {error}")
-        _compare(example, rows_of(answers, "probabilities"), TOLERANCE[serving["precision"]])
+        _compare(example, as_matrix(answers, "probabilities"), TOLERANCE[serving["precision"]])
 
 
 def _compare(example: pa.Table, answers: NDArray[np.float32], tolerance: float) -> None:

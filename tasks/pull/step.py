@@ -18,7 +18,7 @@ from retrain.step import DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
 from tasks.data import index
 from tasks.data.listing import is_data, list_files
-from tasks.data.reading import INDEX
+from tasks.data.raw_images import INDEX
 from tasks.pull.dvc_source import DvcSource
 from tasks.pull.file_sources import LocalSource, UrlSource
 from tasks.pull.hub_source import CARD, HubSource, splits_of_files
@@ -88,7 +88,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace, and lists its images.
 
     A single archive (zip, or tar in any compression) is unpacked, and folders that only wrap all
-    of it are removed. The list is `index.parquet`, as `tasks/data/reading.py` describes it.
+    of it are removed. The list is `index.parquet`, as `tasks/data/raw_images.py` describes it.
 
     Returns:
         `format` and `images`, how many there are; and `image_column`, that of its Parquet files.

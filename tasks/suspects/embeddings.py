@@ -6,10 +6,10 @@ import pyarrow as pa
 from retrain.runs import console
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from tasks.compute.package_client import ask, rows_of
-from tasks.data.champion import Registered
+from tasks.compute.package_client import as_matrix, classify
+from tasks.data.champion import RegisteredVersion
 from tasks.data.image_table import read_split
-from tasks.data.reading import open_images, places_of
+from tasks.data.raw_images import open_images, places_of
 
 EMBEDDINGS = "embeddings.npy"  # float32 (N, D)
 
@@ -19,7 +19,7 @@ EMBEDDINGS = "embeddings.npy"  # float32 (N, D)
     libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
 )
 def embed_with_champion(
-    registered: Registered,
+    registered: RegisteredVersion,
     pulled: Artifact,
     validated: Artifact,
     workspace: Workspace,
@@ -37,10 +37,10 @@ def embed_with_champion(
     places, features = places_of(accepted), [True] * len(accepted)
     with console.counted("embeddings", len(accepted)) as show:
         answers = pa.concat_tables(
-            ask(registered.package, files, places, workspace.scratch, show, features)
+            classify(registered.package, files, places, workspace.scratch, show, features)
         )
     for path, error in zip(accepted["path"], answers["error"].to_pylist(), strict=True):
         if error is not None:
             raise ValueError(f"{title}: {path}: {error}")
-    np.save(workspace.folder / EMBEDDINGS, rows_of(answers, "features"))
+    np.save(workspace.folder / EMBEDDINGS, as_matrix(answers, "features"))
     return {"rows": len(accepted), "package": registered.digest}

@@ -161,7 +161,7 @@ def out_of_sample(
 def _discriminate(
     known: NDArray[np.float32],
     labels: NDArray[np.int64],
-    asked: NDArray[np.float32],
+    queries: NDArray[np.float32],
     classes: int,
 ) -> NDArray[np.float64]:
     """The logits of a linear discriminant analysis: float64 (asked, classes)."""
@@ -169,7 +169,7 @@ def _discriminate(
     weights = np.linalg.solve(covariance, means.T)
     with np.errstate(divide="ignore"):  # of a class without an image here: minus infinity
         priors = np.log(np.bincount(labels, minlength=classes) / len(labels))
-    return np.asarray(asked @ weights - (means.T * weights).sum(axis=0) / 2 + priors)
+    return np.asarray(queries @ weights - (means.T * weights).sum(axis=0) / 2 + priors)
 
 
 def _within_classes(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retrain.workload import Augment
-from tasks.train.data import AUGMENT, BatchSampler, Part
+from tasks.train.data_loading import AUGMENT, BatchSampler, Part
 
 # Labels, and the share of each image that they are for; the shares add up to 1.
 Targets = tuple[tuple[Tensor, float], ...]

@@ -26,7 +26,7 @@ from models import user_code
 from models.network import Network, normalise
 from retrain.workload import PASSED_ON
 from tasks.data.shards import Prepared, open_prepared
-from tasks.train.data import SplitDataset
+from tasks.train.data_loading import SplitDataset
 from tasks.train.distributed import set_threads
 from tasks.train.job import FUNCTION, TrainingJob
 from tasks.train.recipe import logits_of
@@ -165,7 +165,9 @@ def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> N
             raise  # of the machine or of another worker, perhaps: Ray Train tries again
         if str(error).startswith(FUNCTION):
             raise
-        raise ValueError(f"{FUNCTION}: {named} failed: {user_code.said_by(error)}.") from error
+        raise ValueError(
+            f"{FUNCTION}: {named} failed: {user_code.describe_error(error)}."
+        ) from error
 
 
 def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
@@ -211,7 +213,7 @@ def _check_accuracy(job: TrainingJob, network: Network, reported: float) -> None
         ValueError: They are far from each other.
     """
     split, precision = SplitDataset(job.images, "val"), job.hyperparameters.precision
-    logits = logits_of(network, split, job.at_once, precision)
+    logits = logits_of(network, split, job.micro_batch, precision)
     accuracy = float((logits.argmax(axis=1) == split.labels).mean())
     if abs(accuracy - reported) > FAR:
         raise ValueError(

@@ -90,7 +90,7 @@ class TrainingJob:
         return self.hyperparameters.batch_size // workers * workers
 
     @property
-    def at_once(self) -> int:
+    def micro_batch(self) -> int:
         """The images of a worker that go through the network together."""
         return self.hyperparameters.micro_batch or self.batch_size // max(self.scale.workers, 1)
 
@@ -119,7 +119,7 @@ class TrainingJob:
             temperature: What its logits are divided by.
         """
         with chdir(self.root):
-            complete = models.make(self.model.family, self.settings).complete(network)
+            complete = models.parse_settings(self.model.family, self.settings).complete(network)
         complete.temperature = temperature
         models.save(
             complete,
@@ -176,7 +176,7 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
 
     Of the machines of a cluster, only Ray knows.
     """
-    settings, _ = described(workload)
+    settings, _ = network_settings(workload)
     try:
         settings.find_version(project.root)
     except ValueError as error:
@@ -193,7 +193,7 @@ def try_settings(workload: Workload, project: Project, version: DataVersion) -> 
     Raises:
         ValueError: They cannot be made or found, or do not go with the other settings.
     """
-    settings, shape = described(workload)
+    settings, shape = network_settings(workload)
     train, root = workload.train, project.root
     settings.check_network(shape, root)
     if factory := workload.model.model_dump().get("factory"):
@@ -203,10 +203,10 @@ def try_settings(workload: Workload, project: Project, version: DataVersion) -> 
     return ()
 
 
-def described(workload: Workload) -> tuple["Family", tuple[int, int, int]]:
+def network_settings(workload: Workload) -> tuple["Family", tuple[int, int, int]]:
     """The settings of the network, and the shape of the images."""
     model, images = workload.model, workload.images
-    settings = models.make(model.family, model.model_dump(exclude={"family"}))
+    settings = models.parse_settings(model.family, model.model_dump(exclude={"family"}))
     return settings, (images.size, images.size, images.channels)
 
 
@@ -327,7 +327,7 @@ def try_network(job: TrainingJob) -> None:
                 f"{FACTORY}: {named} has to learn from images of {data.shape}, to answer, to be "
                 "saved, and to be loaded on another machine, where all weights are in what is "
                 "saved (the function gets pretrained=False if it has such a parameter, and the "
-                f"files of model.files): {user_code.said_by(error)}."
+                f"files of model.files): {user_code.describe_error(error)}."
             ) from error
     if answers.shape != (2, len(data.labels)):
         raise ValueError(

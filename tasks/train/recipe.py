@@ -17,7 +17,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from models.network import Network, inference
 from retrain.workload import Plateau, Train
 from tasks.train.augment import Targets
-from tasks.train.data import BatchSampler, SplitDataset, class_weights, in_order
+from tasks.train.data_loading import BatchSampler, SplitDataset, class_weights, in_order
 from tasks.train.distributed import is_sharded, sum_over_workers
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -180,7 +180,7 @@ def evaluate(
     network: torch.nn.Module,
     split: SplitDataset,
     sampler: BatchSampler,
-    at_once: int,
+    micro_batch: int,
     device: torch.device,
 ) -> dict[str, float]:
     """Evaluates a network; all workers share the images.
@@ -189,7 +189,7 @@ def evaluate(
         network: Put into evaluation mode here.
         split: The split to evaluate it on.
         sampler: The sampler, which knows the rank of this worker.
-        at_once: The number of images that go through the network together.
+        micro_batch: The number of images that go through the network together.
         device: The network's device.
 
     Returns:
@@ -203,12 +203,12 @@ def evaluate(
     hits = torch.zeros_like(counts)
     network.eval()
     with torch.inference_mode():
-        for images, labels in in_order(split, rows, at_once, device):
+        for images, labels in in_order(split, rows, micro_batch, device):
             logits = network(images)
             loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
             hits += torch.bincount(labels[logits.argmax(1) == labels], minlength=len(counts))
         # A sharded network is called by all workers as often.
-        for _ in range(-(-share // at_once) - -(-len(rows) // at_once)):
+        for _ in range(-(-share // micro_batch) - -(-len(rows) // micro_batch)):
             network(torch.zeros((1, *split.images.shape), dtype=torch.uint8, device=device))
     loss_sum = sum_over_workers(loss_sum)
     hits = sum_over_workers(hits)

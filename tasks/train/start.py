@@ -6,11 +6,11 @@ from retrain.runs.run import current_run
 from retrain.step import Input, digest_of, plan
 from retrain.store import Artifact
 from retrain.workload import Workload
-from tasks.data.champion import Registered
+from tasks.data.champion import RegisteredVersion
 from tasks.train.step import train
 
 
-def as_input(registered: Registered | None) -> Input:
+def as_input(registered: RegisteredVersion | None) -> Input:
     """The weights of a registered version as an input of the step `train`; new ones if None."""
     return Input("start", digest_of(registered and registered.version.weights), registered)
 
@@ -45,7 +45,7 @@ def find_start(workload: Workload, project: Project, images: Artifact, pulled: A
                 "knows whether the champion came from this training, which starts from it."
             )
     if before or not champion.start:
-        start = as_input(Registered(project, before) if before else None)
+        start = as_input(RegisteredVersion(project, before) if before else None)
         if plan(train, workload, [images, pulled, start]).key == champion.train_key:
             return start
-    return as_input(Registered(project, champion))
+    return as_input(RegisteredVersion(project, champion))

@@ -2,11 +2,10 @@
 
 - `job.py` has the arguments of a training; it finds faults before a run, and the best epoch
 - `train.py` is the project's own training, from the data to the weights
-- `recipe.py`, `augment.py` and `data.py` have what it consists of; `stream.py` brings images that
-  are not prepared, `distributed.py` puts the network on a device, with others beside it
+- `recipe.py`, `augment.py` and `data_loading.py` have what it consists of; `stream.py` brings
+  images that are not prepared, `distributed.py` puts the network on a device, with others beside it
 - `session.py` keeps checkpoints and what is reported, and writes how far it is
 - `launch.py` has Ray Train run it, here or on workers; `function.py` runs one of the user's
-- `workload_proposal.py` proposes a workload for images, for `retrain init`
 """
 
 import hashlib
@@ -47,7 +46,7 @@ from tasks.train.job import (
 )
 
 if TYPE_CHECKING:
-    from tasks.data.champion import Registered
+    from tasks.data.champion import RegisteredVersion
     from tasks.train.session import Progress
 
 logger = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ def digest_of_input(source: Artifact | Input) -> str:
 @step(
     inputs=lambda workload: (prepared_by(workload), "pull", "start"),
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
-    looked_up=("pull",),
+    not_in_key=("pull",),
     digest_of_input=digest_of_input,
     libraries=("numpy", "safetensors", "torch", "transformers"),
     hours=7 * 24,
@@ -104,7 +103,7 @@ def train(
     scale: Scale,
     images: Artifact,
     pulled: Artifact,
-    start: "Registered | None",
+    start: "RegisteredVersion | None",
     workspace: Workspace,
 ) -> Facts:
     """Trains a network; continues from the last checkpoint of an interrupted training.
@@ -152,7 +151,7 @@ def train(
         try_network(job)
     with _tracked(workspace, job, digest_of_input(images)) as run_id:
         log = partial(tracking.log_epochs, workspace.project, run_id)
-        with console.progress("train") as update, followed(job.scratch, update, log):
+        with console.progress("train") as update, follow_progress(job.scratch, update, log):
             if scale.workers:
                 update(None, f"starts {scale.workers} workers")
             result = train_and_save(job)
@@ -160,7 +159,7 @@ def train(
     return _facts(job, rows, start, result)
 
 
-def notices(job: TrainingJob, start: "Registered | None") -> Iterator[str]:
+def notices(job: TrainingJob, start: "RegisteredVersion | None") -> Iterator[str]:
     """Says where a training starts, and how its batches and images differ from the settings."""
     if start:
         yield f"train starts from the weights of version {start.version.version}."
@@ -234,7 +233,7 @@ def _parameters(job: TrainingJob, workload: Workload | None) -> dict[str, Any]:
 
 
 def _facts(
-    job: TrainingJob, rows: int, start: "Registered | None", result: dict[str, Any]
+    job: TrainingJob, rows: int, start: "RegisteredVersion | None", result: dict[str, Any]
 ) -> Facts:
     """The facts about a training on a number of images that is over.
 
@@ -298,7 +297,7 @@ def _tracked(workspace: Workspace, job: TrainingJob, images: str) -> Iterator[st
 
 
 @contextmanager
-def followed(
+def follow_progress(
     scratch: Path, show: console.Show, log: Callable[[Sequence[Epoch]], None]
 ) -> Iterator[None]:
     """Shows and logs what a loop writes, while the training runs and once after it.

@@ -30,9 +30,9 @@ from ray.train import get_dataset_shard
 
 from models.image import cut_array, to_array
 from tasks.compute.ray_data import connect
-from tasks.data.reading import SECONDS_PER_BYTE, SECONDS_PER_IMAGE, ImageFiles
+from tasks.data.raw_images import SECONDS_PER_BYTE, SECONDS_PER_IMAGE, ImageFiles
 from tasks.data.shards import ROWS, SOURCE, open_prepared
-from tasks.train.data import CROP, SHUFFLE, Batch, BatchSampler, parts_of
+from tasks.train.data_loading import CROP, SHUFFLE, Batch, BatchSampler, parts_of
 from tasks.train.job import TrainingJob
 from tasks.train.session import Session
 
@@ -169,7 +169,7 @@ class _Source:
 
 
 class Stream:
-    """One worker's part of the batches of a training, with the methods of `data.Loader`."""
+    """One worker's part of the batches of a training, with the methods of `data_loading.Loader`."""
 
     def __init__(
         self, job: TrainingJob, batches: BatchSampler, step: int, device: torch.device

@@ -17,7 +17,7 @@ from retrain.workload import Train
 from tasks.data.shards import Prepared, open_prepared
 from tasks.train import distributed
 from tasks.train.augment import Augmentation, keep_images
-from tasks.train.data import Batch, BatchSampler, Loader, SplitDataset, class_weights
+from tasks.train.data_loading import Batch, BatchSampler, Loader, SplitDataset, class_weights
 from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob, stops_early
 from tasks.train.recipe import (
     clip_gradients,
@@ -162,7 +162,7 @@ def train(session: Session) -> dict[str, Any]:
 
             distributed.share_statistics(state.evaluated)
             with autocast:
-                scores = evaluate(state.evaluated, validation, sampler, job.at_once, device)
+                scores = evaluate(state.evaluated, validation, sampler, job.micro_batch, device)
             check_finite(torch.tensor(scores["val_loss"]), epoch, settings.lr)
             loss_sum = float(distributed.sum_over_workers(state.loss_sum))
             metrics = {
@@ -285,7 +285,9 @@ def train_epoch(
     for images, labels in batches:
         generator.manual_seed(seeds[state.step % per_epoch])
         state.optimizer.zero_grad()
-        state.loss_sum += backward(objective, module, state, images, labels, session.job.at_once)
+        state.loss_sum += backward(
+            objective, module, state, images, labels, session.job.micro_batch
+        )
         norm = clip_gradients(state.network, settings.clip_norm)
         lr = learning_rate(state.step, steps, settings, losses)
         for group in state.optimizer.param_groups:
@@ -313,7 +315,7 @@ def backward(
     state: State,
     images: Tensor,
     labels: Tensor,
-    at_once: int,
+    micro_batch: int,
 ) -> Tensor:
     """Adds up the gradients of a worker's part of a batch, so many images at a time.
 
@@ -322,7 +324,7 @@ def backward(
     """
     total = torch.zeros((), device=images.device)
     # As equal as they can be: batch norm cannot learn from a last part of a single image.
-    parts = -(-len(images) // at_once)
+    parts = -(-len(images) // micro_batch)
     bounds = [len(images) * number // parts for number in range(parts + 1)]
     for first, end in pairwise(bounds):
         part, share = slice(first, end), (end - first) / len(images)
@@ -367,5 +369,5 @@ def best_network(session: Session) -> Network:
 def save(job: TrainingJob, network: Network) -> None:
     """Saves a trained network, with the temperature that the validation images bear out."""
     split, precision = SplitDataset(job.images, "val"), job.hyperparameters.precision
-    found = temperature(network, split, job.at_once, precision)
+    found = temperature(network, split, job.micro_batch, precision)
     job.save(network, open_prepared(job.images), found)

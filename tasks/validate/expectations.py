@@ -95,8 +95,8 @@ def check(
     write_json(workspace.report / RESULTS, suites.results)
     kept = own.take(accepted.index.to_numpy()) if own.num_columns else own
     image_table.write(accepted, kept, workspace.folder / image_table.FILE_NAME)
-    told = pa.table({"reason": pa.array(reasons, pa.string())})
-    image_table.write(images.loc[reasons.index], told, workspace.folder / SET_ASIDE)
+    reason_column = pa.table({"reason": pa.array(reasons, pa.string())})
+    image_table.write(images.loc[reasons.index], reason_column, workspace.folder / SET_ASIDE)
 
     quarantined, total = len(reasons), len(images)
     if quarantined / total > checks.max_bad_fraction or few or empty or len(classes) == 1:

@@ -35,9 +35,9 @@ from retrain.workload import NEAR_DUPLICATES, Checks, Data, Gate
 from tasks.compute.ray_data import each_counted
 from tasks.data import image_table
 from tasks.data.fingerprint import THUMBNAIL, fingerprints, shrink
-from tasks.data.image_facts import digest, light
+from tasks.data.image_facts import digest, luminance
 from tasks.data.listing import SPLITS
-from tasks.data.reading import (
+from tasks.data.raw_images import (
     COLUMNS,
     INDEX,
     ImageFiles,
@@ -203,7 +203,7 @@ def _rows(
         except ValueError as error:
             row["error"] = str(error)
             continue
-        row |= asdict(properties) | light(pixels, properties.format)
+        row |= asdict(properties) | luminance(pixels, properties.format)
         row["pixels"] = digest(pixels)
         decoded.append(row)
         shrunk.append(shrink(pixels))

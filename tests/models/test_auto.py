@@ -20,7 +20,7 @@ from transformers import (
 
 import models
 from models.auto import Settings
-from models.network import Observed, normalise
+from models.network import FeatureExtractor, normalise
 
 ROOT = Path(__file__).parents[2]
 PATCHES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8}
@@ -93,7 +93,7 @@ def test_a_network_from_a_config_is_loaded_as_it_was_saved(published, tmp_path):
     kind, network, _ = published
     logits = answers(network, pixels())
     assert logits.shape == (6, 3) and logits.dtype == torch.float32
-    probabilities, features = Observed(network).answer(pixels(), "fp32")
+    probabilities, features = FeatureExtractor(network).answer(pixels(), "fp32")
     assert features.shape[0] == 6 and features.ndim == 2 and features.dtype == torch.float32
     with torch.inference_mode():
         assert torch.allclose(probabilities, torch.softmax(network.last_layer(features), 1))

@@ -11,7 +11,7 @@ import transformers
 import models
 from models import backbone
 from models.embedding_head import Settings
-from models.network import Observed, in_stored_units, normalise
+from models.network import FeatureExtractor, in_stored_units, normalise
 from tests.hub import write_clip, write_vit
 
 SIZE = 32
@@ -109,7 +109,7 @@ def fault(folder: Path, shape: tuple[int, int, int] = (SIZE, SIZE, 3)) -> str | 
 def test_an_embedding_is_what_transformers_says_to_the_bit(folders, images, name):
     kind, _, says, mean, std, width = BACKBONES[name]
     network = backbone.load(str(folders / name), None)
-    _, found = Observed(network).answer(images, "fp32")
+    _, found = FeatureExtractor(network).answer(images, "fp32")
     theirs = getattr(transformers, kind).from_pretrained(folders / name).eval()
     with torch.inference_mode():
         expected = says(theirs, normalise(images, in_stored_units(mean), in_stored_units(std)))
@@ -119,7 +119,7 @@ def test_an_embedding_is_what_transformers_says_to_the_bit(folders, images, name
     assert fault(folders / name) is None
     # In many checkpoints a ViT's pooler is missing, and would be random.
     assert not any("pooler" in key for key in network.state_dict())
-    _, coarse = Observed(network).answer(images, "bf16")
+    _, coarse = FeatureExtractor(network).answer(images, "bf16")
     assert coarse.dtype == torch.float32
     assert not torch.equal(coarse, found)
     assert torch.allclose(coarse, found, atol=0.05 * float(found.abs().max()))
@@ -130,12 +130,14 @@ def test_what_is_saved_takes_images_and_answers_as_the_head_on_embeddings(
     folders, images, name, tmp_path
 ):
     settings = declared(folders / name).model_dump()
-    _, embeddings = Observed(backbone.load(str(folders / name), None)).answer(images, "fp32")
+    _, embeddings = FeatureExtractor(backbone.load(str(folders / name), None)).answer(
+        images, "fp32"
+    )
     head = models.build("embedding_head", settings, tuple(embeddings.shape[1:]), 3)
     kinds = [type(layer).__name__ for layer in head.last_layer]
     assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Dropout", "Linear"]
     head(3 * embeddings)  # in training: changes the statistics of its batch norm
-    whole = models.make("embedding_head", settings).complete(head.eval())
+    whole = models.parse_settings("embedding_head", settings).complete(head.eval())
     about = {"labels": "abc", "images": {"size": SIZE, "channels": 3, "resize": "crop"}}
     models.save(whole, tmp_path, family="embedding_head", settings=settings, **about)
     (folders / name).rename(folders / "elsewhere")
@@ -147,7 +149,7 @@ def test_what_is_saved_takes_images_and_answers_as_the_head_on_embeddings(
         expected = head(embeddings)
         assert torch.equal(loaded(images), expected)
         assert torch.equal(loaded(embeddings), expected)
-    _, features = Observed(loaded).answer(images, "fp32")
+    _, features = FeatureExtractor(loaded).answer(images, "fp32")
     assert torch.equal(features, embeddings)
     assert not any(weight.requires_grad for weight in loaded.backbone.parameters())
 

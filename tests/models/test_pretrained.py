@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from models import pretrained, vit
 from models.pretrained import find_version
-from tasks.train.workload_proposal import find_backbone
+from tasks.scaffold import find_backbone
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[2]

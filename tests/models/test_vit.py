@@ -4,7 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.network import Network, Observed
+from models.network import FeatureExtractor, Network
 from models.vit import Settings
 
 TINY = {"patch_size": 4, "hidden_size": 16, "layers": 2, "heads": 2}
@@ -18,14 +18,14 @@ def pixels(count=64, channels=3):
 
 def test_threads_that_share_a_network_get_the_features_of_their_own_images():
     network = Settings(**TINY).build(SHAPE, 3).eval()
-    observed, images = Observed(network), pixels(64).split(8)
+    observed, images = FeatureExtractor(network), pixels(64).split(8)
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(lambda some: observed.answer(some, "fp32"), images))
     for some, (_, features) in zip(images, answers, strict=True):
         assert torch.equal(features, observed.answer(some, "fp32")[1])
     parts = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8 * 8 * 3, 3))
     unknown = Network(parts, {}, [0.5] * 3, [0.5] * 3)
-    assert Observed(unknown).answer(images[0], "fp32")[1] is None
+    assert FeatureExtractor(unknown).answer(images[0], "fp32")[1] is None
 
 
 def test_the_settings_decide_the_network_and_a_narrow_one_starts_with_larger_weights():

@@ -46,7 +46,7 @@ def test_the_difference_between_two_plans_is_described_in_words():
 
 def test_what_a_step_only_looks_up_is_not_in_the_key():
     other = DataVersion("def", tracked=True).as_input
-    looking = replace(STEP, looked_up=("data",))
+    looking = replace(STEP, not_in_key=("data",))
     assert plan(STEP, WORKLOAD, [DATA]).key != plan(STEP, WORKLOAD, [other]).key
     assert plan(looking, WORKLOAD, [DATA]).key == plan(looking, WORKLOAD, [other]).key
 

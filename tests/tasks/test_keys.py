@@ -64,12 +64,12 @@ EDITS = {
     "retrain/runs/console.py": [],
     "retrain/workload/__init__.py": [],
     "tasks/compute/inference.py": ["evaluate"],
-    "tasks/data/image_lists.py": ["pull"],
+    "tasks/data/label_files.py": ["pull"],
     "tasks/data/index.py": ["pull"],
     "tasks/data/metrics.py": ["evaluate"],
     "tasks/pull/dvc_source.py": ["pull"],
     "tasks/pull/file_sources.py": ["pull"],
-    "tasks/train/data.py": ["train"],
+    "tasks/train/data_loading.py": ["train"],
     "tasks/train/stream.py": [],
     "tasks/train/function.py": ["train"],
     "tasks/train/train.py": ["train"],
@@ -201,7 +201,7 @@ def test_the_decoder_of_raw_images_counts_only_where_a_training_streams_them():
     pixels, source = (plans(ROOT, FACTS | {"storage": storage}) for storage in ("pixels", "source"))
     assert source["train"].code.keys() - pixels["train"].code.keys() >= {
         "models.image",
-        "tasks.data.reading",
+        "tasks.data.raw_images",
         "tasks.train.stream",
     }
     assert "tasks.data.index" not in source["train"].code

@@ -15,7 +15,7 @@ from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Data
 from tasks.data import index
-from tasks.data.reading import INDEX
+from tasks.data.raw_images import INDEX
 
 # 32 x 32 pixels, four squares: white and black; written by libheif.
 HEIC = base64.b64decode(

@@ -4,7 +4,7 @@ import pandas as pd
 
 from flows.pages.training import COLUMNS, changes
 from tasks.data.image_table import FILE_NAME
-from tasks.data.reading import ImageFiles
+from tasks.data.raw_images import ImageFiles
 from tests.tasks.toy_data import png
 from tests.tasks.validate.validating import FILES, run
 

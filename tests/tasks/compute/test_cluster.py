@@ -36,7 +36,7 @@ from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate, Images
 from tasks.compute import ray_data
-from tasks.data import reading
+from tasks.data import raw_images
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
 
@@ -59,7 +59,7 @@ def look(unit):
     assert Path(models.image.__file__).is_relative_to(Path.cwd())
     return models.image.CHANGED, sorted(os.listdir())
 
-reading.WORTH_ROWS = 5
+raw_images.WORTH_ROWS = 5
 ray_data.START = 1e6
 run("here")
 assert "ray" not in sys.modules

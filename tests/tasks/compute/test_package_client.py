@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.compute import package_client, package_worker
-from tasks.compute.package_client import ask, rows_of
-from tasks.data.reading import ImageFiles
+from tasks.compute.package_client import as_matrix, classify
+from tasks.data.raw_images import ImageFiles
 from tasks.promote.package import write_package
 from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
@@ -48,9 +48,9 @@ def test_it_says_what_a_plain_loop_says_of_files_and_of_rows(model, package, ima
     files, places, encoded = images
     shown = []
     wanted = [row == 3 for row in range(ROWS)]
-    answers = pa.concat_tables(ask(package, files, places, tmp_path, shown.append, wanted))
+    answers = pa.concat_tables(classify(package, files, places, tmp_path, shown.append, wanted))
     expected = plain_probabilities(model, pixels(ROWS), ROWS)
-    assert np.abs(rows_of(answers, "probabilities") - expected).max() < 1e-6
+    assert np.abs(as_matrix(answers, "probabilities") - expected).max() < 1e-6
     assert answers["label"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
     assert answers["sha256"].to_pylist() == [hashlib.sha256(data).hexdigest() for data in encoded]
     assert answers["error"].null_count == ROWS
@@ -60,20 +60,20 @@ def test_it_says_what_a_plain_loop_says_of_files_and_of_rows(model, package, ima
 
 def test_a_call_that_was_ended_goes_on_and_the_answers_are_the_same(package, images, tmp_path):
     files, places, _ = images
-    once = pa.concat_tables(ask(package, files, places, tmp_path))
+    once = pa.concat_tables(classify(package, files, places, tmp_path))
     [file] = (tmp_path / package_client.ANSWERS).iterdir()
     pq.write_table(pq.read_table(file).slice(0, 7), file)
-    again = pa.concat_tables(ask(package, files, places, tmp_path))
+    again = pa.concat_tables(classify(package, files, places, tmp_path))
     assert len([*(tmp_path / package_client.ANSWERS).iterdir()]) == 2
     assert again["sha256"].to_pylist() == once["sha256"].to_pylist()
-    assert np.abs(rows_of(again, "probabilities") - rows_of(once, "probabilities")).max() < 1e-6
+    assert np.abs(as_matrix(again, "probabilities") - as_matrix(once, "probabilities")).max() < 1e-6
 
 
 def test_a_bad_image_and_a_file_that_is_gone_are_errors_of_their_rows(package, images, tmp_path):
     encoded = images[2]
     write_files(tmp_path, {"0.png": encoded[0], "1.png": b"no image", "3.png": encoded[3]})
     some = [(f"{row}.png", 0) for row in range(4)]
-    answers = pa.concat_tables(ask(package, ImageFiles(tmp_path), some, tmp_path / "asked"))
+    answers = pa.concat_tables(classify(package, ImageFiles(tmp_path), some, tmp_path / "asked"))
     errors = answers["error"].to_pylist()
     assert errors[0] is errors[3] is None
     assert errors[1].startswith("the image does not decode: not an image")
@@ -100,15 +100,15 @@ def test_packages_with_other_code_answer_in_turns_and_a_broken_one_says_why(
     last = "np.asarray(image).reshape(size, size, channels)"
     other = changed(package, tmp_path / "other", "image.py", last, f"255 - {last}")
     broken = changed(package, tmp_path / "broken", "image.py", "import io", "raise OSError('old')")
-    questions = ((package, pixels(ROWS)), (other, 255 - pixels(ROWS)), (package, pixels(ROWS)))
-    for number, (each, seen) in enumerate(questions):
+    requests = ((package, pixels(ROWS)), (other, 255 - pixels(ROWS)), (package, pixels(ROWS)))
+    for number, (each, seen) in enumerate(requests):
         folder = tmp_path / str(number)
-        answers = pa.concat_tables(ask(each, files, places, folder))
+        answers = pa.concat_tables(classify(each, files, places, folder))
         expected = plain_probabilities(model, seen, ROWS)
-        assert np.abs(rows_of(answers, "probabilities") - expected).max() < 1e-6
+        assert np.abs(as_matrix(answers, "probabilities") - expected).max() < 1e-6
     with pytest.raises(ValueError, match="Error: old"):
-        [*ask(broken, files, places, tmp_path / "3")]
-    assert pa.concat_tables(ask(package, files, places, tmp_path / "4")) == answers
+        [*classify(broken, files, places, tmp_path / "3")]
+    assert pa.concat_tables(classify(package, files, places, tmp_path / "4")) == answers
 
 
 @pytest.mark.slow
@@ -119,9 +119,9 @@ def test_the_machines_of_a_cluster_give_the_same_answers_to_the_bit(
 
     files, places, _ = images
     many = places * (package_worker.PART // ROWS + 1)
-    here = pa.concat_tables(ask(package, files, many, tmp_path / "here"))
+    here = pa.concat_tables(classify(package, files, many, tmp_path / "here"))
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
-    there = pa.concat_tables(ask(package, files, many, tmp_path / "there"))
+    there = pa.concat_tables(classify(package, files, many, tmp_path / "there"))
     assert (tmp_path / "there/package").exists()  # for all machines
     assert len(there) == len(many)
     assert there == here
@@ -134,10 +134,10 @@ def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_pat
     sizes = [1, 1, 1, 1, 6, 6, 20, 1]
     write_files(tmp_path, {str(row): b"x" * size for row, size in enumerate(sizes)})
     names = [str(row).encode() for row in range(len(sizes))]
-    question = pa.table({"file": names, "row": [0] * len(sizes)})
+    request = pa.table({"file": names, "row": [0] * len(sizes)})
 
     def lengths(first, end):
-        batches = package_worker.batches(ImageFiles(tmp_path), question, first, end)
+        batches = package_worker.batches(ImageFiles(tmp_path), request, first, end)
         return [[len(image) for image, _ in batch] for _, batch in batches]
 
     assert lengths(0, 8) == [[1, 1, 1], [1, 6], [6], [20], [1]]
@@ -145,8 +145,8 @@ def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_pat
 
 
 def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp_path):
-    fifo = tmp_path / "question.parquet"
-    subprocess.run(["mkfifo", fifo], check=True)  # it waits for the question
+    fifo = tmp_path / "request.parquet"
+    subprocess.run(["mkfifo", fifo], check=True)  # it waits for the request
     command = [sys.executable, "-I", "-B", package_client.PROGRAM, fifo, tmp_path, "1", "0", "9"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     process.stdin.close()
@@ -156,4 +156,4 @@ def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp
 def test_a_network_that_tells_no_features_is_refused():
     nothing = pa.table({"features": pa.array([None, None], pa.list_(pa.float32()))})
     with pytest.raises(ValueError, match="The model does not tell the embeddings of images"):
-        rows_of(nothing, "features")
+        as_matrix(nothing, "features")

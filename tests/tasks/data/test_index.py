@@ -9,7 +9,7 @@ from models.image import inspect
 from retrain.workload import Data
 from tasks.data import index
 from tasks.data.index import list_unlabelled
-from tasks.data.reading import places_of
+from tasks.data.raw_images import places_of
 from tests.tasks.toy_data import encoded, png, write_files, write_parquet
 
 

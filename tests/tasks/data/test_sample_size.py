@@ -6,7 +6,13 @@ import pytest
 
 from retrain.workload import Gate
 from tasks.data.metrics import Predictions
-from tasks.data.sample_size import DIFFERING, of_metric, smallest_margin, units_needed, units_of
+from tasks.data.sample_size import (
+    DIFFERING,
+    smallest_margin,
+    units_needed,
+    units_of,
+    units_of_metric,
+)
 from tasks.gate import bootstrap
 from tasks.gate.bootstrap import Pairs
 from tasks.gate.paired import compare
@@ -52,7 +58,7 @@ def test_as_many_as_are_needed_allow_the_margin_and_fewer_do_not(units, metric):
 
 
 def test_a_class_counts_alone_and_a_loss_has_no_scale():
-    assert of_metric("recall[b]", {"a": 100, "b": 30}) == [30]
+    assert units_of_metric("recall[b]", {"a": 100, "b": 30}) == [30]
     assert smallest_margin("recall[b]", [30], LEVEL) == smallest_margin("accuracy", [30], LEVEL)
     assert smallest_margin("log_loss", [30], LEVEL) is None
     assert units_needed("log_loss", [30], LEVEL, 0.1) is None

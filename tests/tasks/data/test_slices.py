@@ -127,6 +127,6 @@ def test_the_accuracy_of_each_slice_has_the_interval_of_wilson(tmp_path, rows):
     assert parts["brightness", "lowest"]["from"] == pytest.approx(0.0, abs=0.01)
     pq.write_table(names, tmp_path / slices.FILE)
     scores = Artifact("evaluate", "k", "d", tmp_path, {})
-    assert slices.contains(scores, oslo).tolist() == [row % 3 == 1 for row in range(ROWS)]
+    assert slices.slice_mask(scores, oslo).tolist() == [row % 3 == 1 for row in range(ROWS)]
     with pytest.raises(ValueError, match="site=Rome; there are the values Lyon, Oslo, unknown"):
-        slices.named([*parts.values()], "site", "Rome")
+        slices.find_slices([*parts.values()], "site", "Rome")

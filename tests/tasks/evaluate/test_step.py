@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import accuracy_score
 
 import models
-from models.network import Observed
+from models.network import FeatureExtractor
 from retrain.outputs import list_files
 from retrain.project import Project
 from retrain.registry import tracking, versions
@@ -73,7 +73,7 @@ def test_predictions_and_metrics_are_those_of_the_network(scored):
     assert json.loads(table.schema.metadata[b"labels"]) == list(LABELS)
 
     network = models.load(scored.trained.folder / "model").module
-    _, features = Observed(network).answer(torch.from_numpy(pixels(ROWS)), "fp32")
+    _, features = FeatureExtractor(network).answer(torch.from_numpy(pixels(ROWS)), "fp32")
     kept = pq.read_table(scored.folder / "reference.parquet")
     assert kept["sha256"] == table["sha256"]  # fewer than are sampled
     assert np.abs(np.stack(kept["features"].to_numpy()) - features.numpy()).max() < 1e-5

@@ -15,7 +15,7 @@ from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
 from tasks.data import package
-from tasks.data.champion import Registered
+from tasks.data.champion import RegisteredVersion
 from tasks.predict.predict import Source, open_source, predict, sample
 from tasks.promote.package import write_package
 from tests.tasks.toy_data import png as picture, write_files, write_parquet
@@ -26,20 +26,20 @@ BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
 UNREADABLE = "30.png"  # it is gone after the input has been listed
 
 
-def registered(folder: Path, number: int) -> Registered:
+def registered(folder: Path, number: int) -> RegisteredVersion:
     """A package as the registry would give it."""
     version = ModelVersion(
         name="toy", weights="", package_digest=package.digest_of_folder(folder), train_digest="",
         family="vit", images={}, classes="", metrics={}, run_id="", version=number, aliases=(),
         verdict=None, created="",
     )  # fmt: skip
-    found = Registered(Project(folder.parent), version)
+    found = RegisteredVersion(Project(folder.parent), version)
     found.__dict__["package"] = folder  # as if it had been downloaded
     return found
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory) -> tuple[Path, Registered]:
+def toy(tmp_path_factory) -> tuple[Path, RegisteredVersion]:
     """A network, and a package with it whose own decoder inverts each image."""
     root = tmp_path_factory.mktemp("project")
     model = write_model(root / "train").folder / "model"

@@ -8,7 +8,7 @@ from models.image import to_array
 from retrain.outputs import list_files
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate, Images
-from tasks.data import reading
+from tasks.data import raw_images
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
@@ -76,8 +76,8 @@ def test_many_tasks_write_the_same_images_as_one_in_the_same_order(tmp_path, mon
     for name in ("one", "many"):
         write_digits(tmp_path / name, format)
     _, one = run(tmp_path / "one", format)
-    monkeypatch.setattr(reading, "WORTH_ROWS", 5)
-    monkeypatch.setattr(reading, "MAX_UNIT_ROWS", 3)  # row groups are longer
+    monkeypatch.setattr(raw_images, "WORTH_ROWS", 5)
+    monkeypatch.setattr(raw_images, "MAX_UNIT_ROWS", 3)  # row groups are longer
     _, many = run(tmp_path / "many", format)
     assert len(list((one / "train").glob("*.npy"))) == 2
     assert len(list((many / "train").glob("*.npy"))) >= 5
@@ -116,7 +116,7 @@ def test_a_corrected_label_of_a_test_image_changes_nothing_that_a_training_reads
 
 
 def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "WORTH_ROWS", 2)
+    monkeypatch.setattr(raw_images, "WORTH_ROWS", 2)
     write_digits(tmp_path)
     expected = list_files(run(tmp_path)[1])
     lost, *kept = sorted((tmp_path / "preprocess-scratch").glob("*/images-*"))

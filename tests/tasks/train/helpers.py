@@ -20,7 +20,7 @@ from retrain.project import Project
 from retrain.step import Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
-from tasks.data.champion import Registered
+from tasks.data.champion import RegisteredVersion
 from tasks.data.shards import SOURCE, open_prepared, shard_name
 from tasks.train.session import REPORTS
 from tasks.train.step import train
@@ -116,7 +116,7 @@ def run(
     scale: Scale | None = None,
     output: str = "output",
     pulled: Path | None = None,
-    start: Registered | None = None,
+    start: RegisteredVersion | None = None,
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
     # Both are decided when a workload is read. Such a network gains nothing from more threads.

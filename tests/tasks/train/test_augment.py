@@ -6,7 +6,7 @@ import torch
 
 from retrain.workload import Augment, ColorJitter, Data, Images, Workload
 from tasks.train.augment import Augmentation, augment, mix
-from tasks.train.data import BatchSampler
+from tasks.train.data_loading import BatchSampler
 from tests.tasks.train.helpers import SMALL
 
 WHOLE = BatchSampler(32, 32, 0, 0, 1)  # all images in one batch

@@ -22,7 +22,7 @@ def test_epochs_are_logged_while_the_training_runs_and_again_after_a_failure(tmp
             raise ConnectionError("away")
 
     (tmp_path / PROGRESS).write_text("of the training that was interrupted")
-    with pytest.raises(ConnectionError), step.followed(tmp_path, lambda *_: None, log):
+    with pytest.raises(ConnectionError), step.follow_progress(tmp_path, lambda *_: None, log):
         for fraction in (0.25, 0.5):
             write_progress(tmp_path, Progress(1, 2, fraction, 7.0, 1.0, 9.0), [EPOCH])
             assert tried.wait(10)

@@ -12,7 +12,7 @@ import models
 from models.network import Network
 from retrain.workload import Plateau, Train
 from tasks.data.shards import open_prepared
-from tasks.train.data import SplitDataset
+from tasks.train.data_loading import SplitDataset
 from tasks.train.recipe import (
     learning_rate,
     loss_function,

@@ -7,7 +7,7 @@ from retrain.registry import tracking
 from retrain.workload import Augment, Model, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.train.augment import Augmentation
-from tasks.train.data import BatchSampler
+from tasks.train.data_loading import BatchSampler
 from tasks.train.job import TrainingJob
 from tests.tasks.embed.conftest import write_backbone
 from tests.tasks.train.helpers import (
@@ -114,15 +114,15 @@ def test_a_batch_in_parts_takes_the_same_steps_and_no_more_images_at_once(
     images, tmp_path, monkeypatch
 ):
     whole = run(tmp_path / "whole", images, RECIPE)
-    at_once, forward = set(), Network.forward
+    micro_batch, forward = set(), Network.forward
 
     def counted(self, images):
-        at_once.add(len(images))
+        micro_batch.add(len(images))
         return forward(self, images)
 
     monkeypatch.setattr(Network, "forward", counted)
     parts = run(tmp_path / "parts", images, RECIPE.model_copy(update={"micro_batch": 5}))
-    assert max(at_once) == 5  # in the validation too
+    assert max(micro_batch) == 5  # in the validation too
     assert parts.model_files() != whole.model_files()  # sums in another order
     for name in ("train_loss", "val_loss"):
         losses, others = ([epoch[name] for epoch in each.history] for each in (parts, whole))

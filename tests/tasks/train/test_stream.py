@@ -81,10 +81,10 @@ def test_each_epoch_has_each_image_once_with_its_label(both, tmp_path, monkeypat
     taken: list[tuple[bytes, int]] = []
     backward = train.backward
 
-    def recording(objective, module, state, images, labels, at_once):
+    def recording(objective, module, state, images, labels, micro_batch):
         seen = [image.numpy().tobytes() for image in images]
         taken.extend(zip(seen, labels.tolist(), strict=True))
-        return backward(objective, module, state, images, labels, at_once)
+        return backward(objective, module, state, images, labels, micro_batch)
 
     monkeypatch.setattr(train, "backward", recording)
     run(tmp_path, both.source, RECIPE, pulled=both.pulled)

@@ -15,7 +15,7 @@ from PIL import Image
 from models.image import inspect
 from retrain.outputs import list_files
 from tasks.compute import ray_data
-from tasks.data import reading
+from tasks.data import raw_images
 from tasks.data.image_facts import digest
 from tasks.data.image_table import RESULTS, SET_ASIDE, digest_of_split
 from tasks.validate import step
@@ -408,7 +408,7 @@ def content(folder):
 
 def two_weeks(tmp_path, monkeypatch):
     """The folder of the second week from the first, and that from nothing."""
-    monkeypatch.setattr(reading, "WORTH_ROWS", 3)
+    monkeypatch.setattr(raw_images, "WORTH_ROWS", 3)
     places = [tmp_path / name for name in ("first", "second", "anew")]
     _, earlier = run(places[0], FILES | {"train/dog/broken.png": b"broken"}, TOLERANT)
     moved = dict(FILES)
@@ -446,7 +446,7 @@ def test_the_machines_of_ray_take_them_too(tmp_path, monkeypatch, caplog, ray_se
 
 
 def test_a_run_that_was_killed_goes_on_with_the_units_that_are_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "WORTH_ROWS", 3)
+    monkeypatch.setattr(raw_images, "WORTH_ROWS", 3)
     written = (run(tmp_path, FILES)[1] / "images.parquet").read_bytes()
     lost, *kept = sorted((tmp_path / "validate-scratch/inspected").glob("*.parquet"))
     assert len(kept) == 5

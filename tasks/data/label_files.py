@@ -228,8 +228,8 @@ def _list(
             _split_of(split, name, file) for split, file in zip(given, rows["file"], strict=True)
         ]
     listed = pd.concat(lists).sort_values("file", kind="stable")
-    told = listed[["file", "label", "split"]].drop_duplicates()
-    twice = told[told["file"].duplicated(keep=False)].iloc[:2]
+    described = listed[["file", "label", "split"]].drop_duplicates()
+    twice = described[described["file"].duplicated(keep=False)].iloc[:2]
     if len(twice):
         column = "label" if twice["label"].nunique(dropna=False) > 1 else "split"
         first, other = twice[column]
@@ -376,10 +376,10 @@ def add_metadata(
         is_lost = own["file"].isna() | own["file"].duplicated()
         lost += written[is_lost].tolist()
         parts.append(own[~is_lost])
-    told = pd.concat(parts).drop_duplicates("file").set_index("file")
+    described = pd.concat(parts).drop_duplicates("file").set_index("file")
     if lost:
-        rows_of = f"rows of {some(names)} that name no image, several, or one again"
-        console.say(f"Left out ({len(lost):,}): {rows_of}: {some(lost)}")
-    if without := [file for file in rows["file"] if file not in told.index]:
+        as_matrix = f"rows of {some(names)} that name no image, several, or one again"
+        console.say(f"Left out ({len(lost):,}): {as_matrix}: {some(lost)}")
+    if without := [file for file in rows["file"] if file not in described.index]:
         console.say(f"Images without a row in {some(names)} ({len(without):,}): {some(without)}")
-    return rows.join(told, on="file")
+    return rows.join(described, on="file")

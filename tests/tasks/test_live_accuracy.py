@@ -12,7 +12,7 @@ from models.serving import PredictionLog
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Production
-from tasks.production import (
+from tasks.live_accuracy import (
     ANSWERS,
     keep_labels,
     measure,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tasks.train.data import (
+from tasks.train.data_loading import (
     BatchSampler,
     SplitDataset,
     class_weights,
@@ -28,7 +28,7 @@ def dataset(tmp_path_factory):
     return SplitDataset(folder, "train")
 
 
-def rows_of(batches):
+def as_matrix(batches):
     """The row numbers of the batches, after a look at whether images and labels belong together."""
     rows = []
     for images, labels in batches:
@@ -43,7 +43,7 @@ def test_a_loader_of_the_user_s_gets_every_example_once(dataset, processes):
     image, label = dataset[7]
     assert image.shape == (SIZE, SIZE, 3) and image.unique().tolist() == [label] == [7]
     loader = DataLoader(dataset, batch_size=10, shuffle=True, num_workers=processes)
-    assert sorted(chain(*rows_of(loader))) == list(range(ROWS))
+    assert sorted(chain(*as_matrix(loader))) == list(range(ROWS))
 
 
 LABELS = np.repeat([0, 1, 2], [900, 90, 10])
