@@ -19,7 +19,7 @@ from tasks.data.image_facts import image_id
 from tasks.data.predictions import LEARNT
 from tasks.data.slices import FILE
 from tasks.gate import comparison
-from tasks.gate.comparison import compare_champion, compare_with
+from tasks.gate.comparison import compare_champion, compare_with, too_few_images
 
 CLASSES = ("ant", "bee")
 LABELS = CLASSES * 100
@@ -234,3 +234,22 @@ def test_the_reference_is_compared_by_a_step_of_its_own(tmp_path):
     made, given = opponents(tmp_path, {"package": "other", "train": "other"}, scored(2))
     assert made[1].comparison == {"of": "compare_reference"}
     assert given == {"compare_champion": 3, "compare_reference": 2}
+
+
+@pytest.mark.parametrize(
+    ("metric", "margin", "is_told"),
+    [
+        ("accuracy", 0.02, True),
+        ("accuracy", 0.2, False),
+        ("accuracy", 0.0, False),  # a model has to be better, whatever the images can show
+        ("log_loss", 0.02, False),  # which has no scale of its own
+        ("recall[ant]", 0.02, True),
+        ("recall[cat]", 0.02, False),  # no class of the test split
+    ],
+)
+def test_it_is_told_when_the_test_images_are_too_few_for_the_margin(metric, margin, is_told):
+    facts = {"test_units": {"ant": 50, "bee": 50}, "rows": {"test": 100}, "test_groups": 100}
+    checked = Artifact("validate", "k", "d", Path(), facts)
+    sentence = too_few_images(Gate(metric=metric, margin=margin), checked)
+    assert (sentence is not None) is is_told
+    assert sentence is None or "usually passes with a margin of" in sentence
