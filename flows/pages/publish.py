@@ -6,7 +6,7 @@ read aloud, as an image that Matplotlib draws cannot.
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,9 +134,10 @@ def environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        extensions=["jinja2.ext.do"],
     )
     found.filters |= {"shown": shown, "local_time": local_time, "local_times": with_local_times}
-    found.filters["cell"] = records.cell
+    found.filters |= {"cell": records.cell, "cells": cells}
     found.tests["figure"] = FIGURE.match
     found.globals |= {"axis": axis, "ticks": ticks, "interval": interval}
     return found
@@ -147,6 +148,14 @@ def shown(value: str | float | None) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else console.number(value)
+
+
+def cells(rows: Iterable[Mapping[str, Any]], *columns: str) -> list[list[Any]]:
+    """Rows of a table: a column is the name of a value, or a text with names in braces."""
+    return [
+        [column.format(**row) if "{" in column else row.get(column) for column in columns]
+        for row in rows
+    ]
 
 
 def axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:

@@ -22,6 +22,7 @@ from retrain.store import Artifact, Store
 from tasks.data import image_table, predictions, thumbnails
 from tasks.data.image_table import REJECTED, REJECTION, RESULTS
 from tasks.data.listing import SPLITS
+from tasks.data.metrics import CLASSES, wilson
 from tasks.data.raw_images import ImageFiles, open_images
 from tasks.data.shards import Shards, open_prepared
 from tasks.promote import outcome
@@ -55,7 +56,12 @@ def content(project: Project, document: Document, made: Mapping[str, Artifact]) 
     found: dict[str, Any] = {"data": _data(project, document, made)}
     if document.get("decision") and document["model"]:
         slices = sorted(document["decision"]["slices"], key=lambda row: float(row["accuracy"]))
-        found["slices"] = [(row, outcome.slice_row(row)) for row in slices]
+        found["slices"] = [row | {"row": outcome.slice_row(row)} for row in slices]
+        found["differences"] = [
+            {"label": f"{metric} against {opponent} {compared['version']}", **values}
+            for opponent, compared in document["decision"]["comparisons"].items()
+            for metric, values in compared["metrics"].items()
+        ]
     if "compare_champion" in made:
         plan = _json_in(made["compare_champion"].folder / MANIFEST)["plan"]
         found["margin"] = plan["config"]["gate.margin"]
@@ -64,10 +70,19 @@ def content(project: Project, document: Document, made: Mapping[str, Artifact]) 
         found["precision"] = outcome.precision(made["train"].facts)
         found["first_images"] = _first_images(made["train"].folder / REPORT / FIRST_BATCH)
     if "evaluate" in made:
-        found["classes"] = _json_in(made["evaluate"].folder / "classes.json")["classes"]
+        found["classes"] = _recalls(made["evaluate"])
     if {"evaluate", "preprocess"} <= made.keys():
         found["answers"] = _answers(made)
     return found
+
+
+def _recalls(scores: Artifact) -> list[dict[str, Any]]:
+    """The classes with the intervals of their recalls, the worst first."""
+    classes = sorted(_json_in(scores.folder / CLASSES)["classes"], key=lambda row: row["recall"])
+    for row in classes:
+        if row["rows"]:
+            row["low"], row["high"] = wilson(round(row["recall"] * row["rows"]), row["rows"])
+    return classes
 
 
 def _first_images(file: Path) -> list[Any]:
@@ -109,12 +124,15 @@ def _accepted(
 ) -> dict[str, Any]:
     images, before = _read_images(folder), _before(project, document)
     counts = _counts(images)
+    change = counts - (_counts(before[0]) if before else counts).reindex_like(counts).fillna(0)
+    texts = counts.map("{:,}".format) + change.map(lambda more: f" ({more:+,.0f})" if more else "")
     smallest = counts.sum(axis=1).sort_values(kind="stable").index[:MAX_CLASSES]
     return {
-        "classes": counts.loc[sorted(smallest, key=image_table.natural_order)].to_dict("index"),
+        "classes": [
+            *texts.loc[sorted(smallest, key=image_table.natural_order)].itertuples(name=None)
+        ],
         "more_classes": len(counts) - len(smallest),
         "properties": images[[*NUMBERS]].agg(["min", "median", "max"]).to_dict(),
-        "classes_before": before and _counts(before[0]).to_dict("index"),
         "changes": before and changes(images, source, *before),
         "set_aside": _set_aside(folder, source),
     }
@@ -246,6 +264,7 @@ def _answers(made: Mapping[str, Artifact]) -> dict[str, Any]:
     counts: dict[Any, int] = pairs.size().sort_values(ascending=False, kind="stable").to_dict()
     images_of = answers.label.value_counts()
     bins = tally.calibration
+    counted = (bins.share * len(answers)).round().astype(int)
     return {
         "names": tally.names,
         "matrix": tally.confusion.tolist() if len(tally.names) <= MAX_CLASSES else None,
@@ -253,7 +272,20 @@ def _answers(made: Mapping[str, Artifact]) -> dict[str, Any]:
         "confused": [
             (*pair, counts[pair], int(images_of[pair[0]])) for pair in [*counts][:MAX_CONFUSED]
         ],
-        "calibration": np.stack([bins.confidence, bins.accuracy, bins.share], 1).tolist(),
+        "calibration": [
+            {
+                "sure": sure,
+                "accuracy": accuracy,
+                "low": min(sure, accuracy),
+                "high": max(sure, accuracy),
+                "images": images,
+                "right": accuracy * images,
+                "expected": sure * images,
+            }
+            for sure, accuracy, images in zip(
+                bins.confidence.tolist(), bins.accuracy.tolist(), counted.tolist(), strict=True
+            )
+        ],
         "disagreements": disagreements,
         "mistakes": _examples(wrong, images),
         "mistakes_of": {
