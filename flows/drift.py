@@ -53,12 +53,11 @@ def drift(
     """
     project = find_project()
     model = check(project, f"{workload}@{version}", input, reference)
-    with publish.begun(project, "drift", workload) as run:
+    with publish.flow_run(project, "drift", workload) as run:
         # This comes first, because these images may be missing.
         expected = _sample(run, model, reference, image_column)
         incoming = _sample(run, model, input, image_column)
-        against = reference or TEST_SPLIT
-        result = report(project, model, expected, incoming, input, against, run.id)
+        result = report(project, model, expected, incoming, input, reference or TEST_SPLIT, run.id)
         document = run.document(
             workload=workload,
             input=input,
@@ -79,13 +78,13 @@ def check(project: Project, model: str, input: str, reference: str | None) -> Mo
     Raises:
         UsageError: There is no such version, or there are no such images.
     """
-    version = predict.find_named(project, model)
+    version = predict.find_model(project, model)
     for place in filter(None, (input, reference)):
         predict.check_input(project, place)
     return version
 
 
-def show(document: Document) -> None:
+def show_result(document: Document) -> None:
     """Shows the features, the labels and the result."""
     show_features(document["drift"])
     console.say(f"{'took':<10} {document['took']:.1f} s")
@@ -107,7 +106,7 @@ def _sample(
                 "name other images with --reference, such as the input of an earlier time."
             )
         return reference
-    with predict.fetched(run, place) as root:
+    with predict.input_folder(run, place) as root:
         source = open_source(root, place, image_column)
         folder = Processes(run.project.store).temporary()
         images = sample(RegisteredVersion(run.project, model), source, Path(mkdtemp(dir=folder)))

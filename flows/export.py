@@ -21,4 +21,4 @@ def export(project: Project, model: str, to: str, form: str) -> Exported:
         to: A folder that is new or empty.
         form: `huggingface` or `onnx`.
     """
-    return write(project, predict.find_named(project, model), Path(to), form)
+    return write(project, predict.find_model(project, model), Path(to), form)

@@ -45,7 +45,6 @@ PINNED = "data.dvc"
 DVC_CONFIG = ".dvc/config"
 STARTER = "starter"  # the remote with the starter data, which is a part of the repository
 IGNORED = ".gitignore"
-NO_NETWORK = "none"  # as `--pretrained`
 
 DEPLOYMENT = """\
   - <<: *shared
@@ -62,7 +61,7 @@ DEPLOYMENT = """\
 """
 
 
-def take_over(project: Project, example: str) -> list[str]:
+def add_example(project: Project, example: str) -> list[str]:
     """Adds an example to the clone's workloads and deployments.
 
     Args:
@@ -103,8 +102,8 @@ def check(project: Project, name: str, images: Path, remote: str | None) -> None
         raise UsageError(f"DVC has a remote here, {other}, which is used: leave --remote out.")
 
 
-def look(
-    project: Project, name: str, images: Path, pretrained: str | None, told: Sequence[str]
+def inspect(
+    project: Project, name: str, images: Path, pretrained: str | None, settings: Sequence[str]
 ) -> tuple[Survey, Proposal]:
     """Looks at images, and proposes a workload for them and this machine.
 
@@ -113,7 +112,7 @@ def look(
         name: The name of the workload.
         images: The folder.
         pretrained: A folder, a model on the hub, or `none`; None for one that is chosen.
-        told: Parameters of the section `data`, such as `data.format=folders`.
+        settings: Parameters of the section `data`, such as `data.format=folders`.
 
     Raises:
         UsageError: There is no such network, or no such parameter.
@@ -121,12 +120,12 @@ def look(
         ConnectionError: The hub does not give the network.
     """
     path = _place(project, name, images).as_posix()
-    settings: dict[str, Any] = {"data": {"path": path}}
-    for dotted, value in map(parse_override, told):
-        set_value(settings, dotted, value)
-    if settings.keys() != {"data"}:
+    tree: dict[str, Any] = {"data": {"path": path}}
+    for dotted, value in map(parse_override, settings):
+        set_value(tree, dotted, value)
+    if tree.keys() != {"data"}:
         raise UsageError("--set takes parameters of data here: edit params.yaml for the others.")
-    data = validate(Data, settings["data"], name, ("data",))
+    data = validate(Data, tree["data"], name, ("data",))
     try:
         seen = survey(images, data)
     except ValueError as error:
@@ -134,13 +133,13 @@ def look(
             raise
         raise ValueError(f"{error} (Here: --set data.format=folders or the like.)") from None
     backbone = None
-    if pretrained != NO_NETWORK and not (seen.is_grey and pretrained is None):
+    if pretrained != "none" and not (seen.is_grey and pretrained is None):
         try:
             backbone = find_backbone(pretrained, project.root)
         except FileNotFoundError as error:
             raise UsageError(f"--pretrained: {error}.") from None
     proposal = propose(path, seen, threads_here(), backbone)
-    entry = {**proposal.entry, "data": {**proposal.entry["data"], **settings["data"]}}
+    entry = {**proposal.entry, "data": {**proposal.entry["data"], **tree["data"]}}
     return seen, replace(proposal, entry=entry)
 
 
@@ -169,7 +168,10 @@ def write(
     place, data = project.root / _place(project, name, images), project.root / "data"
     with ExitStack() as undo:
         for path in (project.root / file for file in files):
-            undo.callback(_restore, path, path.read_bytes() if path.exists() else None)
+            if path.exists():
+                undo.callback(path.write_bytes, path.read_bytes())
+            else:
+                undo.callback(path.unlink, missing_ok=True)
         if not place.exists():
             made = place if data.exists() else data
             undo.callback(shutil.rmtree, made, ignore_errors=True)
@@ -203,14 +205,6 @@ def _untracked(project: Project, images: Path) -> str:
             pattern = re.sub(r"([*?[\\])", r"\\\1", place)
             return f"\n# The images of which data/ has a copy\n/{pattern}/\n"
     return ""
-
-
-def _restore(path: Path, content: bytes | None) -> None:
-    """Gives a file the content that it had; None removes it."""
-    if content is None:
-        path.unlink(missing_ok=True)
-    else:
-        path.write_bytes(content)
 
 
 def _is_inside(project: Project, images: Path) -> bool:

@@ -43,13 +43,12 @@ class Import:
 
     def document(self, is_applied: bool) -> dict[str, Any]:
         """The import, as `--json` prints it."""
-        changes = [
-            {"path": change.path, "before": change.before, "after": change.after}
-            for change in self.changes
-        ]
         return {
             "read": self.read,
-            "changes": changes,
+            "changes": [
+                {"path": change.path, "before": change.before, "after": change.after}
+                for change in self.changes
+            ],
             "classes": self.classes,
             "applied": is_applied,
             "next": list(self.commands),

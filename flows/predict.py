@@ -27,7 +27,6 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import console, records
 from retrain.runs.liveness import Processes
 from retrain.runs.records import Document, FlowRun
-from retrain.store import Store
 from tasks.data.champion import RegisteredVersion
 from tasks.data.predictions import find_reference
 from tasks.drift import TEST_SPLIT, report, sentence
@@ -71,8 +70,8 @@ def predict(
     """
     project = find_project()
     model, path = check(project, f"{workload}@{version}", input, output, force)
-    with publish.begun(project, "predict", workload) as run:
-        with fetched(run, input) as folder:
+    with publish.flow_run(project, "predict", workload) as run:
+        with input_folder(run, input) as folder:
             source = open_source(folder, input, image_column)
             path.parent.mkdir(parents=True, exist_ok=True)
             is_made = path.suffix.lower() == PARQUET
@@ -90,8 +89,7 @@ def predict(
             )
         reference, drift = find_reference(project, model), None
         if reference is not None and len(sample):
-            against = TEST_SPLIT
-            drift = report(project, model, reference, sample, input, against, run.id)
+            drift = report(project, model, reference, sample, input, TEST_SPLIT, run.id)
         document = run.document(
             workload=workload,
             input=input,
@@ -112,7 +110,7 @@ def check(
 
     Args:
         project: The clone.
-        model: The version, as `find_named` takes it.
+        model: The version, as `find_model` takes it.
         input: A folder, a file or a URL, as the flow takes it.
         output: The file to write.
         force: Replace the output if it exists.
@@ -123,12 +121,12 @@ def check(
     Raises:
         UsageError: There is no such version or input, or the output cannot be written.
     """
-    version = find_named(project, model)
+    version = find_model(project, model)
     check_input(project, input)
     return version, check_output(project, input, output, force)
 
 
-def find_named(project: Project, text: str) -> ModelVersion:
+def find_model(project: Project, text: str) -> ModelVersion:
     """The version that a user has named: `NAME`, its champion, `NAME@ALIAS` or `NAME@NUMBER`.
 
     Raises:
@@ -184,8 +182,8 @@ def check_output(project: Project, place: str, output: str, force: bool) -> Path
 
 
 @contextmanager
-def fetched(run: FlowRun, place: str) -> Iterator[Path]:
-    """A folder with an input, which is downloaded first if it is at a URL.
+def input_folder(run: FlowRun, place: str) -> Iterator[Path]:
+    """A folder with an input; what is at a URL is downloaded first, and an archive unpacked.
 
     A download is kept if the block fails, for the next run.
 
@@ -198,19 +196,36 @@ def fetched(run: FlowRun, place: str) -> Iterator[Path]:
         ValueError: The input changed while it was downloaded, or an archive is damaged.
         OSError: The URL cannot be reached.
     """
-    if "://" in place:
-        with _downloaded(run.store, place) as folder:
-            yield folder
+    if "://" not in place:
+        path = _path(run.project, place)
+        if path.is_file():  # a folder with a link to it: the readers take folders
+            folder = Path(mkdtemp(dir=Processes(run.project.store).temporary()))
+            (folder / path.name).symlink_to(path)
+            path = folder
+        yield path
         return
-    path = _path(run.project, place)
-    if path.is_file():  # a folder with a link to it: the readers take folders
-        folder = Path(mkdtemp(dir=Processes(run.project.store).temporary()))
-        (folder / path.name).symlink_to(path)
-        path = folder
-    yield path
+
+    from tasks.pull.file_sources import UrlSource
+    from tasks.pull.step import unpack
+
+    source = UrlSource(place)
+    try:
+        digest = source.digest()
+    except UsageError as error:
+        raise UsageError(str(error).replace("data.path", "--input", 1)) from error
+    with run.store.lock("predict", digest):
+        scratch = run.store.scratch("predict", digest)
+        folder = scratch / "data"
+        if not folder.exists():
+            with disk.replacing(folder) as aside:
+                aside.mkdir()
+                source.fetch(digest, aside, scratch)
+                unpack(aside, scratch)
+        yield folder
+        shutil.rmtree(scratch)
 
 
-def show(document: Document) -> None:
+def show_result(document: Document) -> None:
     """Shows how many images have each label, and where the file is."""
     rows = [
         [label, f"{count:,}", f"{count / document['rows']:.1%}"]
@@ -239,26 +254,3 @@ def _outcome(document: Document) -> str:
 
 def _path(project: Project, text: str) -> Path:
     return Path(os.path.normpath(project.root / os.path.expanduser(text)))  # noqa: PTH111
-
-
-@contextmanager
-def _downloaded(store: Store, url: str) -> Iterator[Path]:
-    """A folder with the files at a URL; an archive is unpacked."""
-    from tasks.pull.file_sources import UrlSource
-    from tasks.pull.step import unpack
-
-    source = UrlSource(url)
-    try:
-        digest = source.digest()
-    except UsageError as error:
-        raise UsageError(str(error).replace("data.path", "--input", 1)) from error
-    with store.lock("predict", digest):
-        scratch = store.scratch("predict", digest)
-        folder = scratch / "data"
-        if not folder.exists():
-            with disk.replacing(folder) as aside:
-                aside.mkdir()
-                source.fetch(digest, aside, scratch)
-                unpack(aside, scratch)
-        yield folder
-        shutil.rmtree(scratch)

@@ -14,7 +14,7 @@ from typing import Any
 from rich.markup import escape
 
 from flows.pages import publish
-from flows.predict import find_named
+from flows.predict import find_model
 from retrain.flow import flow
 from retrain.params import load_section
 from retrain.project import Project, find_project
@@ -35,7 +35,7 @@ from tasks.live_accuracy import (
 )
 
 EVENT = "retrain.production"
-TOLD = ("labelled", "accuracy", "low", "high", "test", "difference")  # with the event
+EVENT_FACTS = ("labelled", "accuracy", "low", "high", "test", "difference")
 
 
 @flow
@@ -56,12 +56,12 @@ def production(
         ValueError: The user has to correct something.
     """
     project = find_project()
-    model = find_named(project, f"{workload}@{version}")
-    with publish.begun(project, "production", workload) as run:
-        found = look(project, model, [project.root / place for place in answers])
+    model = find_model(project, f"{workload}@{version}")
+    with publish.flow_run(project, "production", workload) as run:
+        found = measure_version(project, model, [project.root / place for place in answers])
         if found["worse"]:
-            told = {name: found[name] for name in TOLD}
-            emit(EVENT, model.name, {"model": model.name, "version": model.version} | told)
+            facts = {name: found[name] for name in EVENT_FACTS}
+            emit(EVENT, model.name, {"model": model.name, "version": model.version} | facts)
         document = run.document(
             workload=workload,
             model=model.identity(),
@@ -72,7 +72,7 @@ def production(
         return publish.write(project, document)
 
 
-def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[str, Any]:
+def measure_version(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[str, Any]:
     """What is known of a version in production, as `tasks.live_accuracy.measure` gives it.
 
     Raises:
@@ -100,19 +100,27 @@ def look(project: Project, model: ModelVersion, logs: Sequence[Path]) -> dict[st
     return found | {"instead": next(earlier, None)}
 
 
-def show(document: Document) -> None:
+def show_result(document: Document) -> None:
     """Shows the weeks, the classes that lost most, and the result."""
     found = document["production"]
-    number = console.number
     measured = ("accuracy", "low", "high")
     rows = [
-        [row["week"], f"{row['images']:,}", f"{row['labelled']:,}",
-         *(number(row[name]) for name in measured)]
+        [
+            row["week"],
+            f"{row['images']:,}",
+            f"{row['labelled']:,}",
+            *(console.number(row[name]) for name in measured),
+        ]
         for row in found["weeks"]
-    ]  # fmt: skip
+    ]
     console.say_table(["week", "images", "labelled", *measured], rows)
     rows = [
-        [row["label"], f"{row['labelled']:,}", number(row["recall"]), number(row["test_recall"])]
+        [
+            row["label"],
+            f"{row['labelled']:,}",
+            console.number(row["recall"]),
+            console.number(row["test_recall"]),
+        ]
         for row in found["classes"]
     ]
     console.say_table(["class", "labelled", "recall", "in the test"], rows)

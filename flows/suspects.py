@@ -10,6 +10,7 @@ import json
 
 from rich.markup import escape
 
+from flows.pages import publish
 from flows.reports import documents
 from flows.reports.training import DataReport
 from flows.train import train
@@ -21,7 +22,6 @@ from retrain.runs import console
 from retrain.runs.records import Document
 from retrain.runs.run import Run, current_run
 from retrain.step import Facts, Input
-from retrain.store import Store
 from tasks.data import review_list
 from tasks.data.champion import RegisteredVersion, champion_ties
 from tasks.pull.step import data_version, pull
@@ -55,10 +55,8 @@ class SuspectsReport(DataReport):
     def write_page(self, project: Project, document: Document) -> None:
         """Writes the list for people who correct labels, and the page."""
         if document["suspects"] is not None:
-            steps = {step["step"]: step["key"] for step in document["steps"]}
-            listed = Store.of(project).find(find_suspects.name, steps[find_suspects.name])
-            assert listed
-            rows = json.loads((listed.folder / FILE).read_bytes())
+            found = publish.outputs(project, document)[find_suspects.name]
+            rows = json.loads((found.folder / FILE).read_bytes())
             review_list.write(rows, project.root / document["look"]["csv"])
         super().write_page(project, document)
 

@@ -112,17 +112,13 @@ def score_before_training(
     training = plan(train_network, run.workload, [images, data, start])
     if reason := run.reason_to_run(training):
         run.must_run(training.step, reason)
-        sentences = (_too_few_images(checked), learnt_test_images(checked))
+        champion = versions.champion(run.project, run.workload.name)
+        sentences = (
+            too_few_images(run.workload.gate, checked) if champion else None,
+            learnt_test_images(checked),
+        )
         run.warn(*filter(None, sentences))
         score_ahead(data, checked, training.key)
-
-
-def _too_few_images(checked: Artifact) -> str | None:
-    """A sentence if the test split is too small for the margin; None if there is no champion."""
-    run = current_run()
-    if versions.champion(run.project, run.workload.name) is None:
-        return None
-    return too_few_images(run.workload.gate, checked)
 
 
 def decide(data: Artifact, checked: Artifact, model: Artifact, scores: Artifact) -> None:

@@ -52,7 +52,7 @@ Space = dict[str, "BaseDistribution"]  # by parameter; a choice is its text in Y
 
 EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"
 DIGITS = 5  # of a value from a range: a person can read and paste it
-COMPLETE, FAILED = "complete", "failed"
+FAILED = "failed"
 NOT_SEARCHED = {
     "model.family": "each family has settings of its own. Search one family.",
     "train.init": "a search starts from new weights.",
@@ -74,16 +74,17 @@ class TuningReport(DataReport):
         }
         if prepared_by(run.workload) not in run.artifacts:
             return dict(document)
-        trials, metric = _ranked(run), run.workload.train.best.metric
+        trials, metric = _trials(run), run.workload.train.best.metric
         document["look"]["study"] = run.project.relative(_journal(run))
         document["trials"] = trials
-        document["search"] = {"metric": metric, "wanted": _wanted(run.workload)}
+        document["search"] = {"metric": metric, "wanted": _trial_count(run.workload)}
         if trials and trials[0]["state"] != FAILED:
             best = trials[0]
-            found = f"{metric} {console.number(best['best'][metric])}"
-            sentence = f"trial {best['trial']} is the best of {len(trials)}: {found}"
             document["best"], document["command"] = best, _command(run, best["values"])
-            document["outcome"] = f"{run.workload.name}: {sentence}."
+            document["outcome"] = (
+                f"{run.workload.name}: trial {best['trial']} is the best of {len(trials)}: "
+                f"{metric} {console.number(best['best'][metric])}."
+            )
         return dict(document)
 
     def show(self, document: Document) -> None:
@@ -121,7 +122,7 @@ def tune(version: Input) -> None:
     preflight.refuse(run.workload, space_faults(run.workload, run.project))
     data = pull(version)
     images = prepare(data, validate(data, champion_ties()))
-    wanted, trials = _wanted(run.workload), _ranked(run)
+    wanted, trials = _trial_count(run.workload), _trials(run)
     if run.refresh or len(trials) < wanted or trials[0]["state"] == FAILED:
         run.must_run(train_network.name, f"{len(trials)} of {wanted} trials are over")
         trials = _search(run, wanted, (images, data, NEW))
@@ -133,7 +134,7 @@ def tune(version: Input) -> None:
 
 
 def _search(run: Run, wanted: int, inputs: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """Runs the trials that are missing; returns all of them, as `_ranked` does."""
+    """Runs the trials that are missing; returns all of them, as `_trials` does."""
     journal = _journal(run)
     journal.parent.mkdir(parents=True, exist_ok=True)
     with locked(journal.with_name("lock"), purpose="Waits for another search of this study"):
@@ -143,7 +144,7 @@ def _search(run: Run, wanted: int, inputs: tuple[Any, ...]) -> list[dict[str, An
         study = _study(run)
         while len(study.trials) < wanted:
             _run_trial(run, study, inputs)
-    return _ranked(run)
+    return _trials(run)
 
 
 def _run_trial(run: Run, study: "Study", inputs: tuple[Any, ...]) -> None:
@@ -156,7 +157,7 @@ def _run_trial(run: Run, study: "Study", inputs: tuple[Any, ...]) -> None:
     values = {name: _value_of(each) for name, each in drawn.items()}
     best, reason = None, None
     try:
-        workload = resolve(_varied(run.workload, run.project, values), run.project)
+        workload = resolve(_trial_workload(run.workload, run.project, values), run.project)
         facts = train_network(*inputs, workload=workload).facts
         best = {"epoch": facts["best_epoch"]}
         best |= {name: facts[name] for name in facts if name.startswith(("val_", metric))}
@@ -164,18 +165,21 @@ def _run_trial(run: Run, study: "Study", inputs: tuple[Any, ...]) -> None:
         if isinstance(error, DamagedArtifactError) or is_transient(error):
             raise  # it is not of the values
         reason = message_of(error)
-    state = FAILED if best is None else COMPLETE
-    seconds = round(monotonic() - began, 3)
     study.add_trial(
         create_trial(
-            state=TrialState.FAIL if best is None else TrialState.COMPLETE,
-            value=None if best is None else best[metric],
+            state=TrialState.COMPLETE if best else TrialState.FAIL,
+            value=best[metric] if best else None,
             params=drawn,
             distributions=space,
-            user_attrs={"state": state, "best": best, "reason": reason, "seconds": seconds},
+            user_attrs={
+                "state": "complete" if best else FAILED,
+                "best": best,
+                "reason": reason,
+                "seconds": round(monotonic() - began, 3),
+            },
         )
     )
-    found = f"failed: {reason}" if best is None else f"{metric} {console.number(best[metric])}"
+    found = f"{metric} {console.number(best[metric])}" if best else f"failed: {reason}"
     console.say(escape(f"trial {number}: {found}; {' '.join(_settings(values))}"))
 
 
@@ -247,17 +251,20 @@ def _journal(run: Run) -> Path:
     return folder / digest_of(identity | {"config": rest})[:16] / "journal.log"
 
 
-def _ranked(run: Run) -> list[dict[str, Any]]:
+def _trials(run: Run) -> list[dict[str, Any]]:
     """The trials that have ended, the best first, as the document has them."""
-    rows = []
-    for trial in _study(run).trials:
-        values = {name: _value_of(drawn) for name, drawn in trial.params.items()}
-        rows.append({"trial": trial.number, "values": values} | trial.user_attrs)
-
-    def rank(row: Mapping[str, Any]) -> tuple[float, ...]:
-        return score(row["best"], run.workload.train.best) if row["best"] else (-inf,)
-
-    return sorted(rows, key=rank, reverse=True)
+    rows = [
+        {
+            "trial": trial.number,
+            "values": {name: _value_of(drawn) for name, drawn in trial.params.items()},
+            **trial.user_attrs,
+        }
+        for trial in _study(run).trials
+    ]
+    rule = run.workload.train.best
+    return sorted(
+        rows, key=lambda row: score(row["best"], rule) if row["best"] else (-inf,), reverse=True
+    )
 
 
 def space_of(workload: Workload) -> Space:
@@ -289,7 +296,7 @@ def _value_of(drawn: Any) -> Any:
     return float(f"{drawn:.{DIGITS}g}") if isinstance(drawn, float) else drawn
 
 
-def _wanted(workload: Workload) -> int:
+def _trial_count(workload: Workload) -> int:
     """How many trials there are to be in all."""
     return int(min(workload.tune.trials, _size(space_of(workload))))
 
@@ -335,7 +342,7 @@ def _check_searched(name: str, workload: Workload, project: Project) -> None:
             raise ValueError(reason)
     drawn = vars(_distribution(workload, name))
     for end in drawn.get("choices") or (drawn["low"], drawn["high"]):
-        _varied(workload, project, {name: _value_of(end)})
+        _trial_workload(workload, project, {name: _value_of(end)})
 
 
 def _is_in(name: str, *parts: str) -> bool:
@@ -343,7 +350,7 @@ def _is_in(name: str, *parts: str) -> bool:
     return any(f"{name}.".startswith(f"{part}.") for part in parts)
 
 
-def _varied(workload: Workload, project: Project, values: Mapping[str, Any]) -> Workload:
+def _trial_workload(workload: Workload, project: Project, values: Mapping[str, Any]) -> Workload:
     """A workload with the values of a trial.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.init import take_over
+from flows.init import add_example
 from retrain.params import load_workload
 from retrain.project import Project
 from tests.templates import copy_working_tree
@@ -53,7 +53,7 @@ def test_a_newer_version_is_merged_without_conflicts_and_plans_the_teams_workloa
     git(upstream, "add", "-A")
     git(upstream, "commit", "-q", "-m", "a version")
     git(tmp_path, "clone", "-q", "upstream", "clone")
-    take_over(Project(clone), "custom")
+    add_example(Project(clone), "custom")
     edit(clone / "params.yaml", "examples.network:build_model", "team.network:build_model")
     edit(clone / "params.yaml", "      arguments:\n        channels: 1\n", "")
     (clone / "team" / "network.py").write_text(NETWORK)

@@ -1,12 +1,9 @@
 """The comment of a run on a pull request, in the Markdown of GitHub and GitLab: one screen."""
 
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
 
 from flows.pages import publish, training
 from retrain.project import Project
-from retrain.registry import lineage, versions
 from retrain.runs.records import Document
 from retrain.store import Artifact
 
@@ -24,7 +21,7 @@ def render(project: Project, document: Document) -> str:
         document: Of a run of a flow with steps.
     """
     made = publish.outputs(project, document)
-    before = _data_of_champion(project, document)
+    before = training.champion_record(project, document).get("validation", {})
     return publish.render(
         "comment.md",
         {
@@ -33,16 +30,6 @@ def render(project: Project, document: Document) -> str:
             "classes": changed_classes(made, before.get("classes", {})),
         },
     )
-
-
-def _data_of_champion(project: Project, document: Document) -> Mapping[str, Any]:
-    """What the checks of the champion's data have counted; empty if that is not known."""
-    champion = document.get("champion")
-    with suppress(ValueError):  # the record is gone or was changed
-        version = champion and versions.get(project, document["workload"], champion["version"])
-        if version:
-            return dict(lineage.read(project, version)["validation"])
-    return {}
 
 
 def changed_classes(made: Mapping[str, Artifact], before: Mapping[str, int]) -> list[ClassRow]:

@@ -9,11 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.markup import escape
 
-from flows.pages import suspects, training
 from flows.reports.documents import REPORTS, latest_page
 from retrain.disk import write_text
 from retrain.messages import message_of
@@ -24,9 +23,6 @@ from retrain.runs.console import local_time, with_local_times
 from retrain.runs.records import Document, FlowRun
 from retrain.store import Artifact, Store
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
 TEMPLATES = Path(__file__).with_name("templates")
 FIGURE = re.compile(r"\s*(<[^>]*>)?[-+]?\d")  # how a cell with a number begins, maybe in a link
 
@@ -34,7 +30,7 @@ logger = logging.getLogger("retrain")
 
 
 @contextmanager
-def begun(project: Project, flow: str, workload: str) -> Iterator[FlowRun]:
+def flow_run(project: Project, flow: str, workload: str) -> Iterator[FlowRun]:
     """Begins a run of a flow without steps, as `records.begun` does; a page says why it failed.
 
     Args:
@@ -57,6 +53,8 @@ def content(project: Project, document: Document) -> dict[str, Any]:
         Its `document`; what its steps have `made`, as far as the store still has it; the `entry` of
         its workload; and what `training.content` or `suspects.content` gives.
     """
+    from flows.pages import suspects, training  # which import pandas
+
     name, made = document["workload"], outputs(project, document)
     entry = name if name in workload_names(project.params) else f"ENTRY --as {name}"
     shown = {"document": document, "made": made, "entry": entry}
@@ -121,14 +119,9 @@ def render(template: str, content: Mapping[str, Any]) -> str:
         template: The name of a file in `templates/`, without `.j2`.
         content: What the template shows.
     """
-    return environment().get_template(f"{template}.j2").render(content)
-
-
-def environment() -> "Environment":
-    """The templates, and what they call."""
     from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=select_autoescape(["html.j2"]),
         trim_blocks=True,
@@ -136,14 +129,19 @@ def environment() -> "Environment":
         keep_trailing_newline=True,
         extensions=["jinja2.ext.do"],
     )
-    found.filters |= {"shown": shown, "local_time": local_time, "local_times": with_local_times}
-    found.filters |= {"cell": records.cell, "cells": cells}
-    found.tests["figure"] = FIGURE.match
-    found.globals |= {"axis": axis, "ticks": ticks, "interval": interval}
-    return found
+    environment.filters |= {
+        "text": text,
+        "cell": records.cell,
+        "cells": cells,
+        "local_time": local_time,
+        "local_times": with_local_times,
+    }
+    environment.tests["figure"] = FIGURE.match
+    environment.globals |= {"axis": axis, "ticks": ticks, "interval": interval}
+    return environment.get_template(f"{template}.j2").render(content)
 
 
-def shown(value: str | float | None) -> str:
+def text(value: str | float | None) -> str:
     """A text as it is, and a number as people read it."""
     if isinstance(value, str):
         return value

@@ -8,9 +8,10 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from retrain.messages import message_of
 from retrain.outputs import MANIFEST
@@ -28,11 +29,8 @@ from tasks.data.shards import Shards, open_prepared
 from tasks.promote import outcome
 from tasks.train.job import FIRST_BATCH
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-MAX_CLASSES = 30  # rows of the table of classes, and of a confusion matrix that can be read
-MAX_CONFUSED = 30  # pairs of classes, if there are more classes than that
+# Rows of the table of classes, and of a confusion matrix that can be read; of more classes, pairs.
+MAX_CLASSES = 30
 MAX_PAIRS = 12  # of classes whose mistakes are shown
 PER_PAIR = 8
 PER_REASON = 6
@@ -63,8 +61,8 @@ def content(project: Project, document: Document, made: Mapping[str, Artifact]) 
             for metric, values in compared["metrics"].items()
         ]
     if "compare_champion" in made:
-        plan = _json_in(made["compare_champion"].folder / MANIFEST)["plan"]
-        found["margin"] = plan["config"]["gate.margin"]
+        manifest = _json_in(made["compare_champion"].folder / MANIFEST)
+        found["margin"] = manifest["plan"]["config"]["gate.margin"]
     if "train" in made:
         found["history"] = _json_in(made["train"].folder / REPORT / "history.json")
         found["precision"] = outcome.precision(made["train"].facts)
@@ -113,8 +111,7 @@ def _data(project: Project, document: Document, made: Mapping[str, Artifact]) ->
     folder = project.state / REJECTED / document["workload"]
     if "error" not in document or not (folder / REJECTION).is_file():
         return {}
-    rejection = json.loads((folder / REJECTION).read_text(encoding="utf-8"))
-    if message_of(ValueError(rejection["message"])) != document["error"]:
+    if message_of(ValueError(_json_in(folder / REJECTION)["message"])) != document["error"]:
         return {}  # a later run's
     return _checks(folder) | {"set_aside": _set_aside(folder, source)}
 
@@ -138,28 +135,30 @@ def _accepted(
     }
 
 
-def _read_images(folder: Path) -> "pd.DataFrame":
-    import pandas as pd
-
+def _read_images(folder: Path) -> pd.DataFrame:
     return pd.read_parquet(folder / image_table.FILE_NAME, columns=COLUMNS)
 
 
-def _before(
-    project: Project, document: Document
-) -> tuple["pd.DataFrame", ImageFiles | None] | None:
+def champion_record(project: Project, document: Document) -> Mapping[str, Any]:
+    """The lineage of the champion that a model was compared with; empty if that is not known."""
+    champion = document.get("champion")
+    with suppress(ValueError):  # the record is gone or was changed, as `verify` says
+        version = champion and versions.get(project, document["workload"], champion["version"])
+        return lineage.read(project, version) if version else {}
+    return {}
+
+
+def _before(project: Project, document: Document) -> tuple[pd.DataFrame, ImageFiles | None] | None:
     """The champion's images, if the store or its mirror has their table, and what reads them.
 
     They are read where they are on this machine; they are not fetched for a page.
     """
-    champion, store = document.get("champion"), Store.of(project)
-    keys, validated = dict[str, str](), None
-    with suppress(ValueError):  # the record is gone or was changed, as `verify` says
-        version = champion and versions.get(project, document["workload"], champion["version"])
-        made = lineage.read(project, version)["steps"] if version else ()
-        keys = {step["step"]: step["key"] for step in made}
-    if key := keys.get("validate"):
-        with store.lock("validate", key):
-            validated = store.obtain("validate", key)
+    store, steps = Store.of(project), champion_record(project, document).get("steps", ())
+    keys = {step["step"]: step["key"] for step in steps}
+    if not keys.get("validate"):
+        return None
+    with store.lock("validate", keys["validate"]):
+        validated = store.obtain("validate", keys["validate"])
     if validated is None:
         return None
     pulled = store.find("pull", keys["pull"])
@@ -168,21 +167,21 @@ def _before(
 
 def _checks(folder: Path) -> dict[str, Any]:
     """What Great Expectations found, from the folder with its results."""
-    tables = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    results = [result for table in tables for result in table["results"]]
-    return {"checks": results, "record": folder / RESULTS}
+    record = folder / RESULTS
+    results = [result for table in _json_in(record) for result in table["results"]]
+    return {"checks": results, "record": record}
 
 
-def _counts(images: "pd.DataFrame") -> "pd.DataFrame":
+def _counts(images: pd.DataFrame) -> pd.DataFrame:
     """The number of images by class and split."""
     counts = images.groupby(["label", "split"]).size().unstack(fill_value=0)
     return counts.reindex(columns=list(SPLITS), fill_value=0)
 
 
 def changes(
-    images: "pd.DataFrame",
+    images: pd.DataFrame,
     source: ImageFiles | None,
-    before: "pd.DataFrame",
+    before: pd.DataFrame,
     earlier: ImageFiles | None,
 ) -> dict[str, Any]:
     """What is new, gone and labelled otherwise; an image is its pixels.
@@ -216,15 +215,13 @@ def changes(
 
 def _set_aside(folder: Path, source: ImageFiles | None) -> dict[str, Any]:
     """The images that the checks have set aside, with the reasons; few for each."""
-    import pandas as pd
-
     columns = ["path", "file", "row", "reason"]
     bad = pd.read_parquet(folder / image_table.SET_ASIDE, columns=columns)
     return _gallery(bad.groupby("reason").head(PER_REASON), len(bad), "reason", "bad", source)
 
 
 def _gallery(
-    rows: "pd.DataFrame", count: int, line: str, style: str, source: ImageFiles | None
+    rows: pd.DataFrame, count: int, line: str, style: str, source: ImageFiles | None
 ) -> dict[str, Any]:
     """The first rows of a count of images, each with a line; their names alone without a reader."""
     rows, found = rows.head(SHOWN), {}
@@ -258,8 +255,7 @@ def _answers(made: Mapping[str, Artifact]) -> dict[str, Any]:
             "Right only in the champion": _examples(answers[~is_right & other_is_right], images),
             "Right only in this model": _examples(answers[is_right & ~other_is_right], images),
         }
-    by_confidence = answers.sort_values("confidence", ascending=False, kind="stable")
-    wrong = by_confidence[by_confidence.prediction != by_confidence.label]
+    wrong = answers[~is_right].sort_values("confidence", ascending=False, kind="stable")
     pairs = wrong.groupby(["label", "prediction"])
     counts: dict[Any, int] = pairs.size().sort_values(ascending=False, kind="stable").to_dict()
     images_of = answers.label.value_counts()
@@ -270,7 +266,7 @@ def _answers(made: Mapping[str, Artifact]) -> dict[str, Any]:
         "matrix": tally.confusion.tolist() if len(tally.names) <= MAX_CLASSES else None,
         "pairs": len(counts),
         "confused": [
-            (*pair, counts[pair], int(images_of[pair[0]])) for pair in [*counts][:MAX_CONFUSED]
+            (*pair, counts[pair], int(images_of[pair[0]])) for pair in [*counts][:MAX_CLASSES]
         ],
         "calibration": [
             {
@@ -295,15 +291,13 @@ def _answers(made: Mapping[str, Artifact]) -> dict[str, Any]:
     }
 
 
-def read_answers(scores: Artifact) -> "pd.DataFrame":
+def read_answers(scores: Artifact) -> pd.DataFrame:
     """The answers for the test images, whose index is their row in the split."""
-    import pandas as pd
-
     columns = ["path", "label", "prediction", "confidence"]
     return pd.read_parquet(scores.folder / predictions.FILE, columns=columns)
 
 
-def _examples(answers: "pd.DataFrame", images: Shards, most: int = SHOWN) -> dict[str, Any]:
+def _examples(answers: pd.DataFrame, images: Shards, most: int = SHOWN) -> dict[str, Any]:
     """The first images of some answers, each with what it shows, and what the models say."""
     first = answers.head(most)
     pictures = []

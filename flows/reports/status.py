@@ -10,7 +10,6 @@ from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Entry, Ledger
-from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.workload import Data, Gate
 from tasks.data import rules
@@ -39,20 +38,18 @@ def state_of(project: Project, name: str) -> dict[str, Any]:
         "since": ledger.appointment and ledger.appointment.time,
         "changed_rules": ledger.appointment and ledger.appointment.changed_rules,
         "fault": fault,
-        "waiting": ledger.waiting and _waiting(name, ledger.waiting, champion),
+        "waiting": ledger.waiting
+        and asdict(ledger.waiting)
+        | {"says": approval_status(name, ledger.waiting, champion.version if champion else None)},
         "last_run": last_run,
         **_data(project, last_run),
         "resolution": _resolution(project, ledger),
     }
 
 
-def _waiting(name: str, entry: Entry, champion: ModelVersion | None) -> dict[str, Any]:
-    """The entry in the ledger of the model that waits, and `says`, what can be done about it."""
-    advice = approval_status(name, entry, champion.version if champion else None)
-    return asdict(entry) | {"says": advice}
-
-
-def explained(project: Project, ledger: Ledger, entries: Iterable[Entry]) -> list[dict[str, Any]]:
+def with_reasons(
+    project: Project, ledger: Ledger, entries: Iterable[Entry]
+) -> list[dict[str, Any]]:
     """Entries of a ledger as JSON-able values, each with its `rules` and its `comparison`."""
     values = []
     for entry in entries:

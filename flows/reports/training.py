@@ -70,10 +70,12 @@ class TrainingReport(DataReport):
         document["look"] |= _where_to_look(run)
         if decision is not None and document["model"] is not None:
             state, document["outcome"] = outcome.verdict(document)
-            document["state"] = state
-            document["promoted"] = state == "Promoted"
-            document["rejected"] = state == "Rejected"
-            document["waiting"] = state == "Waiting"
+            document |= {
+                "state": state,
+                "promoted": state == "Promoted",
+                "rejected": state == "Rejected",
+                "waiting": state == "Waiting",
+            }
         return dict(document)
 
     def show(self, document: Document) -> None:

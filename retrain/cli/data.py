@@ -67,7 +67,7 @@ def init(
     from flows import init as flow
 
     if example:
-        return _written({"workload": example}, flow.take_over(project, example))
+        return _written({"workload": example}, flow.add_example(project, example))
     if images is None:
         raise UsageError("Name a folder of images (retrain init photos), or an --example.")
     folder = Path(place(str(images)))
@@ -78,7 +78,7 @@ def init(
     flow.check(project, name, folder, remote)
     screen = sys.stderr if to_json else sys.stdout
     with console.shown_on(screen):
-        seen, proposal = flow.look(project, name, folder, pretrained, overrides)
+        seen, proposal = flow.inspect(project, name, folder, pretrained, overrides)
     print(*_proposed(name, seen, proposal), sep="\n", file=screen)
     if sys.stdin.isatty() and not (yes or to_json):
         from rich.prompt import Confirm

@@ -58,7 +58,7 @@ def predict(
     # This comes first, so that a mistake is refused at once.
     flow.check(project, f"{workload}@{version}", source, file, force)
     run = partial(flow.predict, workload, source, file, version, image_column, force)
-    return run_on_screen(project, f"predict-{workload}", run, flow.show, to_json)
+    return run_on_screen(project, f"predict-{workload}", run, flow.show_result, to_json)
 
 
 @app.command(group=USING)
@@ -99,9 +99,9 @@ def drift(
         source, against = place(input), reference and place(reference)
         by_images.check(project, f"{workload}@{version}", source, against)
         run = partial(by_images.drift, workload, source, against, version, image_column)
-        show = by_images.show
+        show = by_images.show_result
     else:
-        predict.find_named(project, f"{workload}@{version}")  # a mistake is refused at once
+        predict.find_model(project, f"{workload}@{version}")  # a mistake is refused at once
         folders = tuple(map(place, answers))
         for file in labels:
             said = by_labels.keep_labels(
@@ -109,7 +109,7 @@ def drift(
             )
             print(f"{file}: {said}", file=sys.stderr)
         run = partial(by_labels.production, workload, folders, version)
-        show = by_labels.show
+        show = by_labels.show_result
     return run_on_screen(project, f"drift-{workload}", run, show, to_json)
 
 

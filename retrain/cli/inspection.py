@@ -132,14 +132,14 @@ def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
     Args:
         last: How many of them, with `--json` too; 0 for all.
     """
-    from flows.reports.status import explained
+    from flows.reports.status import with_reasons
     from retrain.runs import records
 
     ledger = decisions.read(project, workload)
     if not ledger.entries:
         records.check_name(project, workload)
     entries = ledger.entries[-last:]
-    document = explained(project, ledger, entries)
+    document = with_reasons(project, ledger, entries)
 
     def show() -> None:
         if not ledger.entries:
@@ -260,7 +260,7 @@ def report(
         open_it: Open it in the browser.
         markdown: Print it in short, as the comment of a pull request.
     """
-    from flows.pages import comment, publish
+    from flows.pages import publish
     from flows.reports import documents
     from retrain.runs import records
 
@@ -270,6 +270,8 @@ def report(
     if name is None:
         raise ValueError(f"{workload} has not been run here yet: retrain train {workload}")
     if document and markdown:
+        from flows.pages import comment
+
         text = comment.render(project, document)
         return Answer({"markdown": text, "run": name}, lambda: print(text, end=""))
     pages = sorted((project.root / folder).glob(f"{glob.escape(name)}*.html"))
@@ -298,7 +300,7 @@ def lineage(version: Version, /, *, card: bool = False, project: Clone) -> Answe
     """
     from flows import predict
 
-    model = predict.find_named(project, version)
+    model = predict.find_model(project, version)
     record = lineages.read(project, model)
     ledger = decisions.read(project, model.name)
     entries = [entry for entry in ledger.entries if entry.version == model.version]

@@ -266,7 +266,7 @@ def reproduce(version: Version, /, *, project: Clone) -> Answer:
     """
     from flows import predict
 
-    model = predict.find_named(project, version)
+    model = predict.find_model(project, version)
     result = lineage.reproduce(
         project, model, lambda line: print(line, file=sys.stderr, flush=True)
     )
