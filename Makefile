@@ -84,7 +84,7 @@ docs: setup  ## Write the reference pages, and build the documentation into site
 bench: setup  ## Run the benchmarks side by side with what a user would write instead (DATA=cifar10).
 	$(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
 
-soak: setup  ## End runs at random moments, and check that the next run mends all (TRIALS=80 AIMED=20).
+soak: setup  ## End runs at random moments, and check that the next run mends all (TRIALS=80 AIMED=20 SERVED=60).
 	$(BIN)/python -m pytest -m slow tests/flows/test_soak.py
 
 year: setup  ## Play a year of a project week by week, with what goes wrong in one (WEEKS=52).

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Registers the deployments of this clone at the Prefect server of PREFECT_API_URL, and runs them.
 #
-# When it starts, it ends the runs that an earlier one has left, unless the server has other workers:
-# their names are those of their machines.
+# When it starts, it has the runs go on that an earlier one has left; if the server has other workers,
+# whose names are those of their machines, only those that have held a lock in the store.
 set -euo pipefail
 : "${PREFECT_API_URL:?a worker needs the address of a Prefect server}"
 if ! prefect work-pool inspect local > /dev/null 2>&1; then

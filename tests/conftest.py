@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import warnings
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -94,9 +95,9 @@ def bucket(s3_server, monkeypatch):
     return f"s3://{name}/prefix"
 
 
-@pytest.fixture
-def webhook(monkeypatch):
-    """A server on loopback; what it received."""
+@contextmanager
+def listening():
+    """A server on loopback for the webhook, whose URL is in the environment; what it received."""
     received = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -114,11 +115,19 @@ def webhook(monkeypatch):
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    monkeypatch.setenv(notifications.URL, f"http://127.0.0.1:{server.server_port}/secret")
-    yield received
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(notifications.URL, f"http://127.0.0.1:{server.server_port}/secret")
+        yield received
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def webhook():
+    """A server on loopback; what it received."""
+    with listening() as received:
+        yield received
 
 
 def pytest_collection_modifyitems(items):

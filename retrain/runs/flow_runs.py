@@ -23,7 +23,7 @@ from retrain.messages import message_of
 from retrain.project import Project, find_project
 from retrain.registry import tracking
 from retrain.runs import console
-from retrain.runs.liveness import OWN_SERVER, PROCESS, Processes
+from retrain.runs.liveness import OWN_SERVER, PROCESS, Processes, notify_of_crash
 from retrain.runs.notifications import notify_of_end, subject_of
 from retrain.servers import databases
 from retrain.servers.reachable import answers
@@ -71,7 +71,7 @@ class Flow(PrefectFlow[P, R]):
             persist_result=False,
             on_completion=[notify_of_end],
             on_failure=[notify_of_end],
-            on_crashed=[notify_of_end],
+            on_crashed=[notify_of_crash],
         )
         self._imports = imports
 

@@ -63,11 +63,7 @@ def notify(event: Event, subject: str, text: str) -> None:
 
 
 def notify_of_end(flow: object, flow_run: "FlowRun", state: "State[Any]") -> None:
-    """A hook of a flow, for each of its final states.
-
-    Prefect calls it, also when its worker sees that the process of a run was lost; where no worker
-    sees it, `retrain.runs.liveness.mark_crashed` does.
-    """
+    """A hook of a flow, for its final states; after a crash, `retrain.runs.liveness` calls it."""
     event, message = EVENTS.get(state.name), state.message or ""
     if not state.is_completed():
         event = "failed"

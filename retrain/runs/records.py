@@ -174,11 +174,10 @@ def begun(project: Project, flow: str) -> Iterator[FlowRun]:
     """
     from prefect import runtime
 
-    liveness.end_lost_runs(project)
-    preflight.check_surroundings(project)
-    run = FlowRun(project, Store.of(project), str(runtime.flow_run.id), flow)
     with liveness.Processes(project.store).hold():
-        yield run
+        liveness.end_lost_runs(project)
+        preflight.check_surroundings(project)
+        yield FlowRun(project, Store.of(project), str(runtime.flow_run.id), flow)
 
 
 def cell(text: str) -> str:

@@ -34,6 +34,9 @@ DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"  # of the user's own, which 
 POOL = "local"
 STOP_SECONDS = 5.0
 GARBAGE_SECONDS = 30.0
+# A worker sees at once that the process of a run of its own was killed. How soon it finds those of
+# a machine that is gone.
+LOST_SECONDS = 60.0
 
 
 def main() -> None:
@@ -45,6 +48,7 @@ def main() -> None:
         tracking.client(find_project())
     elif name == "worker":
         end_runs_of_dead_worker(command[command.index("--name") + 1])
+        Thread(target=_end_lost_runs, daemon=True).start()
     else:
         if name == "ephemeral" or DATABASE not in os.environ:
             file = databases.of_prefect(Project(Path.cwd()))  # it runs in the clone's folder
@@ -89,11 +93,11 @@ def _collect_garbage() -> None:
 
 
 def end_runs_of_dead_worker(name: str) -> None:
-    """Waits for the Prefect server, and marks runs as crashed that an earlier worker has left.
+    """Waits for the Prefect server, and ends the runs that an earlier worker has left.
 
     Otherwise they would count as running forever, and block the next run of their deployment. Where
-    other workers serve the pool, too, nobody knows whose a run is: Prefect frees its slot itself,
-    and the next run of the same clone ends it.
+    other workers serve the pool, too, nobody knows whose a run is that has not begun: Prefect frees
+    its slot itself.
 
     Args:
         name: The name of the worker that starts.
@@ -101,16 +105,27 @@ def end_runs_of_dead_worker(name: str) -> None:
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter
 
+    project = find_project()
     pool = WorkPoolFilter.model_validate({"name": {"any_": [POOL]}})
     with get_client(sync_client=True) as client:
         while client.api_healthcheck():  # which returns the error
             sleep(0.5)
-        runs = client.read_flow_runs(flow_run_filter=liveness.unfinished(), work_pool_filter=pool)
+        liveness.end_lost_runs(project)
+        unfinished = liveness.runs_in(liveness.UNFINISHED)
+        runs = client.read_flow_runs(flow_run_filter=unfinished, work_pool_filter=pool)
         workers = client.read_workers_for_work_pool(POOL) if runs else []
     if not any(worker.status == "ONLINE" and worker.name != name for worker in workers):
         alive = {run for _, run in _processes_with(RUN)}
-        left = {str(run.id) for run in runs} - alive
-        liveness.mark_crashed("Its worker was stopped while it ran.", runs=left)
+        liveness.end_runs(project, {str(run.id) for run in runs} - alive)
+
+
+def _end_lost_runs() -> None:
+    """Ends lost runs for as long as this worker lives."""
+    project = find_project()
+    while True:
+        sleep(LOST_SECONDS)
+        if liveness.Processes(project.store).killed():
+            liveness.end_lost_runs(project)
 
 
 def _end_with_input() -> None:

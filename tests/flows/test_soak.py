@@ -1,12 +1,14 @@
 """Ends runs at random moments; the next run brings everything to the same end.
 
-    make soak TRIALS=80 AIMED=20
+    make soak TRIALS=80 AIMED=20 SERVED=60
 
 A trial has a clone for itself. A run is ended at a moment drawn over the length of an undisturbed
 one, in one of four ways; in half of the trials a file of the store is damaged then. Then a run goes
 to its end, which must be that of the undisturbed one, to the bit, and must leave nothing behind.
 Trials that are aimed end the run by SIGKILL while it carries out its decision, from the entry in
-the ledger to the alias `champion`, and damage nothing.
+the ledger to the alias `champion`, and damage nothing. Trials that are served end the run of a
+deployment by SIGKILL: its process, with its worker, or with all servers, which are started again.
+It must go to the same end by itself, and people must not get more than that message.
 """
 
 import json
@@ -16,11 +18,12 @@ import signal
 import sqlite3
 import subprocess
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 
 import psutil
 import pytest
 
+from retrain.servers import program
 from tests import templates
 from tests.flows.conftest import RETRAIN, copy_clone, make_clone, until
 
@@ -28,6 +31,7 @@ pytestmark = pytest.mark.slow
 
 TRIALS = int(os.environ.get("TRIALS", "4"))
 AIMED = int(os.environ.get("AIMED", "1"))
+SERVED = int(os.environ.get("SERVED", "1"))
 SEED = int(os.environ.get("SEED", "0"))
 WAYS = ("SIGKILL to all", "SIGKILL", "SIGTERM", "Ctrl-C")
 MARK = "RETRAIN_SOAK"  # in the environment of all processes of a clone; its value is the folder
@@ -38,6 +42,7 @@ DOUBLED = "SELECT key, step FROM metrics GROUP BY run_uuid, key, step HAVING cou
 # The entries of the ledger, whose run has the tag; the alias moves some tenths of a second later.
 DECIDED = "SELECT * FROM params JOIN tags USING (run_uuid) WHERE tags.key = 'retrain.ledger'"
 ALIAS_SECONDS = 0.4
+PREFECT = ".retrain/prefect/prefect.db"
 FINAL = {"COMPLETED", "CRASHED", "FAILED", "CANCELLED"}
 
 
@@ -131,8 +136,8 @@ def assert_nothing_is_left(root, damaged):
     statuses = {status for (status,) in query(root / "mlflow.db", "SELECT status FROM runs")}
     assert damaged or statuses == {"FINISHED"}
     assert query(root / "mlflow.db", DOUBLED) == []
-    for table in ("flow_run", "task_run"):
-        states = query(root / ".retrain/prefect/prefect.db", f"SELECT state_type FROM {table}")
+    for table in ("flow_run WHERE NOT auto_scheduled", "task_run"):
+        states = query(root / PREFECT, f"SELECT state_type FROM {table}")
         assert {state for (state,) in states} <= FINAL
     assert [path for pattern in PARTIAL for path in root.glob(pattern)] == []
 
@@ -171,4 +176,63 @@ def test_a_decision_that_was_cut_off_is_carried_out_by_the_next_run(undisturbed,
     rng, clone = random.Random(f"{SEED} aimed {number}"), copy_clone(empty, tmp_path / "clone")
     disturb_the_decision(clone, rng.uniform(0, ALIAS_SECONDS))
     assert finish(clone) == outcome
+    assert_nothing_is_left(clone.root, damaged=False)
+
+
+VICTIMS = ("the run", "the worker and the run", "everything")
+
+
+@contextmanager
+def served(clone):
+    """The servers of a clone, to which a run of its deployment was given."""
+
+    def call(*command):
+        clone.run(*command, **{MARK: str(clone.root)})
+
+    try:
+        call(*RETRAIN, "up")
+        # Which reads the address of the server in `.env`.
+        call("env", "-u", "PREFECT_API_URL", "prefect", "deployment", "run", "train/vit")
+        yield lambda: call(*RETRAIN, "up")
+    finally:
+        call(*RETRAIN, "down")
+
+
+def victims(clone, who):
+    """The processes to kill."""
+    there = processes(clone.root)
+    run = [each for each in there if program.RUN in each.info["environ"]]
+    worker = [
+        each for each in there if each.info["environ"].get(program.MARK, "").endswith(":worker")
+    ]
+    return {"the run": run, "the worker and the run": worker, "everything": there}[who]
+
+
+def states(clone):
+    """Those of the flow runs of the deployment, when its run is over."""
+    text = "SELECT state_type FROM flow_run WHERE NOT auto_scheduled ORDER BY created"
+    found = [state for (state,) in query(clone.root / PREFECT, text)]
+    return found if {*found} <= FINAL and (found[-1] == "COMPLETED" or len(found) == 3) else None
+
+
+@pytest.mark.parametrize("number", range(SERVED))
+def test_the_run_of_a_deployment_that_was_killed_ends_by_itself(
+    undisturbed, tmp_path, webhook, number
+):
+    empty, outcome, seconds = undisturbed
+    rng, clone = random.Random(f"{SEED} served {number}"), copy_clone(empty, tmp_path / "clone")
+    who, after = VICTIMS[number % len(VICTIMS)], rng.uniform(0, seconds)
+    with served(clone) as up:
+        until(lambda: victims(clone, "the run"), 120)
+        time.sleep(after)
+        for process in victims(clone, who):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        if who == "everything":
+            up()
+        found = until(lambda: states(clone), 400)
+    print(f"{who} killed {after:.1f} s after its start: {found}, {webhook}")
+    assert [message["event"] for message in webhook] in (["promoted"], [])
+    assert finish(clone) == outcome
+    assert json.loads((clone.root / "out.json").read_text())["unchanged"]
     assert_nothing_is_left(clone.root, damaged=False)

@@ -66,6 +66,28 @@ def test_a_killed_process_is_known_until_it_is_forgotten_with_its_temporary_file
     assert list((tmp_path / liveness.LOCKS).iterdir()) == []
 
 
+def test_memory_was_out_if_the_kernel_has_killed_for_it_since_the_process_began(
+    tmp_path, monkeypatch
+):
+    processes, counts = Processes(tmp_path), tmp_path / "vmstat"
+    names = ["other", liveness.PROCESS]
+    monkeypatch.setattr(liveness, "VMSTAT", counts)
+    counts.write_text("nr_free_pages 7\noom_kill 3\n")
+    with processes.hold():
+        assert not processes.memory_was_out(names)
+        processes.note_memory_kills()
+        assert not processes.memory_was_out(names)
+        counts.write_text("nr_free_pages 5\noom_kill 4\n")
+        assert processes.memory_was_out(names)
+        assert not processes.memory_was_out(["other"])
+        monkeypatch.setattr(liveness, "BOOT", tmp_path / "boot")
+        for boot in ("", "of another machine"):
+            (tmp_path / "boot").write_text(boot)
+            assert not processes.memory_was_out(names)
+        counts.unlink()
+        assert not processes.memory_was_out(names)
+
+
 def test_processes_with_the_same_number_in_two_containers_do_not_wait_for_each_other(tmp_path):
     with start(tmp_path, f"import os; os.getpid = lambda: {os.getpid()}\n{HELD}") as other:
         with Processes(tmp_path).hold():
@@ -156,7 +178,7 @@ def test_a_run_that_was_killed_is_ended_and_told_once(
     liveness.end_lost_runs(project)
     assert last_states() == ("Crashed", ["Crashed"] * tasks)
     assert Processes(project.store).killed() == {}
-    liveness.mark_crashed(liveness.ENDED, [str(lost)])  # as the next start of a worker does
+    liveness.end_runs(project, [str(lost)])  # as the next start of a worker does
     text = f"retrain: the run crashed: {liveness.ENDED}\nrun: {lost}"
     assert webhook == [{"event": "failed", "text": text}]
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import httpx
@@ -17,10 +18,11 @@ from ruamel.yaml import YAML
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.runs import console
+from retrain.runs import console, liveness
 from retrain.servers import program, services
 from retrain.servers.program import MARK
 from tests import templates
+from tests.conftest import listening
 from tests.flows.conftest import until
 
 pytestmark = pytest.mark.slow
@@ -28,20 +30,43 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 
 FLOW = """
-import os, threading, time
-from prefect import flow
-from retrain.runs import console
+import os, signal, threading, time
+from pathlib import Path
+from prefect import runtime
+from retrain.flow import flow
+from retrain.project import find_project
+from retrain.runs import console, liveness
 
 console.PLAIN_LINE_SECONDS = 0
+liveness.VMSTAT = Path("vmstat")
 
-@flow(name="small")
-def small(seconds: float = 0, workload: str = ""):
+@flow
+def small(seconds: float = 0, workload: str = "", deaths: int = 0, by: str = ""):
+    '''A small flow.'''
+    with liveness.Processes(find_project().store).hold():
+        liveness.end_lost_runs(find_project())
+        return work(seconds, workload, deaths, by)
+
+def work(seconds, workload, deaths, by):
+    tries = Path(workload + ".tries")
+    tries.open("a").write(str(runtime.flow_run.parameters) + chr(10))
+    if len(tries.read_text().splitlines()) <= deaths:
+        if by == "error":
+            raise ValueError("It is my own fault.")
+        if by == "a person":
+            time.sleep(300)
+        if by == "memory":
+            liveness.VMSTAT.write_text(f"oom_kill {time.time_ns()}")
+        time.sleep(0.5)  # Prefect sends what was said from a thread
+        os.kill(os.getpid(), signal.SIGTERM if by == "SIGTERM" else signal.SIGKILL)
+        time.sleep(60)
     console.say(f"[b]said[/] in {os.getcwd()}")
     with console.progress("train") as update:
         trainer = threading.Thread(target=update, args=(0.5, "epoch 1/2"))
         trainer.start()
         trainer.join()
     time.sleep(seconds)
+    return {"outcome": "It is small.", "state": "Promoted"}
 """
 
 
@@ -57,6 +82,7 @@ def make_project(folder, environment):
     deployments = deployments.replace("workload: vit", "workload: vit\n      seconds: 0")
     (folder / "prefect.yaml").write_text(deployments)
     (folder / "small.py").write_text(FLOW)
+    (folder / "vmstat").write_text("oom_kill 0")
     (folder / "params.yaml").write_text("workloads: {}\n")
     for name in ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_LOGGING_LEVEL", "MLFLOW_TRACKING_URI"):
         environment.delenv(name, raising=False)
@@ -75,10 +101,18 @@ def test_every_deployment_runs_a_workload_and_one_run_at_a_time():
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory):
+def messages():
+    """What people are sent."""
+    with listening() as received:
+        yield received
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, messages):
     """A project whose services run, beside others that have the usual ports."""
     with pytest.MonkeyPatch.context() as environment, socket.create_server(("127.0.0.1", 0)) as own:
         environment.setitem(services.USUAL_PORTS, "mlflow", own.getsockname()[1])
+        environment.setenv("PREFECT_WORKER_QUERY_SECONDS", "1")
         made = make_project(tmp_path_factory.mktemp("project"), environment)
         (made.root / ".env").write_text("TOKEN=mine\n")
         assert services.up(made)[1] == ["small/vit"]
@@ -146,26 +180,110 @@ def state_of(api, run):
     return api(f"flow_runs/{run}")["state"]["type"]
 
 
-def test_a_killed_worker_comes_back_by_itself_and_its_runs_are_ended(project, api):
-    run = live_run(api, seconds=300)
-    until(lambda: state_of(api, run) == "RUNNING", 60)
+def tries_of(api, run):
+    """The flow runs of a run, in order."""
+    tags = {"any_": [f"try-{number}-of-{run}" for number in (2, 3, 4)]}
+    later = api("flow_runs/filter", {"flow_runs": {"tags": tags}})
+    return [api(f"flow_runs/{run}"), *sorted(later, key=lambda each: each["created"])]
+
+
+def ended(api, run):
+    """The states of all flow runs of a run, when it has ended."""
+    found = []
+
+    def is_over():
+        found[:] = [each["state"]["type"] for each in tries_of(api, run)]
+        last = len(found) == liveness.TRIES or found[-1] != "CRASHED"
+        return last and {*found} <= {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
+    until(is_over, 240)
+    return found
+
+
+def begun(project, workload):
+    """How often a run has begun, and with which parameters."""
+    file = project.root / f"{workload}.tries"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+CRASHED = "the run crashed: "
+
+
+@pytest.mark.parametrize(
+    ("deaths", "by", "states", "message"),
+    [
+        (1, "SIGKILL", ["CRASHED", "COMPLETED"], "It is small."),
+        (2, "SIGTERM", ["CRASHED", "CRASHED", "COMPLETED"], "It is small."),
+        (9, "SIGKILL", ["CRASHED"] * 3, f"{CRASHED}{liveness.ENDED} {liveness.LAST}"),
+        (9, "memory", ["CRASHED"] * 3, f"{CRASHED}{liveness.OUT_OF_MEMORY} {liveness.LAST}"),
+        (9, "error", ["FAILED"], "the run failed: It is my own fault."),
+    ],
+)
+def test_a_run_that_is_killed_is_run_again_twice_at_most_and_told_once(
+    project, api, messages, deaths, by, states, message
+):
+    messages.clear()
+    (project.root / "vmstat").write_text("oom_kill 0")
+    workload = f"{by}-{deaths}"
+    run = live_run(api, workload=workload, deaths=deaths, by=by)
+    assert ended(api, run) == states
+    [sent] = until(lambda: messages)
+    assert sent["text"].startswith(f"{workload}: {message}\n")
+    parameters = begun(project, workload)
+    assert len(parameters) == len(states)
+    assert len({*parameters}) == 1
+    slots = "global_concurrency_limit"
+    until(lambda: api("deployments/name/small/vit")[slots]["active_slots"] == 0)
+
+
+def test_a_run_that_a_person_cancels_is_not_run_again(project, api, messages):
+    messages.clear()
+    run = live_run(api, workload="cancelled", deaths=9, by="a person")
+    until(lambda: begun(project, "cancelled"), 60)
+    api(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+    assert ended(api, run) == ["CANCELLED"]
+    assert messages == []
+
+
+def test_a_worker_that_is_killed_comes_back_by_itself_and_so_do_its_runs(project, api, messages):
+    messages.clear()
+    run = live_run(api, workload="worker", deaths=1, by="a person")
+    until(lambda: begun(project, "worker"), 60)
     waiting = live_run(api)  # one run at a time: a worker that took it and was killed leaves this
     api(f"flow_runs/{waiting}/set_state", {"state": {"type": "PENDING"}, "force": True})
     before = pids(project)
     of_the_run = psutil.Process(before["worker"]).children(recursive=True)
     assert of_the_run
-    with temporary_settings(updates={PREFECT_API_URL: services.server_api(project)}):
+    with (
+        temporary_settings(updates={PREFECT_API_URL: services.server_api(project)}),
+        chdir(project.root),
+    ):
         for other in ("another", "local-worker"):  # a second worker that starts harms no live run
             program.end_runs_of_dead_worker(other)
             assert state_of(api, run) == "RUNNING"
     os.kill(before["worker"], signal.SIGKILL)
     comes_back(project, "worker", before["worker"])
 
-    until(lambda: {state_of(api, each) for each in (run, waiting)} == {"CRASHED"}, 60)
-    until(lambda: not any(process.is_running() for process in of_the_run))
-    slots = "global_concurrency_limit"
-    until(lambda: api("deployments/name/small/vit")[slots]["active_slots"] == 0)
+    for each in (run, waiting):
+        assert ended(api, each) == ["CRASHED", "COMPLETED"]
+    assert not any(process.is_running() for process in of_the_run)
     assert {name for name, pid in pids(project).items() if pid != before[name]} == {"worker"}
+    until(lambda: len(messages) == 2)  # the end of each
+
+
+def test_what_was_killed_with_all_servers_goes_on_after_the_next_start(project, api, messages):
+    messages.clear()
+    run = live_run(api, workload="machine", deaths=1, by="a person")
+    until(lambda: begun(project, "machine"), 60)
+    supervisor = psutil.Process(services._supervisor(project).getPID())
+    killed = [supervisor, *supervisor.children(recursive=True)]
+    for process in killed:
+        process.kill()
+    psutil.wait_procs(killed)
+    services.up(project)
+    assert ended(api, run) == ["CRASHED", "COMPLETED"]
+    [sent] = until(lambda: messages)
+    assert sent["event"] == "promoted"
 
 
 def test_up_leaves_alone_what_runs_and_refuses_what_does_not_fit(project):
