@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr
 
-from retrain.workload.decision import Drift, Evaluate, Gate, Production, Scale, Searched, Tune
+from retrain.workload.decision import (
+    Drift,
+    Evaluate,
+    Gate,
+    Production,
+    Scale,
+    Searched,
+    Serve,
+    Tune,
+)
 from retrain.workload.inputs import (
     NEAR_DUPLICATES,
     Checks,
@@ -46,6 +55,7 @@ __all__ = [
     "Scale",
     "Searched",
     "Section",
+    "Serve",
     "Split",
     "Train",
     "Tune",
@@ -70,6 +80,7 @@ class Workload(Section):
     tune: Tune = Tune()
     drift: Drift = Drift()
     production: Production = Production()
+    serve: Serve = Serve()
     limits: dict[str, Annotated[float, Field(gt=0, le=8760)]] = Field(
         default={},
         description=(

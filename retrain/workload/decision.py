@@ -188,6 +188,23 @@ class Production(Section):
     )
 
 
+class Serve(Section):
+    """The server of the champion, for `make up` and `retrain serve`."""
+
+    port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="The port at which `make up` serves the champion; it does not when None.",
+    )
+    workers: int = Field(
+        default=2,
+        ge=1,
+        le=256,
+        description="How many processes answer, each with a model of its own in memory.",
+    )
+
+
 class Searched(Section):
     """The values of a parameter that a search tries: from a range, or from a list."""
 
