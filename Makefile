@@ -90,7 +90,7 @@ soak: setup  ## End runs at random moments, and check that the next run mends al
 year: setup  ## Play a year of a project week by week, with what goes wrong in one (WEEKS=52).
 	$(BIN)/python -m pytest -m slow tests/flows/test_year.py
 
-up: setup  ## Start the Prefect server, a worker with the deployments, and the MLflow UI.
+up: setup  ## Start the Prefect server, a worker with the deployments, the MLflow UI and the champions.
 	@$(BIN)/retrain up
 
 down: setup  ## Stop what `make up` started.

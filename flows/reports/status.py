@@ -10,7 +10,9 @@ from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Entry, Ledger
+from retrain.registry.versions import ModelVersion
 from retrain.runs import records
+from retrain.servers import served_model
 from retrain.workload import Data, Gate
 from tasks.data import rules
 from tasks.promote.approval import approval_status
@@ -44,7 +46,27 @@ def state_of(project: Project, name: str) -> dict[str, Any]:
         "last_run": last_run,
         **_data(project, last_run),
         "resolution": _resolution(project, ledger),
+        "server": _server(project, name, champion),
     }
+
+
+def _server(project: Project, name: str, champion: ModelVersion | None) -> dict[str, Any] | None:
+    """What the workload's server answers with, and `says`; None if it was not started here."""
+    served = served_model.read(project, name)
+    if served.url is None:
+        return None
+    version = served_model.version_at(served.url)
+    says = f"version {version} answers at {served.url}"
+    if version is None:
+        says = f"the server does not answer at {served.url}; start it: retrain serve {name}"
+        if served.version is None:
+            says = "the server waits for the first champion"
+    elif champion and champion.version != version:
+        fault = "will follow"
+        if champion.version == served.failed:
+            fault = f"cannot be served: {served.why}"
+        says = f"{says}; the champion, version {champion.version}, {fault}"
+    return {"url": served.url, "version": version, "says": says}
 
 
 def with_reasons(

@@ -124,7 +124,7 @@ def _written(document: dict[str, Any], files: list[str], *, has_remote: bool = T
         f"retrain train {name}",
         "make up",
         f"prefect deployment run train/{name} --watch",
-        f'mlflow models serve -m "models:/{name}@champion" --env-manager local --port 5001',
+        f"retrain serve {name} --port 5001",
     ]
 
     def show() -> None:

@@ -105,8 +105,8 @@ def _sentences(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: the data is {state['data'][:8]} now; the champion was trained on {old}."
     if state["warning"]:
         yield f"{name}: {state['warning']}"
-    if state["resolution"] and state["resolution"]["says"]:
-        yield f"{name}: {state['resolution']['says']}"
+    parts = filter(None, (state["resolution"], state["server"]))
+    yield from (f"{name}: {part['says']}" for part in parts if part["says"])
 
 
 def _show_workload(state: Mapping[str, Any]) -> None:

@@ -21,15 +21,27 @@ from rich.filesize import decimal
 from rich.markup import escape
 
 from retrain import hardware, messages
-from retrain.cli.command import KEEPING, SERVING, Answer, Clone, ToJson, Version, app, confirmed
+from retrain.cli.command import (
+    KEEPING,
+    SERVING,
+    Answer,
+    Clone,
+    Name,
+    ToJson,
+    Version,
+    app,
+    confirmed,
+)
 from retrain.errors import shorten
 from retrain.messages import message_of
+from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry import lineage
 from retrain.runs import console, preflight
 from retrain.runs.console import wrapped
 from retrain.servers import databases, ray_cluster, reachable
 from retrain.store import Store
+from retrain.workload import Serve
 
 if TYPE_CHECKING:
     from flows.verify import Fault, Verified
@@ -294,7 +306,7 @@ def _show_differences(result: Mapping[str, Any]) -> None:
 
 @app.command(group=SERVING)
 def up(*, project: Clone) -> Answer:
-    """Start the Prefect server, a worker and the MLflow UI."""
+    """Start Prefect, a worker, the MLflow UI and the servers of champions."""
     from retrain.servers import services
 
     already_running = services.running(project)
@@ -320,3 +332,33 @@ def down(*, project: Clone) -> Answer:
     stopped = services.down(project)
     text = f"Stopped: {', '.join(stopped)}" if stopped else "Nothing was running."
     return Answer(stopped, lambda: print(text))
+
+
+@app.command(group=SERVING)
+def serve(
+    workload: Name,
+    /,
+    *,
+    port: int | None = None,
+    workers: int | None = None,
+    host: str = "127.0.0.1",
+    project: Clone,
+) -> Answer:
+    """Serve the champion, and the next one when it is promoted.
+
+    Requests are those of MLflow's scoring protocol.
+
+    Example: `retrain serve vit --port 5001`
+
+    Args:
+        port: Where it listens; that of `serve.port` in params.yaml, or 5001.
+        workers: How many processes answer; those of `serve.workers`.
+        host: The address of this machine on which it listens.
+    """
+    from retrain.runs import records
+    from retrain.servers import serving
+
+    records.check_name(project, workload)
+    section = load_section(project.params, workload, Serve)
+    port = port or section.port or serving.PORT
+    serving.start(workload, host, port, workers or section.workers)

@@ -1,4 +1,4 @@
-"""Starts and stops the project's servers: Prefect with a worker, and the MLflow UI.
+"""Starts and stops the project's servers: Prefect with a worker, the MLflow UI, and the champions'.
 
 `supervisor` runs them in the background, on loopback only, until `down`, and starts one again that
 dies: `deploy/supervisord.conf` describes them. While they run, the clone's `.env` names the Prefect
@@ -17,12 +17,14 @@ from typing import Any
 import psutil
 from dotenv import dotenv_values, set_key, unset_key
 
-from retrain.disk import write_json
+from retrain.disk import write_json, write_text
 from retrain.errors import UsageError
 from retrain.locks import locked
+from retrain.params import load_section, workload_names
 from retrain.project import Project
-from retrain.servers import databases, deployments, reachable
+from retrain.servers import databases, deployments, reachable, served_model
 from retrain.servers.program import POOL, end_processes
+from retrain.workload import Serve
 
 CONFIGURATION, DESCRIPTION = "deploy/supervisord.conf", "services.json"
 HOST = "127.0.0.1"
@@ -34,29 +36,54 @@ SOCKET = "supervisor.sock"  # as deploy/supervisord.conf has it
 ALIVE = ("STARTING", "RUNNING")  # as supervisor has it
 # The page of each that answers when it can be used; the worker has Prefect make its pool.
 PAGES = {"prefect": "/api/health", "mlflow": "/health", "worker": f"/api/work_pools/{POOL}"}
+# The server of a champion, by the workload's name; the file with them is included.
+SERVED, SERVE = "served.conf", "serve-"
+PROGRAM = """
+[program:serve-{name}]
+command = "%(ENV_RETRAIN_PYTHON)s" -m retrain.cli serve {name}
+priority = 4
+environment = RETRAIN_SERVICE="%(ENV_RETRAIN_STATE)s:serve-{name}"
+stdout_logfile = %(ENV_RETRAIN_STATE)s/logs/serve-{name}.log
+stdout_logfile_maxbytes = 10MB
+stdout_logfile_backups = 2
+redirect_stderr = true
+autorestart = true
+startsecs = 10
+startretries = 100
+stopasgroup = true
+killasgroup = true
+stopwaitsecs = 15
+"""
 
 
 def up(project: Project) -> tuple[dict[str, str | None], list[str]]:
-    """Starts the services if they do not run yet, and registers the deployments.
+    """Starts the services that do not run yet, and registers the deployments.
 
     Args:
         project: The clone that the services belong to.
 
     Returns:
         All services as `running` gives them, also those that already ran: `prefect`, `mlflow`,
-        `worker`; and the names of the deployments. There is no `mlflow` if the environment names
-        the user's own server.
+        `worker`, and `serve-NAME` of a workload; and the names of the deployments. There is no
+        `mlflow` if the environment names the user's own server.
 
     Raises:
-        UsageError: The clone uses another Prefect server, or its path is too long.
+        UsageError: The clone uses another Prefect server, or its path is too long; or two
+            workloads are to be served at the same port.
         ValueError: A service ended at its start, or a deployment was refused. The services that
             this call had started are stopped.
     """
     project.logs.mkdir(parents=True, exist_ok=True)
     with locked(project.state / "services.lock"), ExitStack() as stack:
-        if not running(project):
+        served = _write_served(project)
+        if running(project):
+            command = ("-m", "supervisor.supervisorctl", "-c", CONFIGURATION, "update")
+            subprocess.run([sys.executable, *command], cwd=project.root, stdout=subprocess.DEVNULL)
+        else:
             stack.callback(_stop, project)
             _start(project)
+        own = {name: url for name, url in _described(project).items() if name in PAGES}
+        write_json(project.state / DESCRIPTION, own | served)
         _wait(project)
         registered = deployments.register(project, server_api(project))
         stack.pop_all()
@@ -94,8 +121,11 @@ def _described(project: Project) -> dict[str, str | None]:
 
 
 def is_ready(project: Project, name: str) -> bool:
-    """Whether a service can be used."""
+    """Whether a service can be used, or waits for the first champion."""
     urls = _described(project)
+    if name not in PAGES:
+        served = served_model.read(project, name.removeprefix(SERVE))
+        return served.version is None or served_model.version_at(str(urls[name])) is not None
     return reachable.answers(f"{urls[name] or urls['prefect']}{PAGES[name]}")
 
 
@@ -171,6 +201,23 @@ def socket_fault(project: Project) -> str | None:
     return reachable.socket_fault(path, "move the clone to a shorter path")
 
 
+def _write_served(project: Project) -> dict[str, str | None]:
+    """Describes the servers of champions for supervisor; their addresses by their names there.
+
+    Raises:
+        UsageError: Two have the same port.
+    """
+    urls: dict[str, str | None] = {}
+    for name in workload_names(project.params):
+        if port := load_section(project.params, name, Serve).port:
+            urls[f"{SERVE}{name}"] = f"http://{HOST}:{port}"
+    if len({*urls.values()}) < len(urls):
+        raise UsageError("params.yaml: two workloads have the same serve.port.")
+    programs = [PROGRAM.format(name=name.removeprefix(SERVE)) for name in urls]
+    write_text(project.state / SERVED, "".join(programs))
+    return urls
+
+
 def _free(usual: int) -> int:
     """The usual port if it is free, else another one."""
     with suppress(OSError), socket.create_server((HOST, usual)):
@@ -194,7 +241,7 @@ def _wait(project: Project) -> None:
         ValueError: One has ended, or took too long; with the last lines of its log.
     """
     deadline = monotonic() + START_SECONDS
-    for name in running(project):
+    for name in filter(PAGES.get, running(project)):
         while not is_ready(project, name):
             supervisor = _supervisor(project)
             state = supervisor.getProcessInfo(name)["statename"]

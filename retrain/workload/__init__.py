@@ -17,7 +17,7 @@ from retrain.workload.data import (
     Split,
     is_pattern,
 )
-from retrain.workload.evaluation import Drift, Evaluate, Gate, Production
+from retrain.workload.evaluation import Drift, Evaluate, Gate, Production, Serve
 from retrain.workload.training import (
     PASSED_ON,
     Augment,
@@ -49,6 +49,7 @@ __all__ = [
     "Scale",
     "Searched",
     "Section",
+    "Serve",
     "Split",
     "Train",
     "Tune",
@@ -73,6 +74,7 @@ class Workload(Section):
     tune: Tune = Tune()
     drift: Drift = Drift()
     production: Production = Production()
+    serve: Serve = Serve()
     limits: dict[str, Annotated[float, Field(gt=0, le=8760)]] = Field(
         default={},
         description=(

@@ -131,3 +131,20 @@ class Production(Section):
             "the interval of the difference is beyond that."
         ),
     )
+
+
+class Serve(Section):
+    """The server of the champion, for `make up` and `retrain serve`."""
+
+    port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="The port at which `make up` serves the champion; it does not when None.",
+    )
+    workers: int = Field(
+        default=2,
+        ge=1,
+        le=256,
+        description="How many processes answer, each with a model of its own in memory.",
+    )

@@ -19,11 +19,12 @@ from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import console, liveness
-from retrain.servers import program, services
+from retrain.servers import program, served_model, services
 from retrain.servers.program import MARK
 from tests import templates
 from tests.conftest import listening
-from tests.flows.conftest import until
+from tests.flows.conftest import free_port, until
+from tests.tasks.promote.conftest import promoted
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +116,7 @@ def project(tmp_path_factory, messages):
         environment.setenv("PREFECT_WORKER_QUERY_SECONDS", "1")
         made = make_project(tmp_path_factory.mktemp("project"), environment)
         (made.root / ".env").write_text("TOKEN=mine\n")
+        promoted(made, "one", {"verdict": "first"})
         assert services.up(made)[1] == ["small/vit"]
         yield made
         services.down(made)
@@ -355,9 +357,31 @@ def test_what_a_person_paused_stays_so_and_what_left_the_file_is_removed(project
     file.write_text(text)
 
 
+def test_a_workload_with_a_port_is_served_from_the_next_up_on(project):
+    params, before = project.root / "params.yaml", pids(project)
+    port = free_port()
+    entry = f"{{data: {{path: x}}, model: {{family: vit}}, serve: {{port: {port}}}}}"
+    params.write_text(f"workloads: {{toy: {entry}}}\n")
+    assert services.up(project)[0]["serve-toy"] == f"http://127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{port}"
+    until(lambda: served_model.version_at(url) == 1, 240)
+    assert services.is_ready(project, "serve-toy")
+    assert {name: pid for name, pid in pids(project).items() if name != "serve-toy"} == before
+    server = pids(project)["serve-toy"]
+    left = psutil.Process(server).children(recursive=True)
+    os.kill(server, signal.SIGKILL)
+    comes_back(project, "serve-toy", server)
+    until(lambda: not any(process.is_running() for process in left))
+    until(lambda: served_model.version_at(url) == 1, 240)
+
+    params.write_text(f"workloads: {{toy: {entry}, other: {entry}}}\n")
+    with pytest.raises(UsageError, match=r"two workloads have the same serve\.port"):
+        services.up(project)
+
+
 def test_down_leaves_nothing_alive(project):
     processes = processes_of(project)
-    assert set(services.down(project)) == {"prefect", "mlflow", "worker"}
+    assert set(services.down(project)) == {"prefect", "mlflow", "worker", "serve-toy"}
     left = [process for process in processes if process.is_running()]
     assert all(process.status() == psutil.STATUS_ZOMBIE for process in left)  # none but ended ones
     assert services.running(project) == {}

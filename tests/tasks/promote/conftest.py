@@ -99,24 +99,24 @@ def leave_out_loading(patch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def one(project):
     """A champion."""
-    return _promoted(project, "one", {"verdict": "first"})
+    return promoted(project, "one", {"verdict": "first"})
 
 
 @pytest.fixture
 def pair(project):
     """A champion, and a challenger that passes and waits."""
     waits = {"verdict": "better", "champion": 1, "rules": MANUAL}
-    return _promoted(project, "pair", {"verdict": "first"}, waits)
+    return promoted(project, "pair", {"verdict": "first"}, waits)
 
 
 @pytest.fixture
 def three(project):
     """Three models, which have been champion one after the other."""
     better = [{"verdict": "better", "champion": number} for number in (1, 2)]
-    return _promoted(project, "three", {"verdict": "first"}, *better)
+    return promoted(project, "three", {"verdict": "first"}, *better)
 
 
-def _promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifact]:
+def promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifact]:
     """A model for each run, which was promoted by it without having been loaded.
 
     Args:
