@@ -53,8 +53,8 @@ def test_a_comment_is_at_most_a_screen_and_no_name_changes_what_it_is_made_of(ch
 
 
 def test_a_pull_request_is_commented_and_changes_nothing_that_is_served(clone, first):
-    served = [clone.json(command, "vit") for command in ("status", "history")]
     clone.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qam", "as in CI")
+    served = [clone.json(command, "vit") for command in ("status", "history")]
     own = ("train", "vit", "--as", "pr-7", "--strict")
     outcome = clone.json(*own)["outcome"]
     text = clone.retrain("report", "pr-7", "--markdown").stdout
