@@ -29,6 +29,7 @@ FUNCTION = "train.function"  # the setting that names one of the user's
 STREAM = "tasks.train.stream"
 # The first images that the network was given: `images`, uint8 (n, H, W, C), and `labels`, str (n,).
 FIRST_BATCH = "first_batch.npz"
+PROGRESS = "progress.json"  # of the newest progress, in the scratch folder
 # Of the section `train`.
 USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "init"}
 

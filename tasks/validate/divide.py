@@ -136,12 +136,9 @@ def _find_near_duplicates(images: pd.DataFrame, thumbnails: NDArray[np.uint8]) -
         images["split"].map(SPLITS.index).to_numpy()[compared],
         lambda places: thumbnails[compared[places]],
     )
-    alike = compared[matches >= 0]
-    images["near_duplicate"] = -1
-    images.loc[alike, "near_duplicate"] = compared[matches[matches >= 0]]
-    images["near_duplicate_in"] = None
-    of_others = images["split"].to_numpy()[images.loc[alike, "near_duplicate"]]
-    images.loc[alike, "near_duplicate_in"] = of_others
+    alike = matches >= 0
+    images["near_duplicate"] = pd.Series(compared[matches[alike]], compared[alike], dtype="Int64")
+    images["near_duplicate_in"] = images["near_duplicate"].map(images["split"])
 
 
 def _other_labels(images: pd.DataFrame) -> "pd.Series[str]":

@@ -63,7 +63,7 @@ EDITS = {
     "retrain/params.py": [],
     "retrain/runs/console.py": [],
     "retrain/workload/__init__.py": [],
-    "tasks/compute/inference.py": ["evaluate"],
+    "tasks/evaluate/step.py": ["evaluate"],
     "tasks/data/label_files.py": ["pull"],
     "tasks/data/index.py": ["pull"],
     "tasks/data/metrics.py": ["evaluate"],
