@@ -72,7 +72,7 @@ def check(
     """Checks all images, classes and splits, and writes the accepted and the bad images.
 
     Args:
-        images: A row for each, with the columns that `divide.divide` adds.
+        images: A row for each, with the columns that `splits.divide` adds.
         own: The user's own columns.
         checks: What is expected of them.
         workspace: The workspace of the step.
