@@ -3,7 +3,7 @@
 `report` keeps a checkpoint, and the metrics of an epoch that is over; `latest` is where a training
 goes on that was interrupted. All workers see the folder, in which the first one writes; so they
 need no help of Ray Train's. What a function of the user's reports to Ray Train is kept here, too
-(`function.py`).
+(`user_function.py`).
 """
 
 import json

@@ -2,10 +2,10 @@
 
 - `job.py` has the arguments of a training; it finds faults before a run, and the best epoch
 - `train.py` is the project's own training, from the data to the weights
-- `recipe.py`, `augment.py` and `data_loading.py` have what it consists of; `stream.py` brings
+- `recipe.py`, `augmentation.py` and `data_loading.py` have what it consists of; `stream.py` brings
   images that are not prepared, `distributed.py` puts the network on a device, with others beside it
 - `session.py` keeps checkpoints and what is reported, and writes how far it is
-- `launch.py` has Ray Train run it, here or on workers; `function.py` runs one of the user's
+- `launch.py` has Ray Train run it, here or on workers; `user_function.py` runs one of the user's
 """
 
 import hashlib
@@ -178,7 +178,7 @@ def train_and_save(job: TrainingJob) -> dict[str, Any]:
         `history` (one mapping for each epoch), `best` (the best of them), `parameters` (how many)
         and `numerics` (how they were calculated).
     """
-    from tasks.train import distributed, train as own
+    from tasks.train import distributed, train as own, user_function
     from tasks.train.launch import launch
     from tasks.train.session import Session
 
@@ -197,12 +197,7 @@ def train_and_save(job: TrainingJob) -> dict[str, Any]:
 
     session = Session(job, device=device)
     distributed.set_threads(device, job.scale.threads)
-    if is_own:
-        network = own.best_network(session)
-    else:
-        from tasks.train import function
-
-        network = function.best_network(session)
+    network = (own if is_own else user_function).best_network(session)
     own.save(job, network.to(device))
     session.show_progress()
     assert session.best

@@ -71,7 +71,7 @@ EDITS = {
     "tasks/pull/file_sources.py": ["pull"],
     "tasks/train/data_loading.py": ["train"],
     "tasks/train/stream.py": [],
-    "tasks/train/function.py": ["train"],
+    "tasks/train/user_function.py": ["train"],
     "tasks/train/train.py": ["train"],
     "tasks/train/mine.py": [],
     "tasks/train/session.py": ["train"],
