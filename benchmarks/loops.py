@@ -31,7 +31,7 @@ from retrain.step import Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Workload
 from tasks.data.shards import ROWS, SOURCE, Prepared, open_prepared, shard_name
-from tasks.train.augment import augment
+from tasks.train.augmentation import augment
 from tasks.train.data_loading import BatchSampler
 from tasks.train.recipe import learning_rate, make_optimizer
 from tasks.train.step import train

@@ -3,10 +3,10 @@
     python -m benchmarks.predict --rounds 5
 
 Each round predicts the same images in the two ways, in turns, in one process: with
-`tasks.compute.inference` (from disk, in chunks, on all cores), and with a loop over batches of a
-tensor in memory, in fp32 with all cores as PyTorch's threads. Both are timed from the first
+`tasks.evaluate.step.predict` (from disk, in chunks, on all cores), and with a loop over batches of
+a tensor in memory, in fp32 with all cores as PyTorch's threads. Both are timed from the first
 image to the last probability, the model's loading included; the first round is left out as
-warm-up. `auto` is `tasks.compute.inference` in the precision that the project chooses.
+warm-up. `auto` is `tasks.evaluate.step.predict` in the precision that the project chooses.
 
 The figures are images/s, medians of the rounds, and their ratios to the loop.
 """
@@ -27,8 +27,8 @@ from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
 from retrain.params import load_workload, resolve
 from retrain.project import find_project
-from tasks.compute.inference import predict
 from tasks.data.shards import open_prepared
+from tasks.evaluate.step import predict
 
 SETTINGS = {
     "vit as shipped, 8 x 8 grey": ({}, 30_000),

@@ -36,9 +36,15 @@ from retrain.params import (
 )
 from retrain.project import PARAMS, Project
 from retrain.workload import Data
-from tasks.data.survey import Survey as Survey, survey
 from tasks.pull.file_sources import LocalSource
-from tasks.scaffold import Proposal as Proposal, find_backbone, propose, threads_here
+from tasks.scaffold import (
+    Proposal as Proposal,
+    Survey as Survey,
+    find_backbone,
+    propose,
+    survey,
+    threads_here,
+)
 
 DEPLOYMENTS = "prefect.yaml"
 PINNED = "data.dvc"

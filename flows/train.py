@@ -35,7 +35,7 @@ from tasks.gate.step import changed_rules, gate
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import promote
 from tasks.pull.step import data_version, pull
-from tasks.train.start import find_start
+from tasks.train.initial_weights import find_initial_weights
 from tasks.train.step import train as train_network
 from tasks.validate.step import validate
 
@@ -85,7 +85,7 @@ def train(version: Input) -> None:
     checked = validate(data, champion_ties())
     compare_classes(checked)  # before hours of training, like the next one
     images = prepare(data, checked)
-    start = find_start(run.workload, run.project, images, data)
+    start = find_initial_weights(run.workload, run.project, images, data)
     score_before_training(data, checked, images, start)
     model = train_network(images, data, start)
     scores = evaluate(model, images, checked)

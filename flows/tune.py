@@ -39,8 +39,8 @@ from tasks.data.shards import prepared_by
 from tasks.embed.step import embed
 from tasks.preprocess.step import preprocess
 from tasks.pull.step import data_version, pull
+from tasks.train.initial_weights import NEW
 from tasks.train.job import larger_is_better, score
-from tasks.train.start import NEW
 from tasks.train.step import train as train_network
 from tasks.validate.step import validate
 

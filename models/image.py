@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,8 +139,7 @@ def to_array(data: bytes, size: int, channels: int, resize: str) -> NDArray[np.u
     Raises:
         ValueError: The image does not decode; the message says why.
     """
-    decoded = _decode(data, least=2 * size)
-    return _scale(decoded, size, channels, _box(decoded.width, decoded.height, resize))
+    return cut_array(data, size, channels, partial(_box, resize), 1.0)
 
 
 def cut_array(
@@ -269,7 +268,7 @@ def _scale(decoded: _Decoded, size: int, channels: int, box: Box) -> NDArray[np.
     return np.asarray(image).reshape(size, size, channels)
 
 
-def _box(width: int, height: int, resize: str) -> Box:
+def _box(resize: str, width: int, height: int) -> Box:
     """The part of an image that is scaled: left, top, right, bottom."""
     if resize == "stretch":
         return 0, 0, width, height

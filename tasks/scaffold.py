@@ -1,21 +1,36 @@
-"""Proposes a workload for images: a network, how it is trained on this machine, and a gate.
+"""Looks at images that nobody has described yet, and proposes a workload for them.
 
-It is a start that trains in minutes and gives a first champion, not the best that can be had.
-`propose` is a pure function of what the images are like (`tasks.data.survey`) and of the number of
-cores, so that the same images get the same proposal.
+That is a network, how it is trained on this machine, and a gate: a start that trains in minutes and
+gives a first champion, not the best that can be had. `propose` is a pure function of what `survey`
+has found and of the number of cores, so that the same images get the same proposal.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from models import pretrained
+from models.image import ImageProperties, inspect
 from retrain.hardware import gpu_capabilities, machine
-from retrain.workload import Gate, Split
+from retrain.workload import Data, Gate, Split
+from tasks.data import index
+from tasks.data.listing import list_files
+from tasks.data.raw_images import places_of
 from tasks.data.sample_size import smallest_margin, units_needed
-from tasks.data.survey import BELOW_CLASS, Survey
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DECODED = 300  # images, evenly spaced; all of them are counted
+
+GREY = ("1", "L", "LA", "I", "F")  # modes
+# The folder below a class folder, in an image's name from the class folder on.
+BELOW_CLASS = r"^[^/]+/([^/]+)/"
+FEW_GROUPS = 3  # of a class; with fewer it cannot be in all splits
 
 # A small published network without a classifier of its own for the embeddings: 22 million weights.
 PUBLISHED = "facebook/dinov2-small"
@@ -32,6 +47,91 @@ LARGE = {"embedding_size": 64, "hidden_sizes": [64, 128, 256, 512], "depths": [2
 UNBALANCED = 3  # times as many images in the largest class as in the smallest
 MIN_COMPARED = Gate().min_compared
 MARGINS = (0.01, 0.1)  # the smallest and the largest that is proposed
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What images are like.
+
+    Attributes:
+        format: `parquet`, `folders` or `table`.
+        bytes: The size of all files.
+        classes: The number of images of each class, by its name; without images without a class.
+        splits: The number of images of each split; empty if no names define splits.
+        groups: The number of folders below the class folders, if all images are in one, and each
+            class in several; else 0.
+        side: The median of the shorter sides, in pixels.
+        is_grey: Whether no image has colours.
+        undecodable: Why images do not decode, by their paths.
+        decoded: How many images were decoded, for these figures.
+    """
+
+    format: str
+    bytes: int
+    classes: Mapping[str, int]
+    splits: Mapping[str, int]
+    groups: int
+    side: int
+    is_grey: bool
+    undecodable: Mapping[str, str]
+    decoded: int
+
+    @property
+    def images(self) -> int:
+        """How many images have a class."""
+        return sum(self.classes.values())
+
+
+def survey(place: Path, data: Data) -> Survey:
+    """Looks at a folder of images.
+
+    Args:
+        place: The folder.
+        data: What the user says of it; the path does not matter.
+
+    Raises:
+        ValueError: The format is not recognised, a file is broken, or no image decodes.
+    """
+    found = index.build(place, data)
+    if found.format == "folders":
+        index.check_classes(place, found.images)
+    images = found.images.select(["file", "label", "split"]).to_pandas()
+    shapes, undecodable = _decode(found)
+    if not shapes:
+        path, error = next(iter(undecodable.items()), ("", "there is none"))
+        raise ValueError(f"None of the images in {place} decodes: {path} ({error}).")
+    return Survey(
+        format=found.format,
+        bytes=sum(size for _, size in list_files(place)),
+        classes=dict(Counter(images["label"].dropna())),
+        splits=dict(Counter(images["split"].dropna())),
+        groups=_groups(images) if found.format == "folders" else 0,
+        side=round(median(min(shape.width, shape.height) for shape in shapes)),
+        is_grey=all(shape.mode in GREY or shape.mode.startswith("I;") for shape in shapes),
+        undecodable=undecodable,
+        decoded=len(shapes),
+    )
+
+
+def _decode(found: index.Index) -> tuple[list[ImageProperties], dict[str, str]]:
+    """The properties of some images; and why others do not decode."""
+    some = found.images[:: max(1, len(found.images) // DECODED)]
+    shapes, undecodable = [], {}
+    encoded = found.files.read(places_of(some))
+    for path, data in zip(some["path"].to_pylist(), encoded, strict=True):
+        try:
+            shapes.append(inspect(data, reduced=True)[0])
+        except ValueError as error:
+            undecodable[path] = str(error)
+    return shapes, undecodable
+
+
+def _groups(images: "pd.DataFrame") -> int:
+    """The number of folders below class folders that can stay in one split each."""
+    from_class = images["file"].where(images["split"].isna(), images["file"].str.partition("/")[2])
+    below = from_class.str.extract(BELOW_CLASS, expand=False)
+    groups = below.groupby(images["label"]).nunique()
+    return below.nunique() if below.notna().all() and groups.min() >= FEW_GROUPS else 0
 
 
 @dataclass(frozen=True)

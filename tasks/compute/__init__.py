@@ -1,1 +1,1 @@
-"""Distributes work: Ray Data, batch inference."""
+"""Distributes work: Ray Data, and packages that classify in processes of their own."""

@@ -156,19 +156,23 @@ def _run_on_machines(request: Path, answers: Path, images: int) -> Iterator[obje
     return ray_data.each(lambda _: run, [*bounds], seconds=seconds, on_gpus=True)
 
 
-def as_matrix(answers: pa.Table, column: str) -> NDArray[np.float32]:
-    """The features or the probabilities in some answers, none of which is an error.
+def as_matrix(answers: pa.Table, column: str, paths: Sequence[str] = ()) -> NDArray[np.float32]:
+    """The features or the probabilities in some answers.
 
     Args:
         answers: As `classify` gives them; at least one.
         column: `features` or `probabilities`.
+        paths: The names of the images in messages; empty if none of the answers is an error.
 
     Returns:
         float32 (images, D) or (images, classes of the package).
 
     Raises:
-        ValueError: The package does not tell its features.
+        ValueError: The package does not tell its features, or an image has an error.
     """
+    for path, error in zip(paths, answers["error"].to_pylist(), strict=False):
+        if error is not None:
+            raise ValueError(f"{path}: {error}")
     lists = answers[column].combine_chunks()
     if lists.null_count:
         raise ValueError(

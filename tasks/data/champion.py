@@ -31,12 +31,7 @@ class RegisteredVersion:
     @property
     def as_input(self) -> Input:
         """The version as an input of a step."""
-        return Input("registry", self.digest, self)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of what it serves."""
-        return self.version.package_digest
+        return Input("registry", self.version.package_digest, self)
 
     @cached_property
     def package(self) -> Path:

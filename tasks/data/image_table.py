@@ -4,7 +4,7 @@
 label, file, row, the image's properties (`models.image.ImageProperties`), brightness and contrast
 (`tasks.data.image_facts.luminance`), bytes, sha256 (hex, of the encoded image), pixels, what it is
 in every encoding (`tasks.data.image_facts.digest`); tie, a number that is the same for images that
-belong together (`tasks/validate/divide.py`); and then the user's own columns.
+belong together (`tasks/validate/splits.py`); and then the user's own columns.
 
 `findings.arrow` has what was found of each image that decodes, in order of the SHA-256, for steps
 that look again.

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 CALIBRATION_BINS = 15  # as Guo et al. (2017) use
 CLASSES = "classes.json"  # the file of an evaluation with what `outcomes` gives
-MAX_CELLS = 1000  # of a side of the confusion matrix, as many as can be seen
 
 
 @dataclass(frozen=True)
@@ -130,26 +129,15 @@ class Tally:
         return float(self.correct.mean())
 
     @property
-    def log_loss(self) -> float:
-        """The mean of -log of the probability given to the true class, in nats."""
-        return float(losses(self.predictions.likelihood).mean())
-
-    @property
     def calibration(self) -> CalibrationBins:
         """Confidence compared with accuracy."""
         return calibration(self.predictions.confidence, self.correct)
 
     @property
     def confusion(self) -> NDArray[np.int64]:
-        """The rows by true class, in rows, and by predicted class, in columns.
-
-        Above `MAX_CELLS` classes, a cell counts several neighbouring classes.
-        """
-        size = len(self.names)
-        cells = min(size, MAX_CELLS)
-        counts = np.zeros((cells, cells), np.int64)
-        labels, predicted = self.predictions.labels, self.predictions.predicted
-        np.add.at(counts, (labels * cells // size, predicted * cells // size), 1)
+        """The rows by true class, in rows, and by predicted class, in columns; of few classes."""
+        counts = np.zeros((len(self.names), len(self.names)), np.int64)
+        np.add.at(counts, (self.predictions.labels, self.predictions.predicted), 1)
         return counts
 
 
@@ -246,7 +234,7 @@ METRICS: Mapping[str, Callable[[Tally], float]] = {
     "macro_recall": lambda tally: float(tally.of_classes.recall.mean()),
     "macro_f1": lambda tally: float(tally.of_classes.f1.mean()),
     "worst_class_recall": lambda tally: float(tally.of_classes.recall.min()),
-    "log_loss": lambda tally: tally.log_loss,
+    "log_loss": lambda tally: float(losses(tally.predictions.likelihood).mean()),  # in nats
     "calibration_error": lambda tally: tally.calibration.error,
 }
 OF_A_CLASS = ("precision", "recall", "f1")  # named like `recall[cat]`

@@ -19,6 +19,7 @@ from tasks.data.metrics import split_name
 
 DIFFERING = 0.1  # the share of test images that two trainings usually answer differently
 POWER = 0.9  # of a normal approximation, which is 0.8 or more of the decision itself
+MOST = 1e9  # times as many units as there are, for any margin of use
 UNSEEN = 1.5  # units: as many as the unseen one usually counts for
 
 
@@ -77,19 +78,11 @@ def units_needed(metric: str, units: Sequence[int], level: float, margin: float)
     Returns:
         As many as the split has, or more; None where `smallest_margin` is None.
     """
-    total = sum(units)
+    from scipy.optimize import brentq
 
-    def margin_with(factor: float) -> float | None:
-        return smallest_margin(metric, [count * factor for count in units], level)
+    def above(factor: float) -> float:
+        return (smallest_margin(metric, [count * factor for count in units], level) or 0) - margin
 
-    if (here := smallest_margin(metric, units, level)) is None:
+    if smallest_margin(metric, units, level) is None:
         return None
-    if here <= margin:
-        return total
-    low, high = 1.0, 2.0
-    while (margin_with(high) or 0.0) > margin:
-        low, high = high, 2 * high
-    while (high - low) * total > 1:
-        middle = (low + high) / 2
-        low, high = (middle, high) if (margin_with(middle) or 0.0) > margin else (low, middle)
-    return ceil(high * total)
+    return ceil(sum(units) * (brentq(above, 1.0, MOST) if above(1.0) > 0 else 1))

@@ -31,8 +31,6 @@ from retrain.outputs import list_files
 from retrain.step import digest_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from retrain.workload import Workload
 
 LABELS = "labels.json"
@@ -103,13 +101,6 @@ class PreparedSplit:
     def images(self) -> Shards:
         """The images, left on disk."""
         return Shards(sorted(self.folder.glob("images-*.npy")))
-
-    @cached_property
-    def rows(self) -> "pd.DataFrame":
-        """Where each row comes from, as the file `ROWS` has it; `label` is the name."""
-        import pandas as pd
-
-        return pd.read_parquet(self.folder / ROWS)
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,7 @@ def evaluate_champion(
             raise ValueError(f"{title} cannot be compared with: {error}") from error
         raise
     tally = predictions.read(workspace.folder).tally(image_table.class_names(validated.folder))
-    return {"metrics": summarise(tally), "package": registered.digest}
+    return {"metrics": summarise(tally), "package": registered.version.package_digest}
 
 
 def _classify(

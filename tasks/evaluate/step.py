@@ -1,7 +1,7 @@
 """Measures how good a model is on the test split, which it was not trained on."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from retrain.runs import console
 from retrain.step import REPORT, Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate, Workload
-from tasks.compute.inference import predict
+from tasks.compute import ray_data
 from tasks.data import image_table, package, predictions, slices
 from tasks.data.image_facts import image_id
 from tasks.data.metrics import CLASSES, outcomes, summarise
@@ -31,10 +31,13 @@ from tasks.data.predictions import (
     learnt_images,
     write_reference,
 )
-from tasks.data.shards import ROWS, PreparedSplit, open_prepared, prepared_by
+from tasks.data.shards import ROWS, PreparedSplit, Shards, open_prepared, prepared_by
 
 SPLIT = "test"
 LEARNT_FROM = ("train", "val")
+# The probabilities, float32 (images, classes), and the features, float32 (sampled images, D); None
+# if there are none, or they are not known.
+Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]
 
 
 def dependencies(workload: Workload, *inputs: Artifact) -> Chosen:
@@ -129,6 +132,51 @@ def _predict(
     with console.counted("evaluate", count) as show:
         predictions.write(described, answers(), labels, folder / predictions.FILE)
     return dict(zip((digests[row] for row in sampled), features, strict=False))
+
+
+def predict(
+    model: Path, images: Shards, batch_size: int, precision: str, sampled: Sequence[int] = ()
+) -> Iterator[Answers]:
+    """Runs a model over a split, on all GPUs, or on the CPUs if there are none.
+
+    The images are never in memory as a whole. Threads of this process and a cluster give the same
+    result: the rows of a forward pass depend only on the batch size, and one thread calculates each
+    pass.
+
+    Args:
+        model: A folder that `models.save` wrote.
+        images: The prepared images of the split.
+        batch_size: Images per forward pass.
+        precision: `fp32` or `bf16`, of the matrix products.
+        sampled: The rows of which the features are wanted, too, in ascending order.
+
+    Yields:
+        The answers for each batch, in the order of the split.
+    """
+
+    def load(device: str) -> Callable[[int], Answers]:
+        import torch
+
+        from models.network import FeatureExtractor
+
+        network = models.load(model).module.to(device)
+        network.prefer_attention(torch.device(device).type, precision)
+        observed = FeatureExtractor(network)
+
+        def answer(first: int) -> Answers:
+            torch.set_num_threads(ray_data.THREADS)
+            rows = np.arange(first, min(first + batch_size, len(images)))
+            pixels = torch.from_numpy(images[rows]).to(device)
+            probabilities, features = observed.answer(pixels, precision)
+            wanted = [row - first for row in sampled if first <= row <= rows[-1]]
+            known = features[wanted].cpu().numpy() if features is not None and wanted else None
+            return probabilities.cpu().numpy(), known
+
+        return answer
+
+    batches = range(0, len(images), batch_size)
+    seconds = len(images) * ray_data.SECONDS_PER_IMAGE
+    return ray_data.each(load, batches, seconds=seconds, on_gpus=True)
 
 
 def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> NDArray[np.uint64] | None:

@@ -127,7 +127,7 @@ def predict(
         "labels": json.dumps(list(package.classes_of(registered.package))),
         "retrain.model": registered.version.name,
         "retrain.version": str(registered.version.version),
-        "retrain.package": registered.digest,
+        "retrain.package": registered.version.package_digest,
     }
     images = range(len(source.places))
     labels, samples = Counter[str](), []
@@ -196,7 +196,7 @@ def _answered(
 def _key(registered: RegisteredVersion, source: Source) -> str:
     """The key of the answers, which cannot be used after a file of the input has changed."""
     made_by = {
-        "package": registered.digest,
+        "package": registered.version.package_digest,
         "code": code_digests([__name__]),
         "libraries": {name: installed(name) for name in LIBRARIES},
         "state": source.state(),

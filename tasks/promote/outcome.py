@@ -176,7 +176,8 @@ def card_of(
     table = json.loads((scores.folder / CLASSES).read_text(encoding="utf-8"))["classes"]
     tested = sorted((row for row in table if row["rows"]), key=lambda row: float(row["recall"]))
     model = trained.folder / "model"
-    slices = decision["slices"]
+    slices, metrics = decision["slices"], scores.facts["metrics"]
+    rows = sum(row["rows"] for row in table)
     return render(
         "card",
         name=name,
@@ -187,8 +188,12 @@ def card_of(
         checked=validated,
         counts=sorted(validated["classes"].items(), key=lambda item: int(item[1])),
         scores=scores.facts,
-        rows=sum(row["rows"] for row in table),
-        metrics=_metrics(scores.facts["metrics"], sum(row["rows"] for row in table)),
+        rows=rows,
+        metrics=[  # with the interval of the one that is a share of images
+            (name, metrics[name], _interval(metrics[name], rows if name == "accuracy" else 0))
+            for name in METRICS
+            if name in metrics
+        ],
         worst=[row | {"interval": _interval(row["recall"], row["rows"])} for row in tested[:WORST]],
         slices=[slice_row(part) for part in slices],
         columns=["class", *dict.fromkeys(str(part["column"]) for part in slices)],
@@ -211,15 +216,6 @@ def render(template: str, **content: Any) -> str:
     environment.filters["number"] = console.number
     text = Path(__file__).with_name(f"{template}.md.j2").read_text(encoding="utf-8")
     return environment.from_string(text).render(content)
-
-
-def _metrics(metrics: Mapping[str, float], rows: int) -> list[tuple[str, float, str]]:
-    """The metrics: name, value, and the interval of the one that is a share of images."""
-    return [
-        (name, metrics[name], _interval(metrics[name], rows if name == "accuracy" else 0))
-        for name in METRICS
-        if name in metrics
-    ]
 
 
 def _interval(share: float, rows: int) -> str:

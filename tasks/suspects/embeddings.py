@@ -39,8 +39,6 @@ def embed_with_champion(
         answers = pa.concat_tables(
             classify(registered.package, files, places, workspace.scratch, show, features)
         )
-    for path, error in zip(accepted["path"], answers["error"].to_pylist(), strict=True):
-        if error is not None:
-            raise ValueError(f"{title}: {path}: {error}")
-    np.save(workspace.folder / EMBEDDINGS, as_matrix(answers, "features"))
-    return {"rows": len(accepted), "package": registered.digest}
+    paths = [f"{title}: {path}" for path in accepted["path"].to_pylist()]
+    np.save(workspace.folder / EMBEDDINGS, as_matrix(answers, "features", paths))
+    return {"rows": len(accepted), "package": registered.version.package_digest}

@@ -29,6 +29,7 @@ FUNCTION = "train.function"  # the setting that names one of the user's
 STREAM = "tasks.train.stream"
 # The first images that the network was given: `images`, uint8 (n, H, W, C), and `labels`, str (n,).
 FIRST_BATCH = "first_batch.npz"
+PROGRESS = "progress.json"  # of the newest progress, in the scratch folder
 # Of the section `train`.
 USED_BY_FUNCTION = {*PASSED_ON, "function", "arguments", "best", "init"}
 
@@ -181,7 +182,7 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
         settings.find_version(project.root)
     except ValueError as error:
         yield str(error)
-    rules = [*_unused(workload), *_unfit(workload), *_missing_modules(workload)]
+    rules = [*_conflicts(workload), *_missing_modules(workload)]
     if not (ray_cluster.is_remote() and workload.scale.workers):
         rules += _lacking_on_this_machine(workload.train, workload.scale)
     yield from (fault for is_broken, fault in rules if is_broken)
@@ -213,42 +214,30 @@ def network_settings(workload: Workload) -> tuple["Family", tuple[int, int, int]
 Rules = list[tuple[bool, str]]  # whether each is broken, and what is said then
 
 
-def _unused(workload: Workload) -> Rules:
-    """The settings that the training loop would not follow."""
-    train = workload.train
-    changed = train.model_dump(exclude_defaults=True)
-    named = FUNCTION if train.function else "the project's own loop"
+def _conflicts(workload: Workload) -> Rules:
+    """The settings that the training loop would not follow, or that do not go together."""
+    train, images, scale = workload.train, workload.images, workload.scale
+    changed, is_own = train.model_dump(exclude_defaults=True), train.function is None
+    named = "the project's own loop" if is_own else FUNCTION
     unused = sorted(set(Train.model_fields) - used_by(train))
+    is_divided = scale.strategy == "fsdp" and is_own
     return [
         *((name in changed, f"train.{name}: {named} does not use it.") for name in unused),
         (
-            train.function is not None and workload.images.storage == "source",
+            not is_own and images.storage == "source",
             f"images.storage: {named} needs prepared images, and not source.",
         ),
+        (not is_own and scale.strategy != "ddp", f"scale.strategy: {named} has ddp."),
         (
-            train.function is not None and workload.scale.strategy != "ddp",
-            f"scale.strategy: {named} has ddp.",
-        ),
-        (
-            train.function is None and train.best.metric not in METRICS,
+            is_own and train.best.metric not in METRICS,
             f"train.best.metric: {train.best.metric} is not one of {', '.join(METRICS)}.",
         ),
-    ]
-
-
-def _unfit(workload: Workload) -> Rules:
-    """The settings of the own loop that do not go with the network, or with each other."""
-    train = workload.train
-    changed = train.model_dump(exclude_defaults=True)
-    is_custom = workload.model.family == "custom"
-    is_divided = workload.scale.strategy == "fsdp" and train.function is None
-    return [
         (
-            is_custom and train.freeze_epochs > 0,
+            workload.model.family == "custom" and train.freeze_epochs > 0,
             "train.freeze_epochs: it needs a network of transformers, with a known last layer.",
         ),
         (
-            is_divided and workload.scale.workers < 2,
+            is_divided and scale.workers < 2,
             "scale.strategy: fsdp divides a network among scale.workers; set it to 2 or more.",
         ),
         *(

@@ -34,7 +34,7 @@ from retrain.project import CODE, Project
 from retrain.runs import console
 from retrain.servers import patches, ray_cluster
 from retrain.workload import Scale
-from tasks.train import function
+from tasks.train import user_function
 from tasks.train.job import STREAM, TrainingJob, lacking_gpus
 from tasks.train.session import Session
 from tasks.train.train import fit
@@ -104,7 +104,7 @@ def _trainer(job: TrainingJob, scaling: ScalingConfig) -> TorchTrainer:
             storage_path=str(job.scratch),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
-            callbacks=[function.Reports(job)] if job.hyperparameters.function else [],
+            callbacks=[user_function.Reports(job)] if job.hyperparameters.function else [],
         ),
         **(import_module(STREAM).of_trainer(job) if job.streams else {}),
     )
@@ -116,7 +116,7 @@ def _work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
     if not job.root.exists():  # the clone is on another machine, which has sent its code
         job = replace(job, root=CODE.parent)
     if job.hyperparameters.function:
-        return function.run(job, device)
+        return user_function.run(job, device)
     context = get_context()
     return fit(Session(job, context.get_world_rank(), context.get_world_size(), device))
 

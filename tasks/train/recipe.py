@@ -16,7 +16,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from models.network import Network, inference
 from retrain.workload import Plateau, Train
-from tasks.train.augment import Targets
+from tasks.train.augmentation import Targets
 from tasks.train.data_loading import BatchSampler, SplitDataset, class_weights, in_order
 from tasks.train.distributed import is_sharded, sum_over_workers
 

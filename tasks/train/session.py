@@ -3,7 +3,7 @@
 `report` keeps a checkpoint, and the metrics of an epoch that is over; `latest` is where a training
 goes on that was interrupted. All workers see the folder, in which the first one writes; so they
 need no help of Ray Train's. What a function of the user's reports to Ray Train is kept here, too
-(`function.py`).
+(`user_function.py`).
 """
 
 import json
@@ -19,10 +19,9 @@ import torch
 from retrain.disk import sha256_of, write_text
 from tasks.data.shards import open_prepared
 from tasks.train import distributed
-from tasks.train.job import Epoch, TrainingJob, score
+from tasks.train.job import PROGRESS, Epoch, TrainingJob, score
 
 REPORTS = "reports.json"
-PROGRESS = "progress.json"
 TICK_SECONDS = 0.25  # between two writes of the progress
 CHECKPOINTS = "checkpoints"
 NEWEST = 2  # checkpoints, which are kept: a damaged one has the one before it
@@ -183,7 +182,9 @@ class Session:
         epochs, reports = self.job.hyperparameters.epochs, len(self.reports)
         last = self.reports[-1].metrics
         images = len(open_prepared(self.job.images).split("train"))
-        current = Progress(
+        write_progress(
+            self.job.scratch,
+            self.history,
             epoch=min(reports, epochs),  # whose loss it is
             epochs=epochs,
             fraction=min(reports / epochs, 1.0),
@@ -191,7 +192,6 @@ class Session:
             loss=last.get("train_loss", last.get("loss")),
             seconds_left=max(epochs - reports, 0) * last["seconds"],
         )
-        write_progress(self.job.scratch, current, self.history)
 
 
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:
@@ -215,11 +215,22 @@ def is_undamaged(folder: Path) -> bool:
     return any(path.stem.endswith(sha256_of(path)[:DIGITS]) for path in folder.glob("state-*.pt"))
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a training.
+def write_progress(
+    scratch: Path,
+    history: Sequence[Epoch],
+    *,
+    epoch: int,
+    epochs: int,
+    fraction: float,
+    images_per_second: float,
+    loss: float | None,
+    seconds_left: float,
+) -> None:
+    """Writes the progress of a training into its scratch, for the process of the step.
 
-    Attributes:
+    Args:
+        scratch: The scratch folder of the training.
+        history: The epochs that are over.
         epoch: The current epoch, from 1.
         epochs: The number of epochs.
         fraction: The fraction of all optimizer steps that is done, 0 to 1.
@@ -227,25 +238,17 @@ class Progress:
         loss: The training loss, a moving mean; None if it is not known.
         seconds_left: The time until the end of the last epoch.
     """
-
-    epoch: int
-    epochs: int
-    fraction: float
-    images_per_second: float
-    loss: float | None
-    seconds_left: float
-
-    def __str__(self) -> str:
-        loss = "" if self.loss is None else f"loss {self.loss:.3f}  "
-        return (
-            f"epoch {self.epoch}/{self.epochs}  {loss}"
-            f"{self.images_per_second:,.0f} images/s  {self.seconds_left:.0f} s left"
-        )
-
-
-def write_progress(scratch: Path, progress: Progress, history: Sequence[Epoch]) -> None:
-    """Writes the progress of a training into its scratch, with the epochs that are over."""
-    document = {"progress": asdict(progress), "history": list(history)}
+    shown = "" if loss is None else f"loss {loss:.3f}  "
+    document = {
+        "epochs": epochs,
+        "fraction": fraction,
+        "seconds_left": seconds_left,
+        "text": (
+            f"epoch {epoch}/{epochs}  {shown}{images_per_second:,.0f} images/s  "
+            f"{seconds_left:.0f} s left"
+        ),
+        "history": list(history),
+    }
     write_text(scratch / PROGRESS, json.dumps(document))
 
 
@@ -283,7 +286,9 @@ class Meter:
         if now - looked < TICK_SECONDS:
             return
         self._last = (step, now)
-        progress = Progress(
+        write_progress(
+            self._scratch,
+            history,
             epoch=min(step // self._per_epoch + 1, self._epochs),
             epochs=self._epochs,
             fraction=step / steps,
@@ -291,4 +296,3 @@ class Meter:
             loss=float(loss_sum) / (step - len(history) * self._per_epoch),
             seconds_left=(now - began) / (step - first) * (steps - step),
         )
-        write_progress(self._scratch, progress, history)

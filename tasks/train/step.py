@@ -2,10 +2,10 @@
 
 - `job.py` has the arguments of a training; it finds faults before a run, and the best epoch
 - `train.py` is the project's own training, from the data to the weights
-- `recipe.py`, `augment.py` and `data_loading.py` have what it consists of; `stream.py` brings
+- `recipe.py`, `augmentation.py` and `data_loading.py` have what it consists of; `stream.py` brings
   images that are not prepared, `distributed.py` puts the network on a device, with others beside it
 - `session.py` keeps checkpoints and what is reported, and writes how far it is
-- `launch.py` has Ray Train run it, here or on workers; `function.py` runs one of the user's
+- `launch.py` has Ray Train run it, here or on workers; `user_function.py` runs one of the user's
 """
 
 import hashlib
@@ -36,6 +36,7 @@ from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.shards import prepared_by
 from tasks.train.job import (
     FIRST_BATCH,
+    PROGRESS,
     STREAM,
     Epoch,
     TrainingJob,
@@ -47,7 +48,6 @@ from tasks.train.job import (
 
 if TYPE_CHECKING:
     from tasks.data.champion import RegisteredVersion
-    from tasks.train.session import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def train_and_save(job: TrainingJob) -> dict[str, Any]:
         `history` (one mapping for each epoch), `best` (the best of them), `parameters` (how many)
         and `numerics` (how they were calculated).
     """
-    from tasks.train import distributed, train as own
+    from tasks.train import distributed, train as own, user_function
     from tasks.train.launch import launch
     from tasks.train.session import Session
 
@@ -197,12 +197,7 @@ def train_and_save(job: TrainingJob) -> dict[str, Any]:
 
     session = Session(job, device=device)
     distributed.set_threads(device, job.scale.threads)
-    if is_own:
-        network = own.best_network(session)
-    else:
-        from tasks.train import function
-
-        network = function.best_network(session)
+    network = (own if is_own else user_function).best_network(session)
     own.save(job, network.to(device))
     session.show_progress()
     assert session.best
@@ -310,20 +305,17 @@ def follow_progress(
     Raises:
         Exception: The error of the last call of `log`.
     """
-    from tasks.train.session import PROGRESS, Progress
-
     file, lines = scratch / PROGRESS, EpochLines()
     file.unlink(missing_ok=True)  # of a try that was interrupted
 
     def take(*, is_over: bool = False) -> Sequence[Epoch]:
         """Shows what is written; returns the epochs that are over."""
-        document = json.loads(file.read_text(encoding="utf-8"))
-        progress = Progress(**document["progress"])
-        history: Sequence[Epoch] = document["history"]
+        progress = json.loads(file.read_text(encoding="utf-8"))
         if console.is_live():
-            show(progress.fraction, str(progress))
+            show(progress["fraction"], progress["text"])
         else:
-            lines.show(progress, history, is_over=is_over)
+            lines.show(progress, is_over=is_over)
+        history: Sequence[Epoch] = progress["history"]
         return history
 
     def follow() -> None:
@@ -364,8 +356,9 @@ class EpochLines:
         """Starts the clock."""
         self._last, self._epochs = monotonic(), 0
 
-    def show(self, progress: "Progress", history: Sequence[Epoch], *, is_over: bool) -> None:
+    def show(self, progress: Mapping[str, Any], *, is_over: bool) -> None:
         """Shows the newest epoch, if it is due; between epochs, a line every minute."""
+        history = progress["history"]
         seconds, is_new = monotonic() - self._last, len(history) > self._epochs
         if is_new and (seconds >= LINE_SECONDS or (is_over and self._epochs)):
             metrics = "  ".join(
@@ -373,10 +366,10 @@ class EpochLines:
                 for name, value in history[-1].items()
                 if name not in NOT_SHOWN
             )
-            ended = f"epoch {len(history)}/{progress.epochs}"
-            line = f"{ended}  {metrics}  {progress.seconds_left:.0f} s left"
+            ended = f"epoch {len(history)}/{progress['epochs']}"
+            line = f"{ended}  {metrics}  {progress['seconds_left']:.0f} s left"
         elif seconds >= LONG_SECONDS:
-            line = str(progress)
+            line = progress["text"]
         else:
             return
         self._last, self._epochs = monotonic(), len(history)

@@ -16,7 +16,7 @@ from models.network import Network
 from retrain.workload import Train
 from tasks.data.shards import Prepared, open_prepared
 from tasks.train import distributed
-from tasks.train.augment import Augmentation, keep_images
+from tasks.train.augmentation import Augmentation, keep_images
 from tasks.train.data_loading import Batch, BatchSampler, Loader, SplitDataset, class_weights
 from tasks.train.job import FIRST_BATCH, STREAM, TrainingJob, stops_early
 from tasks.train.recipe import (

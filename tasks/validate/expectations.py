@@ -72,7 +72,7 @@ def check(
     """Checks all images, classes and splits, and writes the accepted and the bad images.
 
     Args:
-        images: A row for each, with the columns that `divide.divide` adds.
+        images: A row for each, with the columns that `splits.divide` adds.
         own: The user's own columns.
         checks: What is expected of them.
         workspace: The workspace of the step.
@@ -91,7 +91,7 @@ def check(
     accepted = images.drop(reasons.index)
     classes, splits = _counts(accepted, checks)
     few = suites.check("classes", classes, class_rules(checks))
-    empty = suites.check("splits", splits, [_no_image()])
+    empty = suites.check("splits", splits, [split_rule()])
     write_json(workspace.report / RESULTS, suites.results)
     kept = own.take(accepted.index.to_numpy()) if own.num_columns else own
     image_table.write(accepted, kept, workspace.folder / image_table.FILE_NAME)
@@ -154,8 +154,8 @@ def _counts(accepted: pd.DataFrame, checks: Checks) -> tuple[pd.DataFrame, pd.Da
 
 def _list_near_duplicates(images: pd.DataFrame, accepted: pd.DataFrame, report: Path) -> int:
     """Writes the accepted images that look like one of a later split, and counts them all."""
-    found = accepted[accepted["near_duplicate"] >= 0]
-    others = images.iloc[found["near_duplicate"]]
+    found = accepted.dropna(subset=["near_duplicate"])
+    others = images.loc[found["near_duplicate"]]
     listed = found[["split", "path"]].assign(
         near_duplicate_split=others["split"].to_numpy(),
         near_duplicate_path=others["path"].to_numpy(),
@@ -277,7 +277,7 @@ def _fewest(column: str, parameter: str, least: int, where: str = "") -> Rule:
     )
 
 
-def _no_image() -> Rule:
+def split_rule() -> Rule:
     """What is expected of each split."""
     return Rule(
         "splits without an image",

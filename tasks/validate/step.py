@@ -100,8 +100,8 @@ def validate(
     """
     from tasks.validate import (  # with pandas and Great Expectations
         annotations,
-        divide,
         expectations,
+        splits,
     )
 
     files, listed = open_images(pulled), pq.read_table(pulled.folder / INDEX)
@@ -113,12 +113,12 @@ def validate(
         found = scan(files, listed.select(["file", "row", "bytes"]), inspected, workspace.earlier())
         keep(found, workspace.folder)
         with console.progress("dividing the images"):
-            images = divide.join(listed, found)
-            corrected = divide.correct(images, data, files.root)
-            ties = np.load(BytesIO(known)) if known else divide.NO_TIES
-            divide.divide(images, own, found, data, checks, ties)
+            images = splits.join(listed, found)
+            corrected = splits.correct(images, data, files.root)
+            ties = np.load(BytesIO(known)) if known else splits.NO_TIES
+            images = splits.divide(images, own, found, data, checks, ties)
             if data.group == NEAR_DUPLICATES:
-                np.save(workspace.report / lineage.TIES, divide.ties_of(images))
+                np.save(workspace.report / lineage.TIES, splits.ties_of(images))
         with console.progress("checking the rules"):
             facts = expectations.check(images, own, checks, workspace)
     except ValueError:  # a verdict: the same data is not checked again

@@ -15,8 +15,7 @@ import models
 from models.pretrained import find_version
 from retrain.workload import Model, Train
 from tasks.data.shards import open_prepared
-from tasks.data.survey import Survey
-from tasks.scaffold import Backbone, propose
+from tasks.scaffold import Backbone, Survey, propose
 from tests.tasks.embed.conftest import describe_rows, run_embed, write_backbone
 from tests.tasks.train.helpers import run, write_form, write_split
 

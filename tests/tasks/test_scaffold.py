@@ -7,8 +7,7 @@ import pytest
 from retrain.params import load_workload, parse_yaml
 from retrain.project import Project
 from retrain.runs.preflight import check
-from tasks.data.survey import Survey
-from tasks.scaffold import Backbone, find_backbone, propose
+from tasks.scaffold import Backbone, Survey, find_backbone, propose
 from tasks.train.step import train
 from tests.hub import write_clip
 

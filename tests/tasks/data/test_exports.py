@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retrain.workload import Data
-from tasks.data.survey import survey
+from tasks.scaffold import survey
 from tests.tasks.toy_data import png, write_files
 
 PAGE = Path("docs/add-a-workload.md").read_text(encoding="utf-8")

@@ -11,7 +11,6 @@ from sklearn.metrics import (
 
 from tasks.data.metrics import (
     LOWER_IS_BETTER,
-    MAX_CELLS,
     METRICS,
     Predictions,
     Tally,
@@ -73,10 +72,12 @@ def test_log_loss_is_that_of_scikit_learn():
     probabilities = random.dirichlet(np.ones(3), 100).astype(np.float32)
     labels = random.integers(0, 3, 100)
     likelihood = probabilities[np.arange(100), labels]
-    loss = tally(labels, labels, likelihood=likelihood).log_loss
+    loss = summarise(tally(labels, labels, likelihood=likelihood))["log_loss"]
     assert loss == pytest.approx(sklearn_log_loss(labels, probabilities), rel=1e-5)
     # That of an impossible class is finite.
-    assert tally([0], [1], likelihood=[0.0]).log_loss == pytest.approx(15.94, abs=0.01)
+    assert summarise(tally([0], [1], likelihood=[0.0]))["log_loss"] == pytest.approx(
+        15.94, abs=0.01
+    )
     assert LOWER_IS_BETTER == ["calibration_error", "log_loss"]
 
 
@@ -92,16 +93,15 @@ def test_calibration_compares_confidence_with_accuracy_in_bins():
     assert edges.share == pytest.approx([2 / 3, 1 / 3])
 
 
-def test_the_confusion_matrix_has_true_classes_in_rows_and_is_no_larger_than_can_be_seen():
+def test_the_confusion_matrix_has_true_classes_in_rows():
     confusion = tally([0, 0, 1, 2, 2], [0, 2, 1, 2, 2]).confusion
     assert confusion.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 2]]
+
+
+def test_the_metrics_of_many_classes_take_no_memory_for_each_pair_of_them():
     names = tuple(str(number) for number in range(21_841))
     all_right = tally(range(21_841), range(21_841), names=names, classes=21_841)
-    assert all_right.confusion.shape == (MAX_CELLS, MAX_CELLS)
-    assert all_right.confusion.trace() == all_right.confusion.sum() == len(names)
     assert summarise(all_right)["macro_f1"] == 1
-    shifted = tally([0, 21_840], [21_840, 0], names=names, classes=21_841).confusion
-    assert (shifted[0, -1], shifted[-1, 0], shifted.sum()) == (1, 1, 2)
 
 
 @pytest.mark.parametrize(

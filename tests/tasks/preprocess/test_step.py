@@ -9,7 +9,7 @@ from retrain.outputs import list_files
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Gate, Images
 from tasks.data import raw_images
-from tasks.data.shards import open_prepared
+from tasks.data.shards import ROWS, open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
@@ -61,9 +61,10 @@ def test_images_come_out_as_the_model_will_see_them_when_it_serves(tmp_path, ima
     seen = []
     for name, count in facts["rows"].items():
         split, side = prepared.split(name), images.size + (margin if name == "train" else 0)
-        assert len(split) == len(split.images) == len(split.rows) == count > 0
+        rows = pd.read_parquet(split.folder / ROWS)
+        assert len(split) == len(split.images) == len(rows) == count > 0
         arrays = split.images[np.arange(count)]
-        for array, label, row in zip(arrays, split.labels, split.rows.itertuples(), strict=True):
+        for array, label, row in zip(arrays, split.labels, rows.itertuples(), strict=True):
             expected = to_array(files[row.file], side, images.channels, images.resize)
             assert np.array_equal(array, expected)
             assert prepared.labels[label] == row.label == row.file.split("/")[0]
@@ -86,8 +87,9 @@ def test_many_tasks_write_the_same_images_as_one_in_the_same_order(tmp_path, mon
         everything = np.arange(len(few))
         assert np.array_equal(few.images[everything], lots.images[everything])
         assert np.array_equal(few.labels, lots.labels)
-        pd.testing.assert_frame_equal(few.rows, lots.rows)
-        places = list(zip(lots.rows["file"], lots.rows["row"], strict=True))
+        rows = pd.read_parquet(lots.folder / ROWS)
+        pd.testing.assert_frame_equal(pd.read_parquet(few.folder / ROWS), rows)
+        places = list(zip(rows["file"], rows["row"], strict=True))
         assert places == sorted(places)
 
 
@@ -96,7 +98,7 @@ def test_images_that_were_set_aside_are_left_out(tmp_path):
     write_files(tmp_path / "data", {"2/broken.png": b"broken", "2/tiny.png": png(99, 2, 2)})
     facts, folder = run(tmp_path)
     assert sum(facts["rows"].values()) == 40
-    left = pd.concat([open_prepared(folder).split(name).rows for name in SPLITS])
+    left = pd.concat([pd.read_parquet(folder / name / ROWS) for name in SPLITS])
     assert not left["path"].isin(["2/broken.png", "2/tiny.png"]).any()
 
 

@@ -1,4 +1,4 @@
-"""Training functions of users, good and bad, for `test_function.py`."""
+"""Training functions of users, good and bad, for `test_user_function.py`."""
 
 import tempfile
 import time

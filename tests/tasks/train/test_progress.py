@@ -5,8 +5,10 @@ from threading import Event
 import pytest
 
 from tasks.train import step
-from tasks.train.session import PROGRESS, Progress, write_progress
+from tasks.train.job import PROGRESS
+from tasks.train.session import write_progress
 
+SPEED = {"epoch": 1, "epochs": 2, "images_per_second": 7.0, "loss": 1.0, "seconds_left": 9.0}
 EPOCH = {"epoch": 1, "val_loss": 0.5, "images_per_second": 7.0}
 
 
@@ -24,8 +26,8 @@ def test_epochs_are_logged_while_the_training_runs_and_again_after_a_failure(tmp
     (tmp_path / PROGRESS).write_text("of the training that was interrupted")
     with pytest.raises(ConnectionError), step.follow_progress(tmp_path, lambda *_: None, log):
         for fraction in (0.25, 0.5):
-            write_progress(tmp_path, Progress(1, 2, fraction, 7.0, 1.0, 9.0), [EPOCH])
+            write_progress(tmp_path, [EPOCH], fraction=fraction, **SPEED)
             assert tried.wait(10)
             tried.clear()
-        write_progress(tmp_path, Progress(2, 2, 1.0, 7.0, 0.9, 0.0), [EPOCH, EPOCH])
+        write_progress(tmp_path, [EPOCH, EPOCH], fraction=1.0, **SPEED)
     assert (tries[:2], tries[-1]) == ([1, 1], 2)  # the last, after the end, raises its error

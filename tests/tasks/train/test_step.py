@@ -6,7 +6,7 @@ from models.network import Network
 from retrain.registry import tracking
 from retrain.workload import Augment, Model, Scale, Train
 from tasks.data.shards import open_prepared
-from tasks.train.augment import Augmentation
+from tasks.train.augmentation import Augmentation
 from tasks.train.data_loading import BatchSampler
 from tasks.train.job import TrainingJob
 from tests.tasks.embed.conftest import write_backbone

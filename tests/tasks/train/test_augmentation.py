@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from retrain.workload import Augment, ColorJitter, Data, Images, Workload
-from tasks.train.augment import Augmentation, augment, mix
+from tasks.train.augmentation import Augmentation, augment, mix
 from tasks.train.data_loading import BatchSampler
 from tests.tasks.train.helpers import SMALL
 

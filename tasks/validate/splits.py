@@ -77,71 +77,83 @@ def divide(
     data: Data,
     checks: Checks,
     champions: NDArray[np.void],
-) -> None:
+) -> pd.DataFrame:
     """Assigns the images to the splits that the data lacks, and finds those with a fault.
 
     Args:
-        images: A row for each, as `join` gives it; columns are added.
+        images: A row for each, as `join` gives it.
         own: The user's own columns.
         found: What was found of the images.
         data: How they are grouped and divided.
         checks: Which images are bad.
         champions: The ties of the champion's images: `TIES`.
+
+    Returns:
+        The images with `split`, `tie`, `time` and whether each `is_divided`; their `shorter_side`
+        and `longer_side`; and, where an image has that fault, `other_label`, `unknown_label`,
+        `also_in`, `group_in`, `has_no_time`, and `near_duplicate` with `near_duplicate_in`.
     """
     black = bytes(THUMBNAIL)  # of those that do not decode
     every = b"".join(each or black for each in found["thumbnail"].to_pylist())
     thumbnails = np.frombuffer(every, np.uint8).reshape(len(found), -1)
-    decodes = images["error"].isna()
-    images["shorter_side"] = images[["width", "height"]].min(axis=1)
-    images["longer_side"] = images[["width", "height"]].max(axis=1)
-    images["time"] = read_times(data.time, images, own)
+    decodes, sides = images["error"].isna(), images[["width", "height"]]
     groups = pd.Series(read_groups(data.group, images, own), dtype=object)
-    images["other_label"] = _other_labels(images)
-    look_alike = data.group == NEAR_DUPLICATES
     ties = find_ties(
         images[decodes],
         groups[decodes].tolist(),
-        thumbnails[decodes] if look_alike else None,
+        thumbnails[decodes] if data.group == NEAR_DUPLICATES else None,
         champions,
     )
-    images["tie"] = pd.Series(ties, images.index[decodes], "Int64").reindex(images.index)
-    images["is_divided"] = (
-        decodes
-        & images["label"].notna()
-        & images["other_label"].isna()
-        & (images["shorter_side"] >= checks.min_side)
-        & (images["longer_side"] <= checks.max_side)
+    images = images.assign(
+        shorter_side=sides.min(axis=1),
+        longer_side=sides.max(axis=1),
+        time=read_times(data.time, images, own),
+        other_label=_other_labels(images),
+        tie=pd.Series(ties, images.index[decodes], "Int64").reindex(images.index),
+        is_divided=lambda table: (
+            decodes
+            & table["label"].notna()
+            & table["other_label"].isna()
+            & (table["shorter_side"] >= checks.min_side)
+            & (table["longer_side"] <= checks.max_side)
+        ),
+        split=lambda table: assign_splits(table, data.split, checks, data.time is not None),
     )
-    images["split"] = assign_splits(images, data.split, checks, by_time=data.time is not None)
+    return _find_faults(images, thumbnails, data, checks)
+
+
+def _find_faults(
+    images: pd.DataFrame, thumbnails: NDArray[np.uint8], data: Data, checks: Checks
+) -> pd.DataFrame:
+    """The images with the columns that say what is wrong with one beside the others."""
     known = images.loc[images["split"] == "train", "label"]
     if checks.labels is not None:
         known = pd.Series([label_of(label) for label in checks.labels])
-    images["unknown_label"] = images["label"].where(~images["label"].isin(known))
-    # The same pixels in a later split. The copy in the earlier one is set aside: training loses one
-    # example of many that way, while `test` would lose a row that this model and the one in
-    # production are compared on.
-    images["also_in"] = _later_split(images, "pixels")
-    # One of the same tie, where the data's names define splits.
-    images["group_in"] = _later_split(images, "tie").where(images["also_in"].isna())
-    has_no_time = decodes & images["time"].isna() & (data.time is not None)
-    images["has_no_time"] = has_no_time.where(has_no_time)
-    _find_near_duplicates(images, thumbnails)
+    has_no_time = images["error"].isna() & images["time"].isna() & (data.time is not None)
+    return images.assign(
+        unknown_label=images["label"].where(~images["label"].isin(known)),
+        # The same pixels in a later split. The copy in the earlier one is set aside: training loses
+        # one example of many that way, while `test` would lose a row that this model and the one in
+        # production are compared on.
+        also_in=_later_split(images, "pixels"),
+        # One of the same tie, where the data's names define splits.
+        group_in=lambda table: _later_split(table, "tie").where(table["also_in"].isna()),
+        has_no_time=has_no_time.where(has_no_time),
+        near_duplicate=lambda table: _near_duplicates(table, thumbnails),
+        near_duplicate_in=lambda table: table["near_duplicate"].map(table["split"]),
+    )
 
 
-def _find_near_duplicates(images: pd.DataFrame, thumbnails: NDArray[np.uint8]) -> None:
-    """Finds the images that look like one of a later split, and which; adds two columns."""
+def _near_duplicates(images: pd.DataFrame, thumbnails: NDArray[np.uint8]) -> "pd.Series[int]":
+    """The images that look like one of a later split: the row of that one, by their own rows."""
     compared = np.flatnonzero(images["error"].isna() & images["also_in"].isna())
     matches = near_duplicates(
         images["fingerprint"].to_numpy()[compared].astype(np.int64),
         images["split"].map(SPLITS.index).to_numpy()[compared],
         lambda places: thumbnails[compared[places]],
     )
-    alike = compared[matches >= 0]
-    images["near_duplicate"] = -1
-    images.loc[alike, "near_duplicate"] = compared[matches[matches >= 0]]
-    images["near_duplicate_in"] = None
-    of_others = images["split"].to_numpy()[images.loc[alike, "near_duplicate"]]
-    images.loc[alike, "near_duplicate_in"] = of_others
+    alike = matches >= 0
+    return pd.Series(compared[matches[alike]], compared[alike], dtype="Int64")
 
 
 def _other_labels(images: pd.DataFrame) -> "pd.Series[str]":

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from tasks.compute import ray_data
-from tasks.compute.inference import predict
 from tasks.data.shards import open_prepared
+from tasks.evaluate.step import predict
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, write_model, write_prepared
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from retrain.workload import Checks, Split
 from tasks.data.fingerprint import THUMBNAIL
-from tasks.validate.divide import NO_TIES, assign_splits, find_ties, ties_of
+from tasks.validate.splits import NO_TIES, assign_splits, find_ties, ties_of
 
 FRACTIONS = Split(val=0.1, test=0.2)
 

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from retrain.workload import Data
-from tasks.data.survey import survey
+from tasks.scaffold import survey
 from tests.tasks.toy_data import encoded, png, write_files, write_parquet
 
 DATA = Data(path="photos")
@@ -55,7 +55,7 @@ def test_a_table_of_grey_images_is_looked_at(tmp_path):
 
 
 def test_many_images_are_counted_and_few_decoded(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.data.survey.DECODED", 5)
+    monkeypatch.setattr("tasks.scaffold.DECODED", 5)
     write_files(tmp_path, photos({"cat": 30, "dog": 20}))
     seen = survey(tmp_path, DATA)
     assert (seen.images, seen.decoded) == (50, 5)

@@ -16,7 +16,7 @@ from retrain.runs.run import Run, following
 from retrain.step import DataVersion, plan
 from retrain.store import Artifact
 from retrain.workload import Best, Data, Model, Train, Workload
-from tasks.train.start import find_start
+from tasks.train.initial_weights import find_initial_weights
 from tasks.train.step import train
 from tests.tasks.toy_model import VERSION
 from tests.tasks.train.helpers import LABELS, SMALL, run
@@ -93,7 +93,7 @@ def test_a_champion_is_not_trained_further_before_something_has_changed(tmp_path
     more = once.model_copy(update={"train": AGAIN.model_copy(update={"epochs": 2})})
 
     def find(workload, prepared=images):
-        return find_start(workload, Project(tmp_path), prepared, pulled)
+        return find_initial_weights(workload, Project(tmp_path), prepared, pulled)
 
     def start(workload, prepared=images):
         registered = find(workload, prepared).value

@@ -18,7 +18,9 @@ def as_input(registered: RegisteredVersion | None) -> Input:
 NEW = as_input(None)
 
 
-def find_start(workload: Workload, project: Project, images: Artifact, pulled: Artifact) -> Input:
+def find_initial_weights(
+    workload: Workload, project: Project, images: Artifact, pulled: Artifact
+) -> Input:
     """Finds what a training starts from.
 
     A champion that was itself trained in this way, on these images with these parameters, is not
