@@ -36,7 +36,7 @@ STOP_SECONDS = 5.0
 GARBAGE_SECONDS = 30.0
 # A worker sees at once that the process of a run of its own was killed. How soon it finds those of
 # a machine that is gone.
-LOST_SECONDS = 60.0
+LOST_SECONDS = 30.0
 
 
 def main() -> None:

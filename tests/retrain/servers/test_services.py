@@ -128,9 +128,9 @@ def api(project):
         def answer():  # none while the database is locked; Prefect's own client tries again, too
             url = f"{services.server_api(project)}/{path}"
             found = httpx.get(url) if body is None else httpx.post(url, json=body)
-            return found.json() if found.is_success else None
+            return [found.json()] if found.is_success else None
 
-        return until(answer)
+        return until(answer)[0]
 
     return call
 
@@ -251,8 +251,6 @@ def test_a_worker_that_is_killed_comes_back_by_itself_and_so_do_its_runs(project
     messages.clear()
     run = live_run(api, workload="worker", deaths=1, by="a person")
     until(lambda: begun(project, "worker"), 60)
-    waiting = live_run(api)  # one run at a time: a worker that took it and was killed leaves this
-    api(f"flow_runs/{waiting}/set_state", {"state": {"type": "PENDING"}, "force": True})
     before = pids(project)
     of_the_run = psutil.Process(before["worker"]).children(recursive=True)
     assert of_the_run
@@ -263,14 +261,34 @@ def test_a_worker_that_is_killed_comes_back_by_itself_and_so_do_its_runs(project
         for other in ("another", "local-worker"):  # a second worker that starts harms no live run
             program.end_runs_of_dead_worker(other)
             assert state_of(api, run) == "RUNNING"
+    waiting = live_run(api)  # one run at a time: a worker that took it and was killed leaves this
+    api(f"flow_runs/{waiting}/set_state", {"state": {"type": "PENDING"}, "force": True})
     os.kill(before["worker"], signal.SIGKILL)
     comes_back(project, "worker", before["worker"])
 
     for each in (run, waiting):
         assert ended(api, each) == ["CRASHED", "COMPLETED"]
-    assert not any(process.is_running() for process in of_the_run)
+    until(lambda: not any(process.is_running() for process in of_the_run))
     assert {name for name, pid in pids(project).items() if pid != before[name]} == {"worker"}
     until(lambda: len(messages) == 2)  # the end of each
+
+
+def test_a_run_of_a_machine_that_is_gone_goes_on_at_a_worker_that_sees_its_store(
+    project, api, messages
+):
+    messages.clear()
+    deployment = api("deployments/name/small/vit")["id"]
+    later = {"type": "SCHEDULED", "state_details": {"scheduled_time": "2999-01-01T00:00:00Z"}}
+    body = {"parameters": {"workload": "gone"}, "state": later, "tags": ["process-gone", "mine"]}
+    run = api(f"deployments/{deployment}/create_flow_run", body)["id"]
+    (project.store / liveness.LOCKS / "process-gone.lock").touch()  # which nobody holds
+    api(f"flow_runs/{run}/set_state", {"state": {"type": "RUNNING"}, "force": True})
+    assert ended(api, run) == ["CRASHED", "COMPLETED"]
+    _, again = tries_of(api, run)
+    assert {"mine", f"try-2-of-{run}"} < {*again["tags"]}
+    assert "process-gone" not in again["tags"]
+    [sent] = until(lambda: messages)
+    assert sent["event"] == "promoted"
 
 
 def test_what_was_killed_with_all_servers_goes_on_after_the_next_start(project, api, messages):
