@@ -28,6 +28,7 @@ NAMES = (
     "flow",
     "gate",
     "prepare",
+    "serve",
 )
 CIFAR = "prepare"  # needs the data
 

@@ -20,7 +20,7 @@ from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import tracking, versions
 from retrain.runs.liveness import Processes
-from retrain.servers import served_model
+from retrain.servers import serving
 from retrain.store import Store
 
 DAY = 86400.0  # seconds
@@ -100,7 +100,7 @@ def _needed(project: Project) -> tuple[set[str], set[str]]:
             if ledger.waiting:
                 used.append(versions.get(project, name, ledger.waiting.version))
             # A server keeps to the version before while the champion cannot be served.
-            files.add(Path(served_model.read(project, name).package).name)
+            files.add(Path(serving.read(project, name).package).name)
             for version in filter(None, used):
                 files |= {version.package_digest, version.run_id}
                 record = versions.read_record(project, version)

@@ -12,7 +12,7 @@ from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Entry, Ledger
 from retrain.registry.versions import ModelVersion
 from retrain.runs import records
-from retrain.servers import served_model
+from retrain.servers import serving
 from retrain.workload import Data, Gate
 from tasks.data import rules
 from tasks.promote.approval import approval_status
@@ -52,10 +52,10 @@ def state_of(project: Project, name: str) -> dict[str, Any]:
 
 def _server(project: Project, name: str, champion: ModelVersion | None) -> dict[str, Any] | None:
     """What the workload's server answers with, and `says`; None if it was not started here."""
-    served = served_model.read(project, name)
+    served = serving.read(project, name)
     if served.url is None:
         return None
-    version = served_model.version_at(served.url)
+    version = serving.version_at(served.url)
     says = f"version {version} answers at {served.url}"
     if version is None:
         says = f"the server does not answer at {served.url}; start it: retrain serve {name}"

@@ -20,8 +20,8 @@ from typing import Any
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from retrain.servers.served_model import HEADER, SERVED
-
+SERVED = "RETRAIN_SERVED"  # in the environment: the file with the version, its package and server
+HEADER = "X-Retrain-Version"
 STOP_SECONDS = 5.0
 IDLE_SECONDS = 1.0
 IMAGE = (  # a grey square, as PNG
@@ -30,9 +30,7 @@ IMAGE = (  # a grey square, as PNG
 )
 
 Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
+App = Callable[[Message, Any, Any], Awaitable[None]]
 
 
 def make_app() -> App:
@@ -49,7 +47,7 @@ def make_app() -> App:
         sys.exit(STARTUP_FAILURE)  # else uvicorn would try it again and again
     header = (HEADER.lower().encode(), str(served["version"]).encode())
 
-    async def answer(scope: Message, receive: Receive, send: Send) -> None:
+    async def answer(scope: Message, receive: Any, send: Any) -> None:
         async def send_with_version(message: Message) -> None:
             if message["type"] == "http.response.start":
                 closes = [(b"connection", b"close")] if Connection.is_last else []

@@ -22,7 +22,7 @@ from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.params import load_section, workload_names
 from retrain.project import Project
-from retrain.servers import databases, deployments, reachable, served_model
+from retrain.servers import databases, deployments, reachable, serving
 from retrain.servers.program import POOL, end_processes
 from retrain.workload import Serve
 
@@ -124,8 +124,8 @@ def is_ready(project: Project, name: str) -> bool:
     """Whether a service can be used, or waits for the first champion."""
     urls = _described(project)
     if name not in PAGES:
-        served = served_model.read(project, name.removeprefix(SERVE))
-        return served.version is None or served_model.version_at(str(urls[name])) is not None
+        served = serving.read(project, name.removeprefix(SERVE))
+        return served.version is None or serving.version_at(str(urls[name])) is not None
     return reachable.answers(f"{urls[name] or urls['prefect']}{PAGES[name]}")
 
 

@@ -6,15 +6,17 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from retrain import gc
+from retrain.disk import write_json
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.liveness import Processes
+from retrain.servers import serving
 from retrain.store import Store
 from tests import templates
 from tests.retrain.registry.helpers import candidate_of, decision, register
@@ -28,6 +30,7 @@ import os, signal, sys
 from pathlib import Path
 from retrain.project import Project
 from retrain.runs.liveness import Processes
+from retrain.servers import serving
 from retrain.store import Store
 
 store = Store(Project(Path(sys.argv[1])).store)
@@ -211,7 +214,10 @@ def test_old_files_of_runs_go_but_for_those_of_the_last_runs(project):
 
 
 def test_what_models_in_use_came_from_stays_whatever_its_age(project, store):
-    """The first champion is the reference no more; the third version waits for approval."""
+    """The first champion is the reference no more; the third version waits for approval.
+
+    A server keeps to a package while the champion cannot be served.
+    """
     templates.place_mlflow_database(project.root)
     made = [made_with(project, store, lr) for lr in (0.1, 0.2, 0.3, 0.4)]
     for number, each in enumerate(made[:3], 1):
@@ -224,6 +230,13 @@ def test_what_models_in_use_came_from_stays_whatever_its_age(project, store):
         action = "waiting" if number == 3 else "promoted"
         decided = decision(version.version, action=action, previous=previous)
         decisions.apply(project, version, decided)
+    for name in ("served", "another"):
+        (project.state / "champions" / name).mkdir(parents=True)
+    age(project.state / "champions")
+    served = serving.ServedModel(package=str(project.state / "champions" / "served"))
+    (project.state / "served").mkdir()
+    write_json(project.state / "served" / "vit.json", asdict(served))
+    assert collected(project, "package", dry_run=True) == [".retrain/champions/another"]
     assert len(collected(project, "artifact")) == 2
     assert [each.folder.exists() for each in made] == [False, True, True, False]
 

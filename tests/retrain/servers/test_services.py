@@ -19,7 +19,7 @@ from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import console, liveness
-from retrain.servers import program, served_model, services
+from retrain.servers import program, services, serving
 from retrain.servers.program import MARK
 from tests import templates
 from tests.conftest import listening
@@ -382,7 +382,7 @@ def test_a_workload_with_a_port_is_served_from_the_next_up_on(project):
     params.write_text(f"workloads: {{toy: {entry}}}\n")
     assert services.up(project)[0]["serve-toy"] == f"http://127.0.0.1:{port}"
     url = f"http://127.0.0.1:{port}"
-    until(lambda: served_model.version_at(url) == 1, 240)
+    until(lambda: serving.version_at(url) == 1, 240)
     assert services.is_ready(project, "serve-toy")
     assert {name: pid for name, pid in pids(project).items() if name != "serve-toy"} == before
     server = pids(project)["serve-toy"]
@@ -390,7 +390,7 @@ def test_a_workload_with_a_port_is_served_from_the_next_up_on(project):
     os.kill(server, signal.SIGKILL)
     comes_back(project, "serve-toy", server)
     until(lambda: not any(process.is_running() for process in left))
-    until(lambda: served_model.version_at(url) == 1, 240)
+    until(lambda: serving.version_at(url) == 1, 240)
 
     params.write_text(f"workloads: {{toy: {entry}, other: {entry}}}\n")
     with pytest.raises(UsageError, match=r"two workloads have the same serve\.port"):

@@ -21,8 +21,8 @@ from retrain.disk import write_json
 from retrain.project import Project
 from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Decision
-from retrain.servers import served_model
-from retrain.servers.served_model import HEADER
+from retrain.servers import serving as server
+from retrain.servers.scoring import HEADER
 from tests import templates
 from tests.flows.conftest import free_port, until
 from tests.tasks.promote.conftest import promoted
@@ -72,7 +72,7 @@ def answers_with(url, version):
     seen = []
 
     def is_so():
-        seen.append(served_model.version_at(url))
+        seen.append(server.version_at(url))
         return len(seen) >= 12 and {*seen[-12:]} == {version}
 
     until(is_so, SECONDS)
@@ -180,7 +180,7 @@ def test_a_champion_that_cannot_be_served_changes_nothing_and_is_told_once(
         assert message["event"] == "failed"
         assert message["text"].startswith("toy: the champion, version 2, cannot be served, and ver")
     # A later try.
-    served = served_model.read(project, "toy")
+    served = server.read(project, "toy")
     file = project.state / "served" / "toy.json"
     write_json(file, asdict(served) | {"retry": 0.0})
     if condition != "True":
@@ -188,7 +188,7 @@ def test_a_champion_that_cannot_be_served_changes_nothing_and_is_told_once(
     with serving(project) as (url, _):
         answers_with(url, 3 if condition == "True" else 2)
     assert len(webhook) == 1
-    after = served_model.read(project, "toy")
+    after = server.read(project, "toy")
     assert after.retry > served.retry if condition == "True" else after.failed is None
 
 
@@ -219,7 +219,7 @@ def test_a_workload_without_a_champion_is_waited_for(tmp_path):
     templates.place_mlflow_database(tmp_path)
     (tmp_path / "params.yaml").write_text(PARAMS)
     with serving(project) as (url, process):
-        until(lambda: served_model.read(project, "toy").url, SECONDS)
+        until(lambda: server.read(project, "toy").url, SECONDS)
         assert says(project) == "the server waits for the first champion"
         sleep(4)
         assert process.poll() is None
