@@ -205,10 +205,16 @@ def _register(
 
 
 def _run_of(project: Project, name: str, trained: Artifact) -> str:
-    """The MLflow run of a training; a new one, without its curves, if it was deleted."""
+    """The MLflow run of a training; a new one, without its curves, if it was deleted.
+
+    So it is if the training was made under another name: the package and the card that this name
+    serves lie in that run, and are not to be written once more.
+    """
     file = trained.folder / REPORT / "mlflow.json"
     run_id = str(json.loads(file.read_text(encoding="utf-8"))["run_id"])
-    if not tracking.is_active(project, run_id):
+    client = tracking.client(project)
+    own = tracking.experiment(client, project, name, tracking.OF_TRAININGS.format(name))
+    if not tracking.is_active(project, run_id) or client.get_run(run_id).info.experiment_id != own:
         run_id = tracking.start_run(project, name, trained.key, {}, "unknown")
         tracking.end_run(project, run_id, "FINISHED")
     return run_id

@@ -53,8 +53,11 @@ def test_a_comment_is_at_most_a_screen_and_no_name_changes_what_it_is_made_of(ch
 
 
 def test_a_pull_request_is_commented_and_changes_nothing_that_is_served(clone, first):
-    clone.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qam", "as in CI")
     served = [clone.json(command, "vit") for command in ("status", "history")]
+    files = (clone.root / "mlruns" / "vit").rglob("packages/**/*")
+    packages = {file: file.stat().st_mtime_ns for file in files}
+    assert packages
+    clone.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qam", "as in CI")
     own = ("train", "vit", "--as", "pr-7", "--strict")
     outcome = clone.json(*own)["outcome"]
     text = clone.retrain("report", "pr-7", "--markdown").stdout
@@ -64,3 +67,4 @@ def test_a_pull_request_is_commented_and_changes_nothing_that_is_served(clone, f
     assert refused.startswith("### pr-7: Refused\n")
     assert "images with a side below checks.min_side 9" in refused
     assert [clone.json(command, "vit") for command in ("status", "history")] == served
+    assert {file: file.stat().st_mtime_ns for file in packages} == packages
