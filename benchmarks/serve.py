@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from itertools import count
+from math import inf
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -64,6 +65,9 @@ class Answer:
     seconds: float
     version: str | None = None
     failed: str | None = None
+
+
+IsOver = Callable[[int, Answer], bool]
 
 
 def main() -> None:
@@ -167,14 +171,14 @@ def serving(clone: Path, command: tuple[str, ...]) -> Iterator[psutil.Process]:
         psutil.wait_procs(processes, timeout=60)
 
 
-def send(requests: int = 0, is_over: Callable[[int, Answer], bool] | None = None) -> list[Answer]:
-    """Has clients send requests: so many, or until something is so of an answer."""
+def send(requests: float = inf, is_over: IsOver = lambda *_: False) -> list[Answer]:
+    """Has clients send requests: so many, or until something is so of a number and an answer."""
     answers: list[Answer] = []
     numbers = count(1)
 
     def ask() -> None:
         connection = HTTPConnection("127.0.0.1", PORT, timeout=120)
-        while not over and (number := next(numbers)) <= (requests or number):
+        while not over and (number := next(numbers)) <= requests:
             began = monotonic()
             try:
                 connection.request(
@@ -188,7 +192,7 @@ def send(requests: int = 0, is_over: Callable[[int, Answer], bool] | None = None
                 connection.close()
                 answer = Answer(monotonic(), monotonic() - began, failed=repr(error))
             answers.append(answer)
-            if is_over and is_over(number, answer):
+            if is_over(number, answer):
                 over.append(True)
         connection.close()
 
