@@ -4,9 +4,9 @@
 
 In a clone of what is committed, the starter workload is trained twice. Each round starts the two
 servers in turns, with as many workers, and has clients in threads send requests with one image each
-over connections that stay open. A server's first requests are left out as warm-up. The figures are
-requests/s and the median and the 95th percentile of the seconds that a request takes, medians of
-the rounds.
+over connections that stay open for some 50 of them. A server's first requests are left out as
+warm-up. The figures are requests/s and the median and the 95th percentile of the time that a
+request takes, medians of the rounds.
 
 Then, of `retrain serve` alone: the memory of all its processes (USS) after the warm-up, and after
 many requests more; and a rollback while the clients ask: how many requests fail, and how many
@@ -142,8 +142,8 @@ def change(clone: Path, requests: int) -> None:
     first = min(answer.at for answer in answers if answer.version == "1") - changed[0]
     last = max(answer.at for answer in answers if answer.version == "2") - changed[0]
     slowest = max(answer.seconds for answer in answers)
-    print(f"first answer of the other version after {first:.1f} s, last of the one before after ")
-    print(f"{last:.1f} s; the slowest request took {slowest:.2f} s; {failed[:3]}", flush=True)
+    print(f"first answer of the other version {first:.1f} s after the command", flush=True)
+    print(f"last answer of the version before {last:.1f} s after; slowest {slowest:.2f} s", failed)
 
 
 @contextmanager
@@ -192,6 +192,8 @@ def send(requests: float = inf, is_over: IsOver = lambda *_: False) -> list[Answ
                 connection.close()
                 answer = Answer(monotonic(), monotonic() - began, failed=repr(error))
             answers.append(answer)
+            if number % 50 == 0:
+                connection.close()  # the next one may be with another worker
             if is_over(number, answer):
                 over.append(True)
         connection.close()
