@@ -154,6 +154,7 @@ def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp
 
 
 def test_a_network_that_tells_no_features_is_refused():
-    nothing = pa.table({"features": pa.array([None, None], pa.list_(pa.float32()))})
+    features = pa.array([None, None], pa.list_(pa.float32()))
+    nothing = pa.table({"features": features, "error": pa.nulls(2, pa.string())})
     with pytest.raises(ValueError, match="The model does not tell the embeddings of images"):
         as_matrix(nothing, "features")
