@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from flows.train import train
-from retrain import disk
+from retrain import file_io
 from retrain.errors import UsageError, validate
 from retrain.params import (
     as_yaml,
@@ -237,7 +237,7 @@ def _add(project: Project, name: str, entry: str) -> None:
         DEPLOYMENTS: _append(project.root / DEPLOYMENTS, "deployments", deployment),
     }
     for file, text in texts.items():
-        disk.write_text(project.root / file, text)
+        file_io.write_text(project.root / file, text)
 
 
 def _append(file: Path, section: str, entry: str) -> str:

@@ -17,7 +17,7 @@ from tempfile import mkdtemp
 from rich.markup import escape
 
 from flows.pages import publish
-from retrain import disk
+from retrain import file_io
 from retrain.errors import UsageError, has_login, refused
 from retrain.flow import flow
 from retrain.project import Project, find_project
@@ -217,7 +217,7 @@ def input_folder(run: FlowRun, place: str) -> Iterator[Path]:
         scratch = run.store.scratch("predict", digest)
         folder = scratch / "data"
         if not folder.exists():
-            with disk.replacing(folder) as aside:
+            with file_io.replacing(folder) as aside:
                 aside.mkdir()
                 source.fetch(digest, aside, scratch)
                 unpack(aside, scratch)

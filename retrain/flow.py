@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from prefect import runtime
 
-from retrain.disk import write_json
+from retrain.file_io import write_json
 from retrain.outputs import MANIFEST
 from retrain.params import load_workload, resolve
 from retrain.project import Project, find_project

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from rich.markup import escape
 
-from retrain.disk import sha256_of, write_json
 from retrain.errors import MirrorError, UsageError, shorten
+from retrain.file_io import sha256_of, write_json
 from retrain.outputs import MANIFEST, parse_manifest
 from retrain.runs import console
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from retrain.disk import digest_of, sha256_of, write_json
+from retrain.file_io import digest_of, sha256_of, write_json
 from retrain.runs import console
 
 Facts = dict[str, Any]

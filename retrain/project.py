@@ -15,8 +15,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
-from retrain.disk import sha256_of
 from retrain.errors import UsageError, has_login
+from retrain.file_io import sha256_of
 
 PARAMS = "params.yaml"
 REMOTE = "RETRAIN_STORE_REMOTE"  # wins over `store.remote` in the file; if empty, there is none

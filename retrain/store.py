@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrain.disk import sha256_of
 from retrain.errors import DamagedArtifactError
+from retrain.file_io import sha256_of
 from retrain.locks import locked
 from retrain.mirror import Mirror
 from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest

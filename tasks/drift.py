@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from rich.markup import escape
 
-from retrain.disk import write_json
+from retrain.file_io import write_json
 from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retrain import disk
+from retrain import file_io
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
@@ -63,7 +63,7 @@ def keep_answers(project: Project, model: ModelVersion, predictions: Path, run: 
     now = pa.scalar(datetime.now(UTC), ANSWERS.field("time").type)
     columns = ["sha256", "label", "probabilities"]
     with (
-        disk.replacing(folder / f"{run}.parquet") as aside,
+        file_io.replacing(folder / f"{run}.parquet") as aside,
         pq.ParquetWriter(aside, ANSWERS) as writer,
         pq.ParquetFile(predictions) as file,
     ):
@@ -150,7 +150,7 @@ def keep_labels(project: Project, name: str, file: Path, logs: Sequence[Path] = 
         known = read_labels(project, name)
         changed = [image for image in given.keys() & known if known[image] != given[image]]
         rows = [{"sha256": image, "label": label} for image, label in (known | given).items()]
-        with disk.replacing(folder / FILE) as aside:
+        with file_io.replacing(folder / FILE) as aside:
             pq.write_table(pa.Table.from_pylist(rows, LABELS), aside)
     new = given.keys() - known
     return f"{len(given):,} labels: {len(new):,} new, {len(changed):,} changed."
@@ -172,7 +172,7 @@ def _read_given(file: Path) -> dict[str, str]:
         if not ((SHA256.fullmatch(image) if image else place) and label):
             raise UsageError(f"{file} needs rows with a label, and a sha256 or a path, in each.")
         try:
-            image = image or disk.sha256_of(file.parent / place)
+            image = image or file_io.sha256_of(file.parent / place)
         except OSError as error:
             raise UsageError(f"{file}: the image {place} cannot be read: {error}") from error
         if given.setdefault(image, label) != label:

@@ -132,7 +132,7 @@ def webhook():
 
 def pytest_collection_modifyitems(items):
     """Has the files begin first that take longest, beside those that wait for a first run."""
-    first = ("test_combinations.py", "test_runs.py", "test_package_client.py", "test_ray_data.py")
+    first = ("test_combinations.py", "test_runs.py", "test_scoring_client.py", "test_ray_data.py")
     items.sort(key=lambda item: (*first, item.path.name).index(item.path.name))
 
 

@@ -16,7 +16,7 @@ LOADS = {"read_pickle", "unsafe_load", "full_load", "load_model"}
 ALLOWED = {
     "tasks/compute/ray_data.py": ["pickle"],
     "retrain/servers/scoring.py": ["mlflow.pyfunc.load_model"] * 2,  # to answer, and to check
-    "tasks/compute/package_worker.py": ["mlflow.pyfunc.load_model"],
+    "tasks/compute/scoring_worker.py": ["mlflow.pyfunc.load_model"],
     "tasks/train/stream.py": ["pickle"],
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 from rich.markup import escape
 
 from flows.reports.documents import REPORTS, latest_page
-from retrain.disk import write_text
+from retrain.file_io import write_text
 from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project

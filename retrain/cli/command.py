@@ -55,12 +55,12 @@ Clone = Annotated[Project, Parameter(parse=False)]
 ToJson = Annotated[bool, Parameter(parse=False)]
 
 
-def workloads(_: CompletionContext | None = None) -> list[str]:
+def complete_workloads(_: CompletionContext | None = None) -> list[str]:
     """The entries of `params.yaml`, for the completion of a shell."""
     return workload_names(find_project().params)
 
 
-def names(_: CompletionContext | None = None) -> list[str]:
+def complete_names(_: CompletionContext | None = None) -> list[str]:
     """The workloads and the names of `--as` that were run here, for the completion of a shell."""
     from retrain.runs import records
 
@@ -68,14 +68,15 @@ def names(_: CompletionContext | None = None) -> list[str]:
 
 
 # Arguments that several commands have.
-Workload = Annotated[str, Parameter(help="An entry of params.yaml.", completer=workloads)]
+Workload = Annotated[str, Parameter(help="An entry of params.yaml.", completer=complete_workloads)]
 Name = Annotated[
-    str, Parameter(help="An entry of params.yaml, or a name of `--as`.", completer=names)
+    str, Parameter(help="An entry of params.yaml, or a name of `--as`.", completer=complete_names)
 ]
 Version = Annotated[
     str,
     Parameter(
-        help="A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.", completer=names
+        help="A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.",
+        completer=complete_names,
     ),
 ]
 

@@ -27,8 +27,8 @@ from retrain.runs import console
 from retrain.runs.console import wrapped
 
 if TYPE_CHECKING:
+    from flows.corrections import Import
     from flows.init import Proposal, Survey
-    from flows.labels import Import
 
 
 @app.command(group=TRAINING)
@@ -178,7 +178,7 @@ def labels(
         dry_run: Show what would change, image by image, and change nothing.
         yes: Ask nothing.
     """
-    from flows import labels as flow
+    from flows import corrections as flow
 
     plan = flow.plan(project, workload, Path(place(str(file))))
     shown = sys.stderr if to_json else sys.stdout

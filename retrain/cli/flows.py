@@ -22,11 +22,11 @@ from retrain.cli.command import (
     ToJson,
     Workload,
     app,
-    workloads,
+    complete_workloads,
 )
 from retrain.errors import UsageError, did_you_mean, names_of
 from retrain.messages import message_of
-from retrain.params import load_workload, parse_override
+from retrain.params import load_workload, parse_override, workload_names
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.console import with_local_times, wrapped
@@ -77,7 +77,7 @@ DEFAULTS = RunOptions()
 
 @app.command(group=TRAINING)
 def train(
-    workload: Annotated[str | None, Parameter(completer=workloads)] = None,
+    workload: Annotated[str | None, Parameter(completer=complete_workloads)] = None,
     /,
     *,
     options: RunOptions = DEFAULTS,
@@ -170,7 +170,7 @@ def _plans(project: Project) -> Answer:
     from flows.train import train as flow
 
     plans: dict[str, Any] = {}
-    for name in workloads():
+    for name in workload_names(project.params):
         try:
             plans[name] = run_steps(flow, name, RunOptions(dry_run=True), project, True).document
         except (ValueError, ConnectionError) as error:

@@ -154,7 +154,7 @@ def _remote(project: Project) -> str:
 def _machine(_: Project) -> str:
     if lacking := "; ".join(preflight.lacks()):
         raise ValueError(lacking)
-    if fault := ray_cluster.socket_fault():
+    if fault := ray_cluster.socket_path_fault():
         raise UserWarning(f"scale.workers cannot be used: {fault}")
     space, folder = messages.least_space()
     return f"{space / 1e9:.1f} GB are left in {folder}"
@@ -182,7 +182,7 @@ def _servers(project: Project) -> str:
         if not services.is_ready(project, name):
             log = project.relative(project.logs / f"{name}.log")
             raise ValueError(f"{name} does not answer: see {log}")
-    if not running and (fault := services.socket_fault(project)):
+    if not running and (fault := services.socket_path_fault(project)):
         raise UserWarning(f"retrain up cannot start them: {fault}")
     return ", ".join(running) or "none run; retrain up starts them"
 

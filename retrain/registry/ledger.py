@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
 
-from retrain.disk import digest_of
+from retrain.file_io import digest_of
 
 CHAMPION = "champion"  # the alias of the version in production
 REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either

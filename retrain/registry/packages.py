@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from retrain.disk import replacing, sha256_of
+from retrain.file_io import replacing, sha256_of
 from retrain.project import Project
 from retrain.registry import tracking, versions
 from retrain.registry.ledger import Entry

@@ -120,7 +120,7 @@ def lacks(workers: int = 0) -> Iterator[str]:
         getpass.getuser()
     except (KeyError, OSError):
         yield f"user {os.getuid()} has no name on this machine, which DVC needs: export USER=NAME"
-    if workers and (fault := ray_cluster.socket_fault()):
+    if workers and (fault := ray_cluster.socket_path_fault()):
         yield fault
 
 

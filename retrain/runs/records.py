@@ -15,8 +15,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from retrain.disk import write_json
 from retrain.errors import RejectedDataError, UsageError, did_you_mean
+from retrain.file_io import write_json
 from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from rich.markup import escape
 
 from retrain import hardware, outputs
-from retrain.disk import write_json
 from retrain.errors import DamagedArtifactError, UsageError
+from retrain.file_io import write_json
 from retrain.outputs import Artifact, Outcome, Plan
 from retrain.project import Project
 from retrain.runs import console

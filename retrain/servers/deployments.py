@@ -17,7 +17,7 @@ from typing import Any
 from rich.markup import escape
 from ruamel.yaml import YAML
 
-from retrain.disk import write_json
+from retrain.file_io import write_json
 from retrain.project import Project, find_project
 from retrain.runs import console
 

@@ -12,8 +12,8 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from retrain import hardware
-from retrain.disk import write_text
 from retrain.errors import UsageError
+from retrain.file_io import write_text
 from retrain.hardware import Node
 from retrain.project import find_project
 from retrain.servers import reachable
@@ -45,7 +45,7 @@ def connect() -> None:
     if is_remote():
         _connect_to_cluster()
     else:
-        if fault := socket_fault():
+        if fault := socket_path_fault():
             raise UsageError(fault)
         ray.init(
             address="local",  # not the Ray of another user on this machine
@@ -194,13 +194,13 @@ def logical_cpus() -> int:
     return max(int(cpu_count()), MIN_LOGICAL_CPUS)  # respects the limits of a container
 
 
-def socket_fault() -> str | None:
+def socket_path_fault() -> str | None:
     """Why a Ray of this process cannot have its sockets; None if it can, or is not needed."""
     if is_remote():
         return None
     name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
     path = f"{os.environ.get(name, '/tmp')}/ray/{SESSION}_{os.getpid()}/sockets/plasma_store"
-    return reachable.socket_fault(path, f"export {name} as a shorter path")
+    return reachable.socket_path_fault(path, f"export {name} as a shorter path")
 
 
 def check() -> None:

@@ -67,7 +67,7 @@ def proxy_fault() -> str | None:
     )
 
 
-def socket_fault(path: str, remedy: str) -> str | None:
+def socket_path_fault(path: str, remedy: str) -> str | None:
     """Why a server of this machine cannot have its socket at a path; None if it can."""
     if len(os.fsencode(path)) <= SOCKET_BYTES:
         return None

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 from dotenv import dotenv_values, set_key, unset_key
 
-from retrain.disk import write_json, write_text
 from retrain.errors import UsageError
+from retrain.file_io import write_json, write_text
 from retrain.locks import locked
 from retrain.params import load_section, workload_names
 from retrain.project import Project
@@ -160,7 +160,7 @@ def _start(project: Project) -> None:
             f"{API} names {api}, which the runs of this clone use: take it out of the environment "
             "or of .env, and the servers can be started here."
         )
-    if fault := socket_fault(project):
+    if fault := socket_path_fault(project):
         raise UsageError(fault)
     databases.check(databases.of_prefect(project), "prefect")
     end_processes(f"{project.state}:")  # what a killed supervisor has left
@@ -194,11 +194,11 @@ def _start(project: Project) -> None:
     set_key(project.root / ".env", API, api, quote_mode="never")
 
 
-def socket_fault(project: Project) -> str | None:
+def socket_path_fault(project: Project) -> str | None:
     """Why supervisor cannot have its socket in the clone; None if it can."""
     # It binds another name first.
     path = f"{project.state}/{SOCKET}.{os.getpid()}"
-    return reachable.socket_fault(path, "move the clone to a shorter path")
+    return reachable.socket_path_fault(path, "move the clone to a shorter path")
 
 
 def _write_served(project: Project) -> dict[str, str | None]:

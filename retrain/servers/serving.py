@@ -27,8 +27,8 @@ import httpx
 from uvicorn import Config
 from uvicorn.supervisors import Multiprocess
 
-from retrain.disk import write_json
 from retrain.errors import UsageError
+from retrain.file_io import write_json
 from retrain.locks import holder_of, locked
 from retrain.project import Project, find_project
 from retrain.registry import packages, versions

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from retrain import disk
+from retrain import file_io
 from tasks.data.listing import label_of
 
 FILE = "corrections.csv"
@@ -65,7 +65,7 @@ def append(root: Path, labels: Mapping[str, str], by: str) -> None:
     writer = csv.writer(added, delimiter=_delimiter(before), lineterminator=end)
     writer.writerows((sha256, label, by, now) for sha256, label in labels.items())
     between = "" if before.endswith("\n") else end
-    with disk.replacing(file) as aside:
+    with file_io.replacing(file) as aside:
         aside.write_bytes(f"{before}{between}{added.getvalue()}".encode())
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import models
 from models.image import RESAMPLING
 from retrain.code import code_digests
-from retrain.disk import sha256_of
+from retrain.file_io import sha256_of
 from retrain.step import digest_of
 
 SERVING = "artifacts/serving.json"

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from retrain import disk
+from retrain import file_io
 from retrain.project import Project
 from retrain.registry import tracking
 from retrain.registry.versions import ModelVersion
@@ -173,7 +173,7 @@ def learnt_images(project: Project, version: ModelVersion) -> Path | None:
         if content is None:
             return None
         file.parent.mkdir(parents=True, exist_ok=True)
-        with disk.replacing(file) as partial:
+        with file_io.replacing(file) as partial:
             partial.write_bytes(content)
     return file
 

@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from retrain import disk
+from retrain import file_io
 
 WRONG_LABEL, CONTRADICTION, OUTLIER = "wrong label", "contradictory near-duplicate", "outlier"
 # Why an image is listed; its class; a class that is proposed, and its probability; the distance
@@ -50,4 +50,4 @@ def write(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     writer = csv.DictWriter(table, [*COLUMNS, CORRECTED])
     writer.writeheader()
     writer.writerows(rows)
-    disk.write_text(file, table.getvalue().encode("utf-8", "replace").decode())  # names of files
+    file_io.write_text(file, table.getvalue().encode("utf-8", "replace").decode())  # names of files

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrain import disk
+from retrain import file_io
 from retrain.project import Project
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
@@ -127,7 +127,7 @@ def _load(
             assert embeddings is not None
             batches.append(embeddings.cpu().numpy())
         target.parent.mkdir(parents=True, exist_ok=True)
-        with disk.replacing(target) as aside, aside.open("wb") as file:
+        with file_io.replacing(target) as aside, aside.open("wb") as file:
             np.save(file, np.concatenate(batches))
 
     return embed_shard

@@ -26,7 +26,7 @@ from retrain.runs.run import current_run
 from retrain.step import Facts, Input, Step, Workspace, digest_of, step
 from retrain.store import Artifact, Store, refuse_damaged
 from retrain.workload import Gate
-from tasks.compute.package_client import as_matrix, classify
+from tasks.compute.scoring_client import as_matrix, classify
 from tasks.data import image_table, package as packaged, predictions
 from tasks.data.champion import RegisteredVersion, ScoredVersion
 from tasks.data.image_facts import image_id

@@ -13,7 +13,7 @@ from pyarrow import csv
 
 import models
 from retrain.code import libraries_of
-from retrain.disk import write_json
+from retrain.file_io import write_json
 from retrain.registry import lineage, tracking, versions
 from retrain.runs import console
 from retrain.step import REPORT, Chosen, Facts, Workspace, step

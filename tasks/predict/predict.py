@@ -20,13 +20,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retrain import disk
+from retrain import file_io
 from retrain.code import code_digests
 from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
 from retrain.store import Store
-from tasks.compute.package_client import ANSWERS, as_matrix, classify
+from tasks.compute.scoring_client import ANSWERS, as_matrix, classify
 from tasks.data import image_facts, package, predictions
 from tasks.data.champion import RegisteredVersion
 from tasks.data.index import list_unlabelled
@@ -136,7 +136,7 @@ def predict(
         scratch = store.scratch(NAME, key)
         reused = len([*scratch.glob(f"{ANSWERS}/*.parquet")])
         with (
-            disk.replacing(output) as aside,
+            file_io.replacing(output) as aside,
             pq.ParquetWriter(aside, SCHEMA.with_metadata(metadata)) as writer,
         ):
             for some, answers in _answered(registered, source, images, scratch):
@@ -241,7 +241,7 @@ def write_as(predictions: Path, output: Path) -> None:
     """
     with (
         pq.ParquetFile(predictions) as file,
-        disk.replacing(output) as aside,
+        file_io.replacing(output) as aside,
         aside.open("w", encoding="utf-8", newline="") as opened,
     ):
         classes = json.loads(file.schema_arrow.metadata[b"labels"])

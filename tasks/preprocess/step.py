@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from models.image import to_array
-from retrain import disk
+from retrain import file_io
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Images
@@ -75,9 +75,9 @@ def preprocess(
         if split not in stored:  # where its images are read
             size = pc.sum(part["bytes"]).as_py()
             described = {"image_column": files.image_column, "bytes": size}
-            disk.write_json(folder / split / SOURCE, described)
-    disk.write_json(folder / LABELS, labels)
-    disk.write_json(folder / IMAGES, images.model_dump(include={"size", "channels", "resize"}))
+            file_io.write_json(folder / split / SOURCE, described)
+    file_io.write_json(folder / LABELS, labels)
+    file_io.write_json(folder / IMAGES, images.model_dump(include={"size", "channels", "resize"}))
     shape = [images.size, images.size, images.channels]
     return {
         "rows": rows,
@@ -124,7 +124,7 @@ def _write(files: ImageFiles, images: Images, unit: Unit) -> None:
         opened, sides = {}, {}
         for split, path in shards.items():
             if not path.exists():
-                aside = stack.enter_context(disk.replacing(path))
+                aside = stack.enter_context(file_io.replacing(path))
                 # Only training crops at random.
                 sides[split] = images.size + (images.margin if split == "train" else 0)
                 shape = (splits.count(split), sides[split], sides[split], images.channels)

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 import models
 from models import pretrained
 from models.image import RESAMPLING, to_array
-from retrain.disk import sha256_of, write_json
 from retrain.errors import UsageError
+from retrain.file_io import sha256_of, write_json
 from retrain.project import Project
 from retrain.registry import packages
 from retrain.registry.versions import ModelVersion

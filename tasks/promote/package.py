@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from retrain.code import libraries_of, source_of
-from retrain.disk import sha256_of, write_json
+from retrain.file_io import sha256_of, write_json
 from retrain.project import Project
 from retrain.registry import packages, tracking
 from retrain.registry.versions import ModelVersion
-from tasks.compute.package_client import as_matrix, classify
+from tasks.compute.scoring_client import as_matrix, classify
 from tasks.data import image_table, package, predictions
 from tasks.data.raw_images import ImageFiles, places_of
 

@@ -16,8 +16,8 @@ from shutil import copyfile
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from retrain.disk import digest_of, sha256_of
 from retrain.errors import UsageError
+from retrain.file_io import digest_of, sha256_of
 from retrain.runs import console
 from tasks.data.listing import is_data, link_file, list_files
 

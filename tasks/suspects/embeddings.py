@@ -6,7 +6,7 @@ import pyarrow as pa
 from retrain.runs import console
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from tasks.compute.package_client import as_matrix, classify
+from tasks.compute.scoring_client import as_matrix, classify
 from tasks.data.champion import RegisteredVersion
 from tasks.data.image_table import read_split
 from tasks.data.raw_images import open_images, places_of

@@ -87,7 +87,7 @@ def wrap(network: Network, device: torch.device, *, compiled: bool) -> nn.Module
 
 
 @contextmanager
-def exchanging_gradients(module: nn.Module, network: Any, is_last: bool) -> Iterator[None]:
+def gradient_sync(module: nn.Module, network: Any, is_last: bool) -> Iterator[None]:
     """Has the workers exchange gradients once, with the last part of a batch.
 
     Args:
@@ -124,7 +124,7 @@ def of_all_workers(value: Tensor) -> Tensor:
     return torch.stack(values)
 
 
-def share_statistics(network: nn.Module) -> None:
+def broadcast_batch_norms(network: nn.Module) -> None:
     """Gives all workers the first one's statistics of batch norms, which are what is saved."""
     if torch.distributed.is_initialized():
         for statistic in network.buffers():

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from retrain.disk import sha256_of, write_text
+from retrain.file_io import sha256_of, write_text
 from tasks.data.shards import open_prepared
 from tasks.train import distributed
 from tasks.train.job import PROGRESS, Epoch, TrainingJob, score

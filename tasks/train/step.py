@@ -26,7 +26,7 @@ from rich.markup import escape
 import models
 from models import user_code
 from retrain.code import libraries_of
-from retrain.disk import write_json
+from retrain.file_io import write_json
 from retrain.registry import packages, tracking
 from retrain.runs import console
 from retrain.servers import ray_cluster

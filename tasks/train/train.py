@@ -160,7 +160,7 @@ def train(session: Session) -> dict[str, Any]:
                 lr = train_epoch(session, state, module, batches, objective, sampler, meter)
             speed = (state.step - before) * batch / (monotonic() - began)
 
-            distributed.share_statistics(state.evaluated)
+            distributed.broadcast_batch_norms(state.evaluated)
             with autocast:
                 scores = evaluate(state.evaluated, validation, sampler, job.micro_batch, device)
             check_finite(torch.tensor(scores["val_loss"]), epoch, settings.lr)
@@ -328,7 +328,7 @@ def backward(
     bounds = [len(images) * number // parts for number in range(parts + 1)]
     for first, end in pairwise(bounds):
         part, share = slice(first, end), (end - first) / len(images)
-        with distributed.exchanging_gradients(module, state.network, end == len(images)):
+        with distributed.gradient_sync(module, state.network, end == len(images)):
             loss = objective(module, images[part], labels[part], state.step, first) * share
             loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()

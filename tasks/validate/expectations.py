@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 from great_expectations import expectations as gxe
 
-from retrain.disk import write_json
 from retrain.errors import RejectedDataError
+from retrain.file_io import write_json
 from retrain.step import Workspace
 from retrain.workload import Checks
 from tasks.data import image_table

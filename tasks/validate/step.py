@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from models.image import inspect
-from retrain import disk
+from retrain import file_io
 from retrain.registry import lineage
 from retrain.runs import console
 from retrain.step import Facts, Workspace, step
@@ -177,7 +177,7 @@ def keep(found: pa.Table, folder: Path) -> None:
 def _inspect(files: ImageFiles, known: Path | None, unit: tuple[Path, Sequence[Place]]) -> int:
     """Writes the file about a unit; returns how many of its images were known."""
     count, (path, places) = 0, unit
-    with disk.replacing(path) as aside, pq.ParquetWriter(aside, SCANNED) as writer:
+    with file_io.replacing(path) as aside, pq.ParquetWriter(aside, SCANNED) as writer:
         images = files.read(places)
         while batch := list(islice(images, BATCH)):
             digests = [hashlib.sha256(data).hexdigest() for data in batch]

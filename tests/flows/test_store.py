@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from retrain.disk import sha256_of
+from retrain.file_io import sha256_of
 from tests import templates
 from tests.flows.conftest import copy_clone, ran
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from retrain import gc
-from retrain.disk import write_json
 from retrain.errors import UsageError
+from retrain.file_io import write_json
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.liveness import Processes

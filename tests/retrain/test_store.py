@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from retrain.disk import write_json
 from retrain.errors import DamagedArtifactError
+from retrain.file_io import write_json
 from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.step import DataVersion, Step, Workspace, plan

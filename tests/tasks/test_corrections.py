@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import labels as flow
+from flows import corrections as flow
 from retrain.errors import UsageError
 from retrain.project import Project
 from tasks import corrections

@@ -58,7 +58,7 @@ EDITS = {
     "models/resnet.py": [],
     "models/serving.py": ["evaluate"],
     "models/vit.py": ["train"],
-    "retrain/disk.py": [],
+    "retrain/file_io.py": [],
     "retrain/hardware.py": [],
     "retrain/params.py": [],
     "retrain/runs/console.py": [],

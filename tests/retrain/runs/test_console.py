@@ -194,11 +194,11 @@ def test_a_person_reads_the_times_of_this_machine(in_berlin):
 OTHER_LOCALE = r"""
 import locale
 from pathlib import Path
-from retrain import disk
+from retrain import file_io
 from retrain.runs import console
 console.prepare()
 assert locale.getpreferredencoding(False) != "UTF-8", "the test needs another locale"
-disk.write_text(Path("file"), "\u00b5")
+file_io.write_text(Path("file"), "\u00b5")
 print(Path("file").read_bytes(), "\u00b5")
 """
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from flows.reports.status import state_of
-from retrain.disk import write_json
+from retrain.file_io import write_json
 from retrain.project import Project
 from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Decision

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from models.pretrained import find_version
-from retrain.disk import write_json
+from retrain.file_io import write_json
 from retrain.outputs import MANIFEST, list_files
 from retrain.project import Project
 from retrain.step import Workspace

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrain.disk import sha256_of
 from retrain.errors import DamagedArtifactError, RejectedDataError
+from retrain.file_io import sha256_of
 from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import Decision

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from retrain.disk import sha256_of
 from retrain.errors import UsageError
+from retrain.file_io import sha256_of
 from retrain.workload import Augment, Scale, Train
 from tests.tasks.train.helpers import Trained, run, write_prepared
 

@@ -1,7 +1,7 @@
 """Asks a package about images, in a process of its own.
 
 The package brings its own code, which may be an older `models` than this clone has: one process
-cannot load both. So a program answers, `package_worker.py`, with a thread for each GPU, or for each
+cannot load both. So a program answers, `scoring_worker.py`, with a thread for each GPU, or for each
 core. In a cluster, Ray runs programs if the images are many.
 """
 
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from retrain.servers import ray_cluster
 from tasks.compute import ray_data
-from tasks.compute.package_worker import PART, file_of
+from tasks.compute.scoring_worker import PART, file_of
 from tasks.data.package import classes_of
 from tasks.data.raw_images import ImageFiles, Place
 
 logger = logging.getLogger(__name__)
 
-PROGRAM = Path(__file__).with_name("package_worker.py")
+PROGRAM = Path(__file__).with_name("scoring_worker.py")
 ANSWERS = "answers"
 ENVIRONMENT = {
     "RETRAIN_LOG_PREDICTIONS": "",  # what is asked here is no request to a server
@@ -101,7 +101,7 @@ def _write(
     features: Sequence[bool],
     is_check: bool,
 ) -> None:
-    """Writes what `package_worker.py` reads."""
+    """Writes what `scoring_worker.py` reads."""
     metadata = {
         "package": str(package),
         "classes": [*classes_of(package)],

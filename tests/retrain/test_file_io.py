@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from retrain.disk import ABANDONED_SECONDS, digest_of, write_text
+from retrain.file_io import ABANDONED_SECONDS, digest_of, write_text
 from tests.at_once import run_two
 
 FILE = """
 from pathlib import Path
-from retrain.disk import replacing
+from retrain.file_io import replacing
 
 with replacing(Path(sys.argv[1])) as aside:
     aside.write_text("half")
@@ -45,7 +45,7 @@ def test_what_fails_leaves_the_file_as_it_was(tmp_path):
 def test_what_killed_writers_left_goes_some_time_later(tmp_path, make):
     path = tmp_path / "record.json"
     program = (
-        "import os, sys; from pathlib import Path; from retrain.disk import replacing\n"
+        "import os, sys; from pathlib import Path; from retrain.file_io import replacing\n"
         f"with replacing(Path(sys.argv[1])) as aside: aside.{make}; os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)

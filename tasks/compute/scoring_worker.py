@@ -1,6 +1,6 @@
 """A program that loads a package and classifies images with it, without the project's own code.
 
-    python -I -B package_worker.py REQUEST.parquet ANSWERS THREADS FIRST END
+    python -I -B scoring_worker.py REQUEST.parquet ANSWERS THREADS FIRST END
 
 It writes a line when a file of answers is there; a library may print others. It ends after the last
 file, or when its input is closed.

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.compute import package_client, package_worker
-from tasks.compute.package_client import as_matrix, classify
+from tasks.compute import scoring_client, scoring_worker
+from tasks.compute.scoring_client import as_matrix, classify
 from tasks.data.raw_images import ImageFiles
 from tasks.promote.package import write_package
 from tests.tasks.toy_data import write_files
@@ -61,10 +61,10 @@ def test_it_says_what_a_plain_loop_says_of_files_and_of_rows(model, package, ima
 def test_a_call_that_was_ended_goes_on_and_the_answers_are_the_same(package, images, tmp_path):
     files, places, _ = images
     once = pa.concat_tables(classify(package, files, places, tmp_path))
-    [file] = (tmp_path / package_client.ANSWERS).iterdir()
+    [file] = (tmp_path / scoring_client.ANSWERS).iterdir()
     pq.write_table(pq.read_table(file).slice(0, 7), file)
     again = pa.concat_tables(classify(package, files, places, tmp_path))
-    assert len([*(tmp_path / package_client.ANSWERS).iterdir()]) == 2
+    assert len([*(tmp_path / scoring_client.ANSWERS).iterdir()]) == 2
     assert again["sha256"].to_pylist() == once["sha256"].to_pylist()
     assert np.abs(as_matrix(again, "probabilities") - as_matrix(once, "probabilities")).max() < 1e-6
 
@@ -118,7 +118,7 @@ def test_the_machines_of_a_cluster_give_the_same_answers_to_the_bit(
     import ray
 
     files, places, _ = images
-    many = places * (package_worker.PART // ROWS + 1)
+    many = places * (scoring_worker.PART // ROWS + 1)
     here = pa.concat_tables(classify(package, files, many, tmp_path / "here"))
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
     there = pa.concat_tables(classify(package, files, many, tmp_path / "there"))
@@ -128,16 +128,16 @@ def test_the_machines_of_a_cluster_give_the_same_answers_to_the_bit(
 
 
 def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_path, monkeypatch):
-    monkeypatch.setattr(package_worker, "MAX_ROWS", 3)
-    monkeypatch.setattr(package_worker, "MAX_BYTES", 10)
-    monkeypatch.setattr(package_worker, "PART", 6)
+    monkeypatch.setattr(scoring_worker, "MAX_ROWS", 3)
+    monkeypatch.setattr(scoring_worker, "MAX_BYTES", 10)
+    monkeypatch.setattr(scoring_worker, "PART", 6)
     sizes = [1, 1, 1, 1, 6, 6, 20, 1]
     write_files(tmp_path, {str(row): b"x" * size for row, size in enumerate(sizes)})
     names = [str(row).encode() for row in range(len(sizes))]
     request = pa.table({"file": names, "row": [0] * len(sizes)})
 
     def lengths(first, end):
-        batches = package_worker.batches(ImageFiles(tmp_path), request, first, end)
+        batches = scoring_worker.batches(ImageFiles(tmp_path), request, first, end)
         return [[len(image) for image, _ in batch] for _, batch in batches]
 
     assert lengths(0, 8) == [[1, 1, 1], [1, 6], [6], [20], [1]]
@@ -147,7 +147,7 @@ def test_batches_are_bounded_in_rows_and_bytes_wherever_a_program_begins(tmp_pat
 def test_a_program_ends_when_the_process_that_asked_is_gone(package, images, tmp_path):
     fifo = tmp_path / "request.parquet"
     subprocess.run(["mkfifo", fifo], check=True)  # it waits for the request
-    command = [sys.executable, "-I", "-B", package_client.PROGRAM, fifo, tmp_path, "1", "0", "9"]
+    command = [sys.executable, "-I", "-B", scoring_client.PROGRAM, fifo, tmp_path, "1", "0", "9"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     process.stdin.close()
     assert process.wait(60) == 1
