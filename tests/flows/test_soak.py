@@ -217,10 +217,11 @@ def states(clone):
 
 @pytest.mark.parametrize("number", range(SERVED))
 def test_the_run_of_a_deployment_that_was_killed_ends_by_itself(
-    undisturbed, tmp_path, webhook, number
+    undisturbed, tmp_path_factory, webhook, number
 ):
     empty, outcome, seconds = undisturbed
-    rng, clone = random.Random(f"{SEED} served {number}"), copy_clone(empty, tmp_path / "clone")
+    place = tmp_path_factory.mktemp("up")  # a Unix socket's path is short
+    rng, clone = random.Random(f"{SEED} served {number}"), copy_clone(empty, place / "clone")
     # It needs no server of its own.
     who, after = VICTIMS[number % len(VICTIMS)], rng.uniform(0, 0.7 * seconds)
     with served(clone) as up:
