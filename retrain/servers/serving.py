@@ -243,6 +243,14 @@ class Workers(Multiprocess):
             super().restart_all()
         self._replaced.set()
 
+    def terminate_all(self) -> None:
+        """Ends the workers; one that still loads would hear of it only when it has loaded."""
+        for process in self.processes:
+            if process.is_ready():
+                process.terminate()
+            else:
+                process.kill()
+
     def _follow(self) -> None:
         while True:
             sleep(SECONDS)
