@@ -26,13 +26,13 @@ from retrain.errors import DamagedArtifactError
 from retrain.flow import steps_flow
 from retrain.locks import locked
 from retrain.messages import message_of
-from retrain.params import as_yaml, entry_of, parse_yaml, resolve, vary
+from retrain.params import as_yaml, params_entry, parse_yaml, resolve, vary
 from retrain.project import Project
 from retrain.runs import console, preflight
 from retrain.runs.records import Document
 from retrain.runs.run import Run, current_run
 from retrain.runs.task import is_transient
-from retrain.step import Input, digest_of, plan
+from retrain.step import Input, json_digest, plan
 from retrain.workload import Workload
 from tasks.data.champion import champion_ties
 from tasks.data.shards import prepared_by
@@ -198,7 +198,7 @@ def draw(workload: Workload, study: "Study", space: Space) -> dict[str, Any]:
         own = _own_values(workload, space)
         with suppress(ValueError):  # they are outside of the space
             return optuna.trial.create_trial(value=0.0, params=own, distributions=space).params
-    seed = int(digest_of([number])[:8], 16)
+    seed = int(json_digest([number])[:8], 16)
     is_small = _size(space) <= workload.tune.trials
     kind = optuna.samplers.BruteForceSampler if is_small else optuna.samplers.TPESampler
     past = optuna.create_study(direction=study.direction, sampler=kind(seed=seed))
@@ -248,7 +248,7 @@ def _journal(run: Run) -> Path:
     }
     identity = asdict(training) | tuning.model_dump(mode="json", exclude={"trials"})
     folder = run.project.state / "searches" / run.workload.name
-    return folder / digest_of(identity | {"config": rest})[:16] / "journal.log"
+    return folder / json_digest(identity | {"config": rest})[:16] / "journal.log"
 
 
 def _trials(run: Run) -> list[dict[str, Any]]:
@@ -368,7 +368,7 @@ def _settings(values: Mapping[str, Any]) -> list[str]:
 
 def _command(run: Run, values: Mapping[str, Any]) -> str:
     """The command that trains with the best values, and with the overrides of the search."""
-    entry, current = entry_of(run.workload), run.workload.flat()
+    entry, current = params_entry(run.workload), run.workload.flat()
     overrides = {
         name: value for name, value in entry.overrides.items() if not name.startswith("tune")
     }

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from models import user_code
 from models.family import Family, Name, Shape
-from models.pretrained import HALF, digest_of
+from models.pretrained import HALF, files_digest
 
 if TYPE_CHECKING:
     from models.network import Network
@@ -61,7 +61,7 @@ class Settings(Family):
 
     def find_version(self, root: Path) -> str | None:
         """The digest of the files; what else the function loads is its own affair."""
-        return digest_of(self._find_files(root)) if self.files else self.pretrained_version
+        return files_digest(self._find_files(root)) if self.files else self.pretrained_version
 
     def _find_files(self, root: Path) -> dict[str, Path]:
         """The paths of the files, by the names of the arguments.
@@ -74,7 +74,7 @@ class Settings(Family):
             if not path.is_file():
                 raise ValueError(f"model.files.{name}: no file {self.files[name]}.")
         version = self.pretrained_version
-        if version and digest_of(paths) != version:
+        if version and files_digest(paths) != version:
             raise ValueError(
                 f"model.files: their content is not model.pretrained_version {version}."
             )

@@ -113,7 +113,7 @@ def find_version(name: str, root: Path) -> str:
         for path in next(filter(None, kinds), []):
             if damage := _damage(path):
                 raise FileNotFoundError(f"{name}: {path.name} {damage}")
-        return digest_of(files)
+        return files_digest(files)
     model, revision = split_name(name)
     return revision if COMMIT.fullmatch(revision) else _download(model, revision).parent.name
 
@@ -135,7 +135,7 @@ def _damage(path: Path) -> str | None:
     return None if is_whole else "is damaged or cut short: copy or download it again"
 
 
-def digest_of(files: Mapping[str, Path]) -> str:
+def files_digest(files: Mapping[str, Path]) -> str:
     """SHA-256 (hex) over the names and the content of files.
 
     Raises:

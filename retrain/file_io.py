@@ -87,7 +87,7 @@ def sha256_of(path: Path | str, show: Callable[[int], object] = lambda read: Non
     return digest.hexdigest()
 
 
-def digest_of(value: Any) -> str:
+def json_digest(value: Any) -> str:
     """SHA-256 (hex) of a JSON-able value; the order of its keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from retrain.file_io import digest_of, sha256_of, write_json
+from retrain.file_io import json_digest, sha256_of, write_json
 from retrain.runs import console
 
 Facts = dict[str, Any]
@@ -41,12 +41,12 @@ class Plan:
     @property
     def key(self) -> str:
         """SHA-256 (hex) over the attributes; no time, path, host or environment."""
-        return digest_of(asdict(self))
+        return json_digest(asdict(self))
 
     @property
     def definition(self) -> str:
         """SHA-256 (hex) over the same values as the key, but without the inputs."""
-        return digest_of(asdict(self) | {"inputs": {}})
+        return json_digest(asdict(self) | {"inputs": {}})
 
 
 def read_plan(path: Path) -> Plan | None:
@@ -124,7 +124,7 @@ def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]
     contents = {
         file["path"]: file["sha256"] for file in files if not file["path"].startswith(f"{REPORT}/")
     }
-    return digest_of({"facts": facts, "files": contents})
+    return json_digest({"facts": facts, "files": contents})
 
 
 def parse_manifest(content: bytes, key: str) -> dict[str, Any] | None:

@@ -119,11 +119,11 @@ def vary(workload: Workload, values: Mapping[str, Any]) -> Workload:
     Raises:
         UsageError: A name or a value is wrong.
     """
-    entry = entry_of(workload)
+    entry = params_entry(workload)
     return _make(replace(entry, overrides={**entry.overrides, **values}))
 
 
-def entry_of(workload: Workload) -> ParamsEntry:
+def params_entry(workload: Workload) -> ParamsEntry:
     """What `load_workload` read a workload from."""
     assert isinstance(workload._entry, ParamsEntry), workload.name
     return workload._entry

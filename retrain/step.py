@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from retrain.code import code_digests
-from retrain.file_io import digest_of as digest_of
+from retrain.file_io import json_digest as json_digest
 from retrain.outputs import REPORT as REPORT, Artifact, Facts as Facts, Plan
 from retrain.project import Project
 from retrain.workload import Workload

@@ -16,10 +16,10 @@ from typing import Any
 from retrain.errors import DamagedArtifactError
 from retrain.file_io import sha256_of
 from retrain.locks import locked
-from retrain.mirror import Mirror
 from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest
 from retrain.project import Project
 from retrain.runs import console
+from retrain.store_mirror import Mirror
 
 _SCRATCH = "scratch"
 _LAST = "last"

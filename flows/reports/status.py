@@ -14,7 +14,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import records
 from retrain.servers import serving
 from retrain.workload import Data, Gate
-from tasks.data import rules
+from tasks.data import gate_rules
 from tasks.promote.approval import approval_status
 from tasks.pull.step import data_version
 
@@ -97,7 +97,7 @@ def comparison_of(considered: Mapping[str, Any]) -> dict[str, Any] | None:
     if not comparison or metric not in comparison["metrics"]:
         return None
     found = comparison["metrics"][metric]
-    says = rules.difference(metric, found)
+    says = gate_rules.difference(metric, found)
     return {"metric": metric, "images": comparison["images"], **found, "says": says}
 
 
@@ -121,5 +121,5 @@ def _resolution(project: Project, ledger: Ledger) -> dict[str, Any] | None:
         comparison = decisions.considered(project, ledger, entry).get("comparisons", {})
         if found := comparison.get("champion"):
             counts = {name: found[name] for name in ("units", "images", "groups")}
-            return counts | {"says": rules.describe_margin(gate, **counts)}
+            return counts | {"says": gate_rules.describe_margin(gate, **counts)}
     return None

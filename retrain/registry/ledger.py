@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
 
-from retrain.file_io import digest_of
+from retrain.file_io import json_digest
 
 CHAMPION = "champion"  # the alias of the version in production
 REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
@@ -329,7 +329,7 @@ def text_of(decision: Decision, name: str) -> str:
 
 def digest_of_document(document: Mapping[str, Any] | None) -> str | None:
     """SHA-256 (hex) of a document as it is written: its canonical JSON."""
-    return None if document is None else digest_of(document)
+    return None if document is None else json_digest(document)
 
 
 def who() -> str:

@@ -103,7 +103,7 @@ def say(line: str | Table) -> None:
         screen.print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
-def ended(step: str, cached: bool, why: str, seconds: float) -> None:
+def say_step(step: str, cached: bool, why: str, seconds: float) -> None:
     """Shows the line of a step that has ended."""
     say(escape(f"{step:<20} {'cached' if cached else 'ran':<7} {seconds:6.1f} s  {why}"))
 
@@ -235,7 +235,7 @@ def print_steps(document: Mapping[str, Any]) -> None:
     """Prints why each step of a run ran or was taken from the cache."""
     with shown_on(sys.stdout):
         for step in document["steps"]:
-            ended(step["step"], step["cached"], step["why"], step["seconds"])
+            say_step(step["step"], step["cached"], step["why"], step["seconds"])
         if "error" in document:
             say(escape(f"It failed: {document['error']}"))
 

@@ -341,7 +341,7 @@ class Run:
 
     def _show(self, outcome: Outcome, planned: Plan | None) -> None:
         """Shows how a step has ended, and keeps its plan, for the reason of the next run."""
-        console.ended(outcome.step, outcome.cached, outcome.why, outcome.seconds)
+        console.say_step(outcome.step, outcome.cached, outcome.why, outcome.seconds)
         if planned:
             memory = self._last_plan(planned.step)
             memory.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ from retrain.servers.patches import let_forks_end
 Made = TypeVar("Made")
 
 let_forks_end()
-# Each step has a line of its own, by `console.ended`.
+# Each step has a line of its own, by `console.say_step`.
 logging.getLogger("prefect.task_runs").addFilter(
     lambda record: record.levelno > logging.INFO or "Finished in state" not in record.getMessage()
 )

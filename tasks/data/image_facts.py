@@ -2,8 +2,8 @@
 
 The identity is a digest of the pixels and not of the file. An image that was saved again without
 loss, as PNG, BMP or in a Parquet file, keeps it. One that was saved again as JPEG does not; the
-fingerprints of `tasks/data/fingerprint.py` find such copies. Drift is found in the facts, which are
-those of the image as it comes in, before it is resized, and do not depend on the model.
+fingerprints of `tasks/data/perceptual_hash.py` find such copies. Drift is found in the facts, which
+are those of the image as it comes in, before it is resized, and do not depend on the model.
 """
 
 import hashlib

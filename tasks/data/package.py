@@ -16,7 +16,7 @@ import models
 from models.image import RESAMPLING
 from retrain.code import code_digests
 from retrain.file_io import sha256_of
-from retrain.step import digest_of
+from retrain.step import json_digest
 
 SERVING = "artifacts/serving.json"
 CLASSES = "artifacts/classes.json"
@@ -45,7 +45,7 @@ def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
         precision: `fp32` or `bf16`.
         code: The digests of its modules, as `code_of` gives them.
     """
-    return digest_of(serving_of(model, precision) | {"code": dict(code)})
+    return json_digest(serving_of(model, precision) | {"code": dict(code)})
 
 
 def serving_of(model: Path, precision: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def size_of(model: Path) -> int:
 
 def classes_digest(names: Iterable[str]) -> str:
     """SHA-256 (hex) of the names of classes, in any order."""
-    return digest_of(sorted(names))
+    return json_digest(sorted(names))
 
 
 def classes_of(package: Path) -> dict[str, int]:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrain.outputs import list_files
-from retrain.step import digest_of
+from retrain.step import json_digest
 
 if TYPE_CHECKING:
     from retrain.workload import Workload
@@ -145,7 +145,7 @@ def digest_of_learnt(folder: Path) -> str:
         folder: The output, which is complete.
     """
     form = [(folder / name).read_text(encoding="utf-8") for name in (LABELS, IMAGES)]
-    return digest_of([form, *(list_files(folder / split) for split in ("train", "val"))])
+    return json_digest([form, *(list_files(folder / split) for split in ("train", "val"))])
 
 
 def has_embeddings(workload: "Workload") -> bool:

@@ -23,7 +23,7 @@ from retrain.registry.ledger import LONGEST_REASON, Decision
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.run import current_run
-from retrain.step import Facts, Input, Step, Workspace, digest_of, step
+from retrain.step import Facts, Input, Step, Workspace, json_digest, step
 from retrain.store import Artifact, Store, refuse_damaged
 from retrain.workload import Gate
 from tasks.compute.scoring_client import as_matrix, classify
@@ -236,7 +236,7 @@ def digest_of_input(source: Artifact | Input) -> str:
     """The digest of an input; of `validate` that of the test images and of the classes alone."""
     if isinstance(source, Input):
         return source.digest
-    return digest_of([source.facts["test_rows"], sorted(source.facts["classes"])])
+    return json_digest([source.facts["test_rows"], sorted(source.facts["classes"])])
 
 
 @step(

@@ -12,9 +12,9 @@ from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, RegisteredVersion, ScoredVersion
+from tasks.data.gate_rules import describe_margin
 from tasks.data.metrics import split_name
 from tasks.data.predictions import GROUPS, LEARNT, NamedPredictions, are_learnt, learnt_images
-from tasks.data.rules import describe_margin
 from tasks.data.sample_size import smallest_margin, units_of, units_of_metric
 from tasks.data.slices import find_slices, metric_of, parse_metric, slice_mask
 from tasks.gate import paired

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from retrain.errors import did_you_mean, validate
-from retrain.params import as_yaml, entry_of
+from retrain.params import as_yaml, params_entry
 from retrain.project import Project
 from retrain.step import Facts, task
 from retrain.store import Artifact
 from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent
-from tasks.data.metrics import CLASSES, LOWER_IS_BETTER, METRICS, split_name
-from tasks.data.rules import (
+from tasks.data.gate_rules import (
     Rule,
     describe_comparison,
     describe_margin,
@@ -27,6 +26,7 @@ from tasks.data.rules import (
     format_image_count,
     make_rule,
 )
+from tasks.data.metrics import CLASSES, LOWER_IS_BETTER, METRICS, split_name
 from tasks.data.slices import find_slices, metric_of, parse_metric
 from tasks.gate.paired import COMPARABLE
 
@@ -129,7 +129,7 @@ def gate(
 
 def changed_rules(workload: Workload) -> str | None:
     """The rules of the gate that are not those of `params.yaml`, in words; None if all are."""
-    entry = entry_of(workload)
+    entry = params_entry(workload)
     of_file, ours = validate(Gate, entry.tree.get("gate") or {}, entry.key), workload.gate
     changed = [
         f"gate.{name} {as_yaml(getattr(of_file, name))} -> {as_yaml(getattr(ours, name))}"

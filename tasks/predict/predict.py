@@ -24,7 +24,7 @@ from retrain import file_io
 from retrain.code import code_digests
 from retrain.errors import UsageError
 from retrain.runs import console
-from retrain.step import digest_of
+from retrain.step import json_digest
 from retrain.store import Store
 from tasks.compute.scoring_client import ANSWERS, as_matrix, classify
 from tasks.data import image_facts, package, predictions
@@ -72,7 +72,7 @@ class Source:
         root = self.files.root
         paths = sorted(path for path in root.rglob("*") if path.is_file())
         stats = [(str(path.relative_to(root)), path.stat()) for path in paths]
-        return digest_of([(path, st.st_ino, st.st_size, st.st_mtime_ns) for path, st in stats])
+        return json_digest([(path, st.st_ino, st.st_size, st.st_mtime_ns) for path, st in stats])
 
 
 def open_source(root: Path, place: str, image_column: str | None) -> Source:
@@ -202,7 +202,7 @@ def _key(registered: RegisteredVersion, source: Source) -> str:
         "state": source.state(),
         "images": source.places,
     }
-    return digest_of(made_by)
+    return json_digest(made_by)
 
 
 def _is_sampled(source: Source, image: int, size: int = predictions.SAMPLE) -> bool:

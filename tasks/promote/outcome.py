@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import models
-from retrain.params import entry_of
+from retrain.params import params_entry
 from retrain.registry import packages
 from retrain.registry.lineage import digests_of_images
 from retrain.runs import console
@@ -27,9 +27,9 @@ from retrain.runs.run import Run
 from retrain.step import DataVersion
 from retrain.store import Artifact, Store
 from tasks.data import image_table
+from tasks.data.gate_rules import difference, failures
 from tasks.data.metrics import CLASSES, METRICS, wilson
 from tasks.data.package import images_of
-from tasks.data.rules import difference, failures
 
 MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "cannot tell"}
 
@@ -247,7 +247,7 @@ def lineage_of(
         run_id: The MLflow run of the training.
     """
     project, workload, version = run.project, run.workload, run.version
-    entry = entry_of(workload)
+    entry = params_entry(workload)
     lock = project.root / REQUIREMENTS
     splits = digests_of_images(validated.folder / image_table.FILE_NAME)
     return {

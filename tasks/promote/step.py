@@ -23,9 +23,9 @@ from retrain.runs.run import Run, current_run
 from retrain.step import REPORT, Facts, task
 from retrain.store import Artifact
 from tasks.data import package
+from tasks.data.gate_rules import failures
 from tasks.data.predictions import keep_reference
 from tasks.data.raw_images import open_images
-from tasks.data.rules import failures
 from tasks.promote.outcome import card_of, lineage_of
 from tasks.promote.package import check_version, example_of, sample, write_package
 

@@ -14,7 +14,7 @@ from retrain.errors import UsageError, without_login
 from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.runs import console
-from retrain.step import digest_of
+from retrain.step import json_digest
 from tasks.data.listing import link_file, list_files
 from tasks.pull.file_sources import inside, map_in_threads, reaching
 
@@ -51,7 +51,7 @@ class DvcSource:
             UsageError: Nothing is pinned, or the part is not in it.
             OSError: The listing is not in the cache, and the remote does not give it.
         """
-        return self.pin() if self.part == PurePath() else digest_of(self._files())
+        return self.pin() if self.part == PurePath() else json_digest(self._files())
 
     def pin(self) -> str:
         """DVC's hash of all of `data/`."""

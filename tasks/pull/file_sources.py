@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
-from retrain.file_io import digest_of, sha256_of
+from retrain.file_io import json_digest, sha256_of
 from retrain.runs import console
 from tasks.data.listing import is_data, link_file, list_files
 
@@ -71,7 +71,7 @@ class LocalSource:
             size = sum(path.stat().st_size for path in files.values())
             with console.counted("reading", size, "bytes") as show:
                 digests = map_in_threads(lambda path: sha256_of(path, show), files.values())
-        return digest_of(dict(zip(files, digests, strict=True)))
+        return json_digest(dict(zip(files, digests, strict=True)))
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Copies the files, and reads the copies."""
@@ -119,7 +119,7 @@ class UrlSource:
         A file without any of these is read.
         """
         with self._open() as (file_system, files):
-            return digest_of({name: _mark(file_system, files[name]) for name in sorted(files)})
+            return json_digest({name: _mark(file_system, files[name]) for name in sorted(files)})
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Downloads the files, except those that a killed run has."""
@@ -127,7 +127,7 @@ class UrlSource:
         downloads.mkdir(exist_ok=True)
         with self._open() as (file_system, files):
             targets = {name: inside(folder, name) for name in files}
-            places = {name: downloads / digest_of(name) for name in files}
+            places = {name: downloads / json_digest(name) for name in files}
             done = {path.name: path.stat().st_size for path in downloads.iterdir()}
             missing = [name for name in files if done.get(places[name].name) != files[name]["size"]]
             with console.progress(f"downloading {len(missing):,} files"):

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from tasks.data.fingerprint import THUMBNAIL, look_alikes
 from tasks.data.image_table import FINDINGS, natural_order, read_split
+from tasks.data.perceptual_hash import THUMBNAIL, look_alikes
 from tasks.data.review_list import CONTRADICTION, OUTLIER, WRONG_LABEL
 from tasks.suspects.embeddings import EMBEDDINGS
 

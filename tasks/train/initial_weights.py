@@ -3,7 +3,7 @@
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.runs.run import current_run
-from retrain.step import Input, digest_of, plan
+from retrain.step import Input, json_digest, plan
 from retrain.store import Artifact
 from retrain.workload import Workload
 from tasks.data.champion import RegisteredVersion
@@ -12,7 +12,7 @@ from tasks.train.step import train
 
 def as_input(registered: RegisteredVersion | None) -> Input:
     """The weights of a registered version as an input of the step `train`; new ones if None."""
-    return Input("start", digest_of(registered and registered.version.weights), registered)
+    return Input("start", json_digest(registered and registered.version.weights), registered)
 
 
 NEW = as_input(None)

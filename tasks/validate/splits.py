@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from retrain.runs import console
 from retrain.workload import NEAR_DUPLICATES, Checks, Data, Split
 from tasks.data import corrections
-from tasks.data.fingerprint import THUMBNAIL, look_alikes, near_duplicates
 from tasks.data.image_facts import image_id
 from tasks.data.listing import SPLITS, label_of, some
+from tasks.data.perceptual_hash import THUMBNAIL, look_alikes, near_duplicates
 from tasks.validate.annotations import name_classes, read_groups, read_times
 
 HELD_OUT = {1: "val", 2: "test"}

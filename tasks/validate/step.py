@@ -34,9 +34,9 @@ from retrain.store import Artifact
 from retrain.workload import NEAR_DUPLICATES, Checks, Data, Gate
 from tasks.compute.ray_data import each_counted
 from tasks.data import image_table
-from tasks.data.fingerprint import THUMBNAIL, fingerprints, shrink
 from tasks.data.image_facts import digest, luminance
 from tasks.data.listing import SPLITS
+from tasks.data.perceptual_hash import THUMBNAIL, fingerprints, shrink
 from tasks.data.raw_images import (
     COLUMNS,
     INDEX,

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from retrain import mirror
+from retrain import store_mirror
 from tests import templates
 from tests.flows.conftest import Clone, copy_clone, ran
 
@@ -34,11 +34,11 @@ def test_a_laptop_takes_what_another_machine_has_trained(clone, first, other, bu
     assert [of(document)[step] for step in steps] == [of(first)[step] for step in steps]
     assert [*other.root.glob(".retrain/store/train/*/model/model.safetensors")]
     # A run that has nothing to do asks nothing.
-    mirror._files.cache_clear()
+    store_mirror._files.cache_clear()
     done = other.retrain("train", "vit", AWS_ENDPOINT_URL="http://127.0.0.1:9")
     assert "Nothing changed" in done.stdout
     assert "does not answer" not in done.stdout + done.stderr
-    mirror._files.cache_clear()
+    store_mirror._files.cache_clear()
 
     # Its page needs the list of the images before, and fetches none of them for thumbnails.
     shutil.rmtree(other.root / ".retrain/store/pull")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from retrain.file_io import ABANDONED_SECONDS, digest_of, write_text
+from retrain.file_io import ABANDONED_SECONDS, json_digest, write_text
 from tests.at_once import run_two
 
 FILE = """
@@ -61,6 +61,6 @@ def test_what_killed_writers_left_goes_some_time_later(tmp_path, make):
 def test_the_digest_of_a_value_is_that_of_its_json_in_the_order_of_its_keys():
     value = {"ü": [{"b": None, "a": 0.5}], "\ud800": {}}
     text = '{"\\u00fc":[{"a":0.5,"b":null}],"\\ud800":{}}'
-    assert digest_of(value) == hashlib.sha256(text.encode()).hexdigest()
+    assert json_digest(value) == hashlib.sha256(text.encode()).hexdigest()
     with pytest.raises(ValueError, match="not JSON compliant"):
-        digest_of({"rate": float("nan")})
+        json_digest({"rate": float("nan")})

@@ -69,7 +69,7 @@ with console.on_screen(Path("run.log"), to_stderr=False):
             noise("noise2")
         noise("noise3")
     for number in range(LINES):
-        console.ended("train", False, f"line {number}", 1.0)
+        console.say_step("train", False, f"line {number}", 1.0)
 sys.exit(3)
 """
 WAYS = ("print", "stderr", "logging", "C", "a child")
@@ -129,7 +129,7 @@ with console.on_screen(Path("run.log"), to_stderr=False), console.progress("pull
             for _ in range(10):
                 sleep(0.06)
                 show(10)
-    console.ended("pull", False, "first run", 1.0)
+    console.say_step("pull", False, "first run", 1.0)
 """
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from retrain.workload import Checks, Split
-from tasks.data.fingerprint import THUMBNAIL
+from tasks.data.perceptual_hash import THUMBNAIL
 from tasks.validate.splits import NO_TIES, assign_splits, find_ties, ties_of
 
 FRACTIONS = Split(val=0.1, test=0.2)

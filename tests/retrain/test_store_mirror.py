@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from retrain import mirror as mirrors
+from retrain import store_mirror
 from retrain.errors import MirrorError, UsageError
-from retrain.mirror import Mirror
 from retrain.outputs import MANIFEST, digest_of_output
 from retrain.step import Workspace
 from retrain.store import Store, verify
+from retrain.store_mirror import Mirror
 from retrain.workload import Train
 from tests import running
 from tests.retrain.test_store import DATA, STEP, WORKLOAD
@@ -33,8 +33,8 @@ FILES = replace(STEP, function=write_files)
 def new_process():
     """What a process remembers of the mirror."""
     yield
-    mirrors._files.cache_clear()
-    mirrors._away.clear()
+    store_mirror._files.cache_clear()
+    store_mirror._away.clear()
 
 
 @pytest.fixture(params=["s3", "file"])
@@ -54,7 +54,7 @@ def files_of(artifact):
 
 def there(mirror, artifact, name):
     """A file of an output in the mirror: what opens files there, and its path."""
-    return mirrors._files(mirror.url), f"{mirror.url}/{artifact.step}/{artifact.key}/{name}"
+    return store_mirror._files(mirror.url), f"{mirror.url}/{artifact.step}/{artifact.key}/{name}"
 
 
 def test_what_one_machine_made_another_takes_whole(mirror, context, tmp_path):
@@ -141,8 +141,8 @@ def test_a_mirror_that_is_away_is_told_once_and_the_next_run_sends(
             store.mirror.has("toy", made.key)
     assert caplog.text.count("does not answer") == 1
     assert "This run goes on with what is here" in caplog.text
-    mirrors._files.cache_clear()
-    mirrors._away.clear()
+    store_mirror._files.cache_clear()
+    store_mirror._away.clear()
     assert not store.mirror.has("toy", made.key)
     make(store, context)
     assert store.mirror.has("toy", made.key)

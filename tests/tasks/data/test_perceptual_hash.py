@@ -4,8 +4,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from models.image import inspect
-from tasks.data import fingerprint
-from tasks.data.fingerprint import (
+from tasks.data import perceptual_hash
+from tasks.data.perceptual_hash import (
     BITS,
     THUMBNAIL,
     fingerprints,
@@ -70,7 +70,7 @@ def test_an_image_of_one_colour_looks_like_nothing():
 
 @pytest.mark.parametrize("at_a_time", [2**18, 300])
 def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(monkeypatch, at_a_time):
-    monkeypatch.setattr(fingerprint, "_IMAGES", at_a_time)
+    monkeypatch.setattr(perceptual_hash, "_IMAGES", at_a_time)
     random = np.random.default_rng(0)
     prints = random.integers(1, 2**62, 1_000)
     for bits, begin in enumerate((0, 200, 400, 600, 800)):  # copies with 0 to 4 changed bits
