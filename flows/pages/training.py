@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.filesize import decimal
 
 from retrain.messages import message_of
 from retrain.outputs import MANIFEST
@@ -129,10 +130,18 @@ def _accepted(
             *texts.loc[sorted(smallest, key=image_table.natural_order)].itertuples(name=None)
         ],
         "more_classes": len(counts) - len(smallest),
-        "properties": images[[*NUMBERS]].agg(["min", "median", "max"]).to_dict(),
+        "properties": [(name, _range(images[name])) for name in NUMBERS],
         "changes": before and changes(images, source, *before),
         "set_aside": _set_aside(folder, source),
     }
+
+
+def _range(values: "pd.Series[float]") -> str:
+    """The median of a property of the images, with its least and its greatest value."""
+    found = [values.min(), values.median(), values.max()]
+    is_size = values.name == "bytes"
+    low, median, high = (decimal(int(each)) if is_size else f"{each:,.4g}" for each in found)
+    return low if low == high else f"median {median} ({low} to {high})"
 
 
 def _read_images(folder: Path) -> pd.DataFrame:

@@ -17,6 +17,11 @@ from retrain.step import REPORT
 from tasks.promote import outcome
 from tasks.validate.step import say_near_duplicates
 
+FROM_SCRATCH = (
+    "The network has started from random weights. A pretrained one is probably better on photos: "
+    "retrain init IMAGES --name NAME --pretrained FOLDER, or owner/name of the hub."
+)
+
 
 class DataReport:
     """A report without a document; see `retrain.flow.Report` for each method."""
@@ -67,6 +72,8 @@ class TrainingReport(DataReport):
             "waiting": False,
             "state": None,
         }
+        if decision and not document["champion"] and _is_from_scratch(run):
+            decision["says"] = [*decision["says"], FROM_SCRATCH]
         document["look"] |= _where_to_look(run)
         if decision is not None and document["model"] is not None:
             state, document["outcome"] = outcome.verdict(document)
@@ -87,6 +94,13 @@ class TrainingReport(DataReport):
             console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
         say_near_duplicates(document)
         console.say_places(document)
+
+
+def _is_from_scratch(run: Run) -> bool:
+    """Whether a network for coloured images could have started from published weights."""
+    model = run.workload.model.model_dump()
+    of_transformers = model["family"] in ("auto", "vit")
+    return run.workload.images.channels == 3 and of_transformers and not model.get("pretrained")
 
 
 def _in_training(facts: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from humanize import naturalsize
+from rich.filesize import decimal
 
 from retrain.cli.command import (
     IMPROVING,
@@ -98,7 +98,7 @@ def _proposed(name: str, survey: "Survey", proposal: "Proposal") -> Iterator[str
     shown = ranked if len(ranked) <= 6 else [*ranked[:3], "…", *ranked[-2:]]
     classes = ", ".join(f"{label} {survey.classes.get(label, '')}".strip() for label in shown)
     yield wrapped(
-        f"{survey.images:,} images ({survey.format}, {naturalsize(survey.bytes)}) of "
+        f"{survey.images:,} images ({survey.format}, {decimal(survey.bytes)}) of "
         f"{len(survey.classes):,} classes: {classes}"
     )
     colours = "grey" if survey.is_grey else "in colour"

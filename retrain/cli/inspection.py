@@ -74,10 +74,9 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
 
 def _status_row(state: Mapping[str, Any]) -> tuple[Any, ...]:
     champion = state["champion"]
-    data = state["data"] and state["data"][:8]
     if champion is None:
-        return state["workload"], "none", None, None, data
-    accuracy = f"{champion['metrics']['accuracy']:.4f}"
+        return state["workload"], "none", None, None, None
+    accuracy, data = f"{champion['metrics']['accuracy']:.4f}", (champion["data"] or UNKNOWN)[:8]
     since = ago(state["since"] or champion["created"]).removesuffix(" ago")
     return state["workload"], f"version {champion['version']}", accuracy, since, data
 

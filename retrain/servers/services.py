@@ -5,12 +5,14 @@ dies: `deploy/supervisord.conf` describes them. While they run, the clone's `.en
 server, and Prefect's own commands read it there.
 """
 
+import fcntl
 import json
 import os
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from time import monotonic, sleep
 from typing import Any
 
@@ -74,7 +76,7 @@ def up(project: Project) -> tuple[dict[str, str | None], list[str]]:
             this call had started are stopped.
     """
     project.logs.mkdir(parents=True, exist_ok=True)
-    with locked(project.state / "services.lock"), ExitStack() as stack:
+    with locked(project.state / "services.lock"), _choosing_ports(), ExitStack() as stack:
         served = _write_served(project)
         if running(project):
             command = ("-m", "supervisor.supervisorctl", "-c", CONFIGURATION, "update")
@@ -216,6 +218,21 @@ def _write_served(project: Project) -> dict[str, str | None]:
     programs = [PROGRAM.format(name=name.removeprefix(SERVE)) for name in urls]
     write_text(project.state / SERVED, "".join(programs))
     return urls
+
+
+@contextmanager
+def _choosing_ports() -> Iterator[None]:
+    """Lets one clone of this machine at a time choose ports, until its servers listen there.
+
+    Otherwise two that start at once, as after a reboot, would find the same port free, and the one
+    whose server comes second would use the other one's.
+    """
+    folder = os.open("/tmp", os.O_RDONLY)  # which every user of the machine may lock
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _free(usual: int) -> int:

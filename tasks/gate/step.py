@@ -112,7 +112,7 @@ def gate(
             role: {"version": opponent.version, **(opponent.comparison or {})}
             for role, opponent in against.items()
         },
-        "says": says + _never_predicted(table),
+        "says": [*says, _guessing(table), *_never_predicted(table)],
         "test_images": scores.facts["test_images"],
         "reference": becomes,
         "new_classes": [
@@ -323,6 +323,20 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
         )
         if sentence := describe_margin(rules, comparison["units"], images, groups):
             yield sentence
+
+
+def _guessing(table: Sequence[Mapping[str, Any]]) -> str:
+    """Says what a model has to surpass to be of any use.
+
+    Args:
+        table: The classes, as `tasks.data.metrics.outcomes` gives them.
+    """
+    most = max(table, key=lambda row: int(row["rows"]))
+    share = most["rows"] / sum(row["rows"] for row in table)
+    return (
+        f"To answer always {most['label']!r}, the most frequent class, gives an accuracy of "
+        f"{share:.4f}."
+    )
 
 
 def _never_predicted(table: Sequence[Mapping[str, Any]]) -> list[str]:
