@@ -12,7 +12,6 @@ from tests.hub import write_clip
 IDENTITY = {
     f"GIT_{who}_{what}": "t@t" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
 }
-EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
 WRITTEN = (".gitignore", "params.yaml", "prefect.yaml", "data.dvc", ".dvc/config")
 
 
@@ -133,16 +132,14 @@ def test_where_nothing_can_be_added_nothing_is_changed(clone, photos, more):
     assert state(clone) == before
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_is_taken_over(clone, example):
-    document = clone.json("init", "--example", example)
+def test_an_example_is_taken_over(clone):
+    document = clone.json("init", "--example", "mnist")
     assert document["files"] == ["params.yaml", "prefect.yaml"]
     params, deployments = entries(clone)
-    shipped = YAML(typ="safe").load(ROOT / "examples" / f"{example}.yaml")["workloads"]
-    assert params == shipped
-    assert [each["parameters"] for each in deployments] == [{"workload": example}]
-    again = clone.retrain("init", "--example", example, code=2)
-    assert f"There is a workload {example} already" in again.stderr
+    assert params == YAML(typ="safe").load(ROOT / "examples/mnist.yaml")["workloads"]
+    assert [each["parameters"] for each in deployments] == [{"workload": "mnist"}]
+    again = clone.retrain("init", "--example", "mnist", code=2)
+    assert "There is a workload mnist already" in again.stderr
 
 
 @pytest.mark.slow
@@ -186,20 +183,21 @@ def listed(photos, tmp_path_factory):
     return folder
 
 
-def test_a_list_in_the_folder_says_the_classes(clone, listed):
-    document = init(clone, listed)
-    assert (document["workload"], document["survey"]["format"]) == ("flat", "table")
-
-
-def test_a_download_is_taken_as_it_lies(clone, photos, tmp_path):
+def test_a_download_is_taken_as_it_lies_and_the_proposal_has_its_reasons(clone, photos, tmp_path):
     for split in ("train", "val"):
         shutil.copytree(photos, tmp_path / "pets" / split)
     for name in ("__pycache__/x.pyc", "notes/x.h5"):
         (tmp_path / "pets" / name).parent.mkdir()
         (tmp_path / "pets" / name).touch()
     shown = clone.retrain("init", str(tmp_path / "pets"), "--pretrained", "none", "--yes").stdout
-    assert "Left out as no images (1): notes/x.h5" in shown
-    assert "The splits are those of the data: train 36, val 36" in shown
+    for said in (
+        "72 images (folders",
+        "Left out as no images (1): notes/x.h5",
+        "The splits are those of the data: train 36, val 36",
+        "A small ResNet is trained from scratch, as no pretrained network is at hand",
+        "  retrain train pets",
+    ):
+        assert said in shown
 
 
 def test_what_is_asked_is_answered_with_set(clone, photos, tmp_path):
@@ -211,13 +209,6 @@ def test_what_is_asked_is_answered_with_set(clone, photos, tmp_path):
     document = init(clone, tmp_path / "leaves", "--set", "data.format=folders")
     assert document["survey"]["classes"] == {"color": 36, "grey": 36}
     assert document["entry"]["data"]["format"] == "folders"
-
-
-def test_the_proposal_is_shown_with_its_reasons(clone, photos):
-    shown = clone.retrain("init", str(photos), "--pretrained", "none", "--yes").stdout
-    assert "36 images (folders" in shown
-    assert "A small ResNet is trained from scratch, as no pretrained network is at hand" in shown
-    assert "  retrain train my-photos" in shown
 
 
 @pytest.mark.slow

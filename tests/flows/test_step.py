@@ -72,16 +72,6 @@ def test_a_flow_is_followed_to_one_step_whose_output_is_copied(project):
     assert (build(project, "first") / "out.txt").read_text() == "2"
 
 
-def test_damage_in_the_store_is_not_copied(project):
-    toy = Toy()
-    first, *_ = toy.steps
-    record = run_one(toy, first, WORKLOAD, project)
-    (Store(project.store).folder("first", record["key"]) / "out.txt").write_text("3")
-    assert run_one(toy, first, WORKLOAD, project) == record
-    assert (build(project, "first") / "out.txt").read_text() == "2"
-    assert toy.called == ["first", "first"]
-
-
 def test_the_last_step_shows_the_run_and_an_experiment_says_how_to_promote(project, monkeypatch):
     toy = Toy()
     run_one(toy, toy.steps[-1], WORKLOAD, project)
