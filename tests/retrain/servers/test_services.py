@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir
 from pathlib import Path
 
@@ -420,6 +421,18 @@ def test_a_clone_that_uses_another_server_starts_none(tmp_path, monkeypatch):
     assert services.running(project) == {}
     assert (tmp_path / ".env").read_text() == f"PREFECT_API_URL={theirs}\n"
     assert services.server_api(project) == theirs
+
+
+def test_clones_that_are_started_at_once_have_servers_of_their_own(tmp_path_factory, monkeypatch):
+    clones = [make_project(tmp_path_factory.mktemp("at-once"), monkeypatch) for _ in range(2)]
+    try:
+        with ThreadPoolExecutor() as pool:
+            started = [running for running, _ in pool.map(services.up, clones)]
+        addresses = [{*filter(None, running.values())} for running in started]
+        assert addresses[0].isdisjoint(addresses[1])
+    finally:
+        for clone in clones:
+            services.down(clone)
 
 
 def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(
