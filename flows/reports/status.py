@@ -55,11 +55,11 @@ def _server(project: Project, name: str, champion: ModelVersion | None) -> dict[
     served = serving.read(project, name)
     if served.url is None:
         return None
-    version = serving.version_at(served.url)
+    version = serving.version_at(served.url) if served.is_running else None
     says = f"version {version} answers at {served.url}"
     if version is None:
         says = f"the server does not answer at {served.url}; start it: retrain serve {name}"
-        if served.version is None:
+        if served.is_running and served.version is None:
             says = "the server waits for the first champion"
     elif champion and champion.version != version:
         fault = "will follow"

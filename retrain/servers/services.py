@@ -127,7 +127,8 @@ def is_ready(project: Project, name: str) -> bool:
     urls = _described(project)
     if name not in PAGES:
         served = serving.read(project, name.removeprefix(SERVE))
-        return served.version is None or serving.version_at(str(urls[name])) is not None
+        waits = served.version is None
+        return served.is_running and (waits or serving.version_at(str(urls[name])) is not None)
     return reachable.answers(f"{urls[name] or urls['prefect']}{PAGES[name]}")
 
 

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from time import sleep, time
 from typing import Any, NoReturn
 
 import httpx
+import psutil
 from uvicorn import Config
 from uvicorn.supervisors import Multiprocess
 
@@ -68,6 +70,11 @@ class ServedModel:
     why: str = ""
     retry: float = 0.0
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there; else another program may have the address by now."""
+        return self.url is not None and psutil.pid_exists(self.pid)
+
 
 def read(project: Project, name: str) -> ServedModel:
     """What the server of a workload was last to answer with."""
@@ -97,21 +104,21 @@ def main() -> int:
     logger.setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     follower = Follower(find_project(), name)
-    with suppress(KeyboardInterrupt), follower.at(f"http://{host}:{port}"):
+    config = Config(
+        "retrain.servers.scoring:make_app",
+        factory=True,
+        http=Connection,
+        host=host,
+        port=int(port),
+        workers=int(workers),
+        access_log=False,
+        timeout_worker_healthcheck=LOADING_SECONDS,
+        timeout_graceful_shutdown=ANSWERING_SECONDS,
+    )
+    with suppress(KeyboardInterrupt), follower.at(config) as bound:
         while not follower.follow() and follower.served.version is None:
             sleep(SECONDS)
-        config = Config(
-            "retrain.servers.scoring:make_app",
-            factory=True,
-            http=Connection,
-            host=host,
-            port=int(port),
-            workers=int(workers),
-            access_log=False,
-            timeout_worker_healthcheck=LOADING_SECONDS,
-            timeout_graceful_shutdown=ANSWERING_SECONDS,
-        )
-        server = Workers(config, follower)
+        server = Workers(config, bound, follower)
         server.run()
         return int(not server.is_stopped)
     return 0
@@ -132,11 +139,14 @@ class Follower:
         self._warned = ""
 
     @contextmanager
-    def at(self, url: str) -> Iterator[None]:
+    def at(self, config: Config) -> Iterator[socket.socket]:
         """Keeps other servers of the workload away, while this process serves it at an address.
 
+        Yields:
+            The socket that has the address.
+
         Raises:
-            UsageError: There is another one.
+            UsageError: There is another one; or the address cannot be had.
         """
         from filelock import Timeout
 
@@ -144,12 +154,13 @@ class Follower:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = file.with_suffix(".lock")
         try:
-            with locked(lock, wait=False):
+            with locked(lock, wait=False), _bound(config) as bound:
                 os.environ[SERVED] = str(file)
+                url = f"http://{config.host}:{config.port}"
                 is_here = Path(self.served.package).is_dir()
                 self._write(url=url, pid=os.getpid(), **({} if is_here else {"version": None}))
                 try:
-                    yield
+                    yield bound
                 finally:
                     self._write(url=None)
         except Timeout:
@@ -219,9 +230,9 @@ class Workers(Multiprocess):
         is_stopped: Whether somebody has ended them; else they could not start.
     """
 
-    def __init__(self, config: Config, follower: Follower) -> None:
-        """Binds the address; the workers start with `run`."""
-        super().__init__(config, [config.bind_socket()])
+    def __init__(self, config: Config, bound: socket.socket, follower: Follower) -> None:
+        """Takes the socket that has the address; the workers start with `run`."""
+        super().__init__(config, [bound])
         self.is_stopped = False
         self._follower, self._replaced = follower, Event()
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -268,6 +279,21 @@ class Workers(Multiprocess):
 
 def _file(project: Project, name: str) -> Path:
     return project.state / "served" / f"{name}.json"
+
+
+def _bound(config: Config) -> socket.socket:
+    """A socket that has the address of a server.
+
+    Raises:
+        UsageError: Another program has it, or the machine has no such address.
+    """
+    try:
+        return config.bind_socket()
+    except SystemExit:  # after a line that says why
+        raise UsageError(
+            f"{config.host}:{config.port} cannot be had, so nothing is served there: choose "
+            "another port with --port, or by serve.port in params.yaml."
+        ) from None
 
 
 def _check(package: Path) -> None:

@@ -59,28 +59,6 @@ def servers(clone):
         clone.run(*RETRAIN, "down")
 
 
-def last_run(clone):
-    return clone.json("status", "vit")[0]["last_run"]
-
-
-def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone, first, servers):
-    deployment = ("prefect", "deployment", "run", "train/vit")
-    watched = clone.run(*deployment, "--param", "refresh=true", "--watch", COLUMNS="500", **servers)
-    last = last_run(clone)
-    assert last["run"] != first["run"]
-    assert not any(step["cached"] for step in last["steps"])
-    assert last["model"] == first["model"]
-    assert last["decision"]["verdict"] == "champion already"
-    assert f"Unchanged('{last['outcome']}'" in watched.stdout
-    assert "Flow run finished successfully in 'Unchanged'." in watched.stdout
-    assert watched.stdout.count("Finished in state") == 1  # of the run: a step has one line, ours
-
-    watched = clone.run(*deployment, "--watch", COLUMNS="500", **servers)
-    assert "Flow run finished successfully in 'Skipped'." in watched.stdout
-    assert f"Nothing changed since run {last['run'][:8]} of " in watched.stdout
-    assert last_run(clone) == last
-
-
 def test_a_workload_that_init_made_is_one_model_three_ways(clone, servers, tmp_path):
     params = clone.root / "params.yaml"
     before = params.read_text()
@@ -92,9 +70,21 @@ def test_a_workload_that_init_made_is_one_model_three_ways(clone, servers, tmp_p
     clone.run("dvc", "repro", "promote@photos")
     record = json.loads((clone.root / "build/photos/promote/record.json").read_text())
     trained = clone.train("--refresh", workload="photos")
-    deployment = ("prefect", "deployment", "run", "train/photos")
-    clone.run(*deployment, "--param", "refresh=true", "--watch", **servers)
-    [status] = clone.json("status", "photos")
-    assert not any(step["cached"] for step in status["last_run"]["steps"])
-    assert status["last_run"]["run"] != trained["run"]
-    assert status["last_run"]["model"] == trained["model"] == record["facts"]
+
+    def watch(*parameters):
+        deployment = ("prefect", "deployment", "run", "train/photos", *parameters, "--watch")
+        shown = clone.run(*deployment, COLUMNS="500", **servers).stdout
+        return shown, clone.json("status", "photos")[0]["last_run"]
+
+    shown, last = watch("--param", "refresh=true")
+    assert not any(step["cached"] for step in last["steps"])
+    assert last["run"] != trained["run"]
+    assert last["model"] == trained["model"] == record["facts"]
+    assert f"Unchanged('{last['outcome']}'" in shown
+    assert "Flow run finished successfully in 'Unchanged'." in shown
+    assert shown.count("Finished in state") == 1  # of the run: a step has one line, ours
+
+    shown, again = watch()
+    assert "Flow run finished successfully in 'Skipped'." in shown
+    assert f"Nothing changed since run {last['run'][:8]} of " in shown
+    assert again == last

@@ -9,7 +9,8 @@ import sys
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import sleep
 
 import httpx
@@ -225,3 +226,27 @@ def test_a_workload_without_a_champion_is_waited_for(tmp_path):
         assert process.poll() is None
         promoted(project, "one", {"verdict": "first"})
         answers_with(url, 1)
+
+
+def test_where_another_program_has_the_address_nothing_is_served_and_its_answers_are_not_ours(
+    project,
+):
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header(HEADER, "7")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever).start()
+        port = other.server_port
+        command = [sys.executable, "-m", "retrain.cli", "serve", "toy", "--port", str(port)]
+        refused = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
+        assert refused.returncode == 2
+        assert f"retrain: 127.0.0.1:{port} cannot be had" in refused.stderr
+        served = server.ServedModel(f"http://127.0.0.1:{port}", psutil.Process().pid, 3)
+        killed = replace(served, pid=2**22)
+        for written, said in ((served, "version 7 answers"), (killed, "does not answer")):
+            write_json(project.state / "served" / "toy.json", asdict(written))
+            assert said in says(project)
+        other.shutdown()
