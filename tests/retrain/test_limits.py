@@ -32,7 +32,7 @@ def hangs():
 def is_interrupted():
     raise CancelledError
 
-task.GRACE_SECONDS = 1.0
+task.GRACE_SECONDS = 0.3
 with suppress(CancelledError), task.ends_process(1e-6):
     {block}
 {then}
@@ -44,7 +44,7 @@ with suppress(CancelledError), task.ends_process(1e-6):
     [
         ("hangs()", "", 1),
         ("is_interrupted()", "hangs()", 1),  # such as a thread that goes on
-        ("pass", "time.sleep(2)", 0),
+        ("pass", "time.sleep(0.6)", 0),
     ],
 )
 def test_a_process_ends_soon_after_the_limit_of_a_block_that_has_not_ended(block, then, code):

@@ -9,10 +9,10 @@ import sqlite3
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
+from retrain.cli import maintenance
 from retrain.cli.main import main
 from retrain.errors import UsageError
 from retrain.project import Project
@@ -92,18 +92,17 @@ def test_what_may_be_wrong_is_a_warning(clone, capsys):
     assert (state, "there is no default remote" in says) == ("warning", True)
 
 
-def test_a_remote_that_does_not_answer_is_waited_for_some_seconds(clone, capsys):
+def test_a_remote_that_does_not_answer_is_waited_for_some_seconds(clone, capsys, monkeypatch):
     with closing(sqlite3.connect(clone.root / "mlflow.db")) as database, database:
         database.execute("CREATE TABLE alembic_version AS SELECT 'ffffffffffff' AS version_num")
+    monkeypatch.setattr(maintenance, "REMOTE_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes the call and says nothing
         configure(clone, f"http://127.0.0.1:{silent.getsockname()[1]}/data")
-        began = monotonic()
         found = findings(capsys, 1)
-    assert monotonic() - began < 12  # 8 s, and the start of a process on a busy machine
-    assert found["servers"][0] == found["DVC remote"][0] == "fault"
+    waited = "no answer within 1 s: see .dvc/config and the network"
+    assert found["DVC remote"] == ("fault", waited)
+    assert found["servers"][0] == "fault"
     assert "mlflow.db was made by a newer mlflow" in found["servers"][1]
-    says = found["DVC remote"][1]
-    assert "timed out" in says or says == "no answer within 8 s: see .dvc/config and the network"
 
 
 LONG = "is too long for a socket, which may have 107 bytes: "

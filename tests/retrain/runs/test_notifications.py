@@ -63,7 +63,7 @@ def test_a_webhook_that_fails_is_a_warning_that_keeps_its_secret(
     webhook, monkeypatch, caplog, url, message
 ):
     server = os.environ[notifications.URL].removesuffix("/secret")
-    monkeypatch.setattr(notifications, "SECONDS", 1.0)
+    monkeypatch.setattr(notifications, "SECONDS", 0.5)
     monkeypatch.setenv(notifications.URL, url.format(server=server))
     with caplog.at_level(logging.WARNING, logger="retrain"):
         notifications.notify("rejected", "toy", OUTCOME)
