@@ -1,9 +1,6 @@
 """What is no longer needed goes, and nothing else: real stores, locks and an MLflow registry."""
 
 import os
-import signal
-import subprocess
-import sys
 from dataclasses import asdict, replace
 
 import pytest
@@ -13,7 +10,7 @@ from retrain.errors import UsageError
 from retrain.file_io import write_json
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.runs.liveness import Processes
+from retrain.runs.liveness import LOCKS, Processes
 from retrain.servers import serving
 from retrain.store import Store
 from tests import templates
@@ -21,22 +18,6 @@ from tests.retrain.registry.helpers import candidate_of, decision, register
 from tests.retrain.registry.test_lineage import output, record
 from tests.retrain.test_store import make_toy, with_lr
 from tests.running import RunContext
-
-# A run that is killed while it trains: it holds what it has used.
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from retrain.project import Project
-from retrain.runs.liveness import Processes
-from retrain.servers import serving
-from retrain.store import Store
-
-store = Store(Project(Path(sys.argv[1])).store)
-with Processes(store.root).hold():
-    store.use("toy", sys.argv[2])
-    (store.scratch("toy", "killed") / "checkpoint").write_text("12345")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 @pytest.fixture
@@ -137,12 +118,13 @@ def test_what_a_run_that_goes_on_has_taken_or_is_making_stays(project, store):
 
 def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(project, store):
     used = made_with(project, store, 0.1)
-    program = [sys.executable, "-c", KILLED, str(project.root), used.key]
-    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    (store.root / LOCKS).mkdir()
+    (store.root / LOCKS / "process-killed.lock").touch()  # which nobody holds any more
+    store.use("toy", used.key)
+    (store.scratch("toy", "killed") / "checkpoint").write_text("12345")
     age(store.root)  # it had worked for long: its checkpoint is old, too
     assert gc.collect(project) == []
-    assert (store.scratch("toy", "killed") / "checkpoint").exists()
-    Processes(store.root).forget(Processes(store.root).killed())
+    Processes(store.root).forget(["process-killed"])
     assert collected(project, "scratch") == ["toy killed"]
     assert not used.folder.exists()
 

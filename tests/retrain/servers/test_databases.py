@@ -81,6 +81,9 @@ def test_a_creation_that_fails_leaves_nothing_and_a_database_that_is_there_is_le
         pass
 
 
+NEWER = "UPDATE alembic_version SET version_num = 'ffffffffffff'"
+
+
 def first_use(project, tool):
     """What a run does first with the database of a tool."""
     if tool == "mlflow":
@@ -89,38 +92,19 @@ def first_use(project, tool):
         start_ephemeral_server(project, [])
 
 
-def emptied(file):
-    file.write_bytes(b"")
-
-
-def overwritten(file):
-    file.write_bytes(b"this is no database" * 100)
-
-
-def cleared(file):
-    query(file, "DELETE FROM alembic_version")
-
-
-def torn(file):
-    with file.open("r+b") as content:  # a part that is not the first
-        content.seek(4096)
-        content.write(b"x" * 200_000)
-
-
-def of_a_newer_release(file):
-    query(file, "UPDATE alembic_version SET version_num = 'ffffffffffff'")
+DAMAGED = r"/mlflow\.db is damaged.*: bring it back from a"
 
 
 @pytest.mark.parametrize(
     ("tool", "damage", "said"),
     [
-        ("mlflow", emptied, r"/mlflow\.db is damaged.*: bring it back from a"),
-        ("mlflow", overwritten, r"/mlflow\.db is damaged.*: bring it back from a"),
-        ("mlflow", cleared, r"/mlflow\.db is damaged.*: bring it back from a"),
-        ("mlflow", torn, r"/mlflow\.db is damaged.*: bring it back from a"),
-        ("mlflow", of_a_newer_release, "was made by a newer mlflow than "),
-        ("prefect", emptied, r"/prefect\.db is damaged.*: delete it\."),
-        ("prefect", of_a_newer_release, "was made by a newer prefect than "),
+        ("mlflow", lambda file: file.write_bytes(b""), DAMAGED),
+        ("mlflow", lambda file: file.write_bytes(b"this is no database" * 100), DAMAGED),
+        ("mlflow", lambda file: file.write_bytes(file.read_bytes()[:4096] + b"x" * 9999), DAMAGED),
+        ("mlflow", lambda file: query(file, "DELETE FROM alembic_version"), DAMAGED),
+        ("mlflow", lambda file: query(file, NEWER), "was made by a newer mlflow than "),
+        ("prefect", lambda file: file.write_bytes(b""), r"/prefect\.db is damaged.*: delete it\."),
+        ("prefect", lambda file: query(file, NEWER), "was made by a newer prefect than "),
     ],
 )
 def test_a_database_that_cannot_be_used_is_refused_in_a_sentence(tmp_path, tool, damage, said):
