@@ -12,6 +12,7 @@ from retrain.params import (
     load_workload,
     parse_override,
     resolve,
+    vary,
     workload_names,
 )
 from retrain.project import Project
@@ -45,6 +46,8 @@ def test_overrides_replace_values_and_drop_them_to_their_defaults(write):
     train = load_workload(path, "toy", json.loads(json.dumps(overrides))).train
     assert (train.weight_decay, train.augment.flip) == (1e-4, True)
     assert (train.lr, train.micro_batch, train.epochs) == (1e-3, None, 4)
+    other = vary(load_workload(path, "toy", overrides), {"train.lr": 0.25}).train
+    assert (other.lr, other.weight_decay, other.epochs) == (0.25, 1e-4, 4)
     assert load_workload(path, "toy", {"train": ""}).train.epochs == 20
     assert load_workload(path, "toy", {"train.weight_decay": ""}).train.lr == 0.5  # was not there
 

@@ -23,6 +23,7 @@ def test_a_run_is_continued_in_any_state_and_no_other_is_begun_until_it_has_fini
     if status is None:
         mlflow.delete_run(first)
         assert start(project, key, continued=first) != first
+        assert not tracking.log_metrics(project, first, {"rows": 3.0})
         return
     mlflow.set_terminated(first, status)
     assert start(project, key, continued=first) == first
@@ -31,6 +32,16 @@ def test_a_run_is_continued_in_any_state_and_no_other_is_begun_until_it_has_fini
     assert len(run.inputs.dataset_inputs) == 1
     mlflow.set_terminated(first, status)
     assert (start(project, key) == first) == (status != "FINISHED")
+
+
+def test_an_experiment_that_was_deleted_is_restored(project):
+    mlflow, name = tracking.client(project), "deleted"
+    start(project, "before", name)
+    mlflow.delete_experiment(mlflow.get_experiment_by_name(name).experiment_id)
+    assert tracking.is_active(project, start(project, "after", name))
+    found = mlflow.get_experiment_by_name(name)
+    assert found.lifecycle_stage == "active"
+    assert tracking.local_path(found.artifact_location) == project.root / "mlruns" / name
 
 
 def test_a_run_records_what_it_was_made_from(project):
