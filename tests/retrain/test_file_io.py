@@ -2,33 +2,30 @@
 
 import hashlib
 import os
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-from retrain.file_io import ABANDONED_SECONDS, json_digest, write_text
-from tests.at_once import run_two
+from retrain import file_io
+from retrain.file_io import ABANDONED_SECONDS, json_digest, replacing, sha256_of, write_text
 
-FILE = """
-from pathlib import Path
-from retrain.file_io import replacing
 
-with replacing(Path(sys.argv[1])) as aside:
+def write_half(aside):
     aside.write_text("half")
-    halfway()
-    with aside.open("a") as file:
-        file.write(" and half")
-"""
-FOLDER = FILE.replace("aside.write", "aside.mkdir(); aside /= 'inside'; aside.write")
 
 
-@pytest.mark.parametrize(("program", "name"), [(FILE, "made"), (FOLDER, "made/inside")])
-def test_two_processes_may_write_the_same_at_the_same_time(tmp_path, program, name):
-    assert run_two(program, tmp_path / "made") == ["", ""]
-    assert (tmp_path / name).read_text() == "half and half"
+def make_folder(aside):
+    aside.mkdir()
+    (aside / "file").write_text("half")
+
+
+@pytest.mark.parametrize(("make", "name"), [(write_half, "made"), (make_folder, "made/file")])
+def test_two_writers_may_make_the_same_at_the_same_time(tmp_path, make, name):
+    with replacing(tmp_path / "made") as first, replacing(tmp_path / "made") as second:
+        make(first)
+        make(second)
+        assert not (tmp_path / "made").exists()
+    assert (tmp_path / name).read_text() == "half"
     assert list(tmp_path.iterdir()) == [tmp_path / "made"]
 
 
@@ -41,20 +38,14 @@ def test_what_fails_leaves_the_file_as_it_was(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("make", ["write_text('half')", "mkdir()"])
+@pytest.mark.parametrize("make", [write_half, make_folder])
 def test_what_killed_writers_left_goes_some_time_later(tmp_path, make):
-    path = tmp_path / "record.json"
-    program = (
-        "import os, sys; from pathlib import Path; from retrain.file_io import replacing\n"
-        f"with replacing(Path(sys.argv[1])) as aside: aside.{make}; os.kill(os.getpid(), 9)"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    [left] = tmp_path.iterdir()
-    write_text(path, "whole")
-    assert left.exists()  # it could be of a writer that is at work
-    os.utime(left, times=(time.time() - ABANDONED_SECONDS - 60,) * 2)
-    write_text(path, "again")
+    path, left = tmp_path / "record.json", tmp_path / ".record.json.1-ab.partial"
+    make(left)
+    for seconds, is_there in ((60, True), (ABANDONED_SECONDS + 60, False)):
+        os.utime(left, times=(time.time() - seconds,) * 2)
+        write_text(path, "whole")
+        assert left.exists() == is_there  # it could be of a writer that is at work
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -64,3 +55,12 @@ def test_the_digest_of_a_value_is_that_of_its_json_in_the_order_of_its_keys():
     assert json_digest(value) == hashlib.sha256(text.encode()).hexdigest()
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_digest({"rate": float("nan")})
+
+
+def test_the_digest_of_a_file_is_that_of_its_content_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_io, "PIECE", 4)
+    (tmp_path / "file").write_bytes(b"0123456789")
+    shown = []
+    digest = sha256_of(tmp_path / "file", shown.append)
+    assert digest == hashlib.sha256(b"0123456789").hexdigest()
+    assert shown == [4, 4, 2]

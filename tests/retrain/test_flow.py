@@ -26,18 +26,13 @@ def greet(workload: str, times: int = 1) -> str:
 '''
 
 
-@pytest.fixture
-def prefect_flow(tmp_path):
-    """What Prefect finds at the entrypoint of a deployment."""
+def test_prefect_finds_its_own_flow_in_the_file_of_a_deployment(tmp_path):
     file = tmp_path / "greet.py"
     file.write_text(SOURCE)
-    return load_flow_from_entrypoint(f"{file}:greet")
-
-
-def test_prefect_finds_its_own_flow_in_the_file(prefect_flow):
-    assert isinstance(prefect_flow, Flow)
-    assert (prefect_flow.name, prefect_flow.description) == ("greet", "Greets a workload.")
-    assert prefect_flow.parameters.required == ["workload"]
+    found = load_flow_from_entrypoint(f"{file}:greet")
+    assert isinstance(found, Flow)
+    assert (found.name, found.description) == ("greet", "Greets a workload.")
+    assert found.parameters.required == ["workload"]
 
 
 @pytest.mark.parametrize(
@@ -85,32 +80,27 @@ def dry_run(root: Path, steps=(FIRST, SECOND, ASKS), workload=WORKLOAD, refresh=
     return {each["step"]: (each["would"], each["why"]) for each in shown}
 
 
-def test_the_first_step_that_has_to_run_is_known_and_later_ones_depend_on_it(made):
+CACHED = ("come from the cache", "from run run-1 of ")
+EPOCHS = WORKLOAD.model_copy(update={"train": Train(epochs=3)})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [CACHED, None, ("run", "first run"), ("depend", "on what second gives")]),
+        ({"workload": EPOCHS}, [("run", "train.epochs 20 -> 3"), *[("depend", "on what")] * 3]),
+        ({"steps": (FIRST, ASKS)}, [CACHED, None, None, ("change nothing", "asked of the reg")]),
+        ({"steps": (FIRST, ACTS)}, [CACHED, None, None, ("run", "it would change the registry")]),
+        ({"refresh": True}, [("run", "nothing taken from"), *[("depend", "on what first")] * 3]),
+    ],
+)
+def test_the_first_step_that_has_to_run_is_known_and_later_ones_depend_on_it(
+    made, options, expected
+):
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
-    shown = dry_run(made)
-    assert shown["first"][0] == "come from the cache"
-    assert shown["first"][1].startswith("from run run-1 of ")
-    assert shown["second"] == ("run", "first run")
-    assert shown["asks"] == ("depend", "on what second gives")
+    shown = dry_run(made, **options)
+    for name, each in zip(NAMES, expected, strict=True):
+        would, why = shown.get(name, (None, ""))
+        assert would == (each and each[0])
+        assert why.startswith(each[1] if each else "")
     assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
-
-
-def test_a_changed_parameter_is_named(made):
-    changed = WORKLOAD.model_copy(update={"train": Train(epochs=3)})
-    shown = dry_run(made, workload=changed)
-    assert shown["first"] == ("run", "train.epochs 20 -> 3")
-    assert set(shown) == set(NAMES)
-
-
-def test_steps_that_ask_the_registry_change_nothing_or_are_the_first_to_run(made):
-    asked = "asked of the registry each time"
-    assert dry_run(made, steps=(FIRST, ASKS))["asks"] == ("change nothing", asked)
-    shown = dry_run(made, steps=(FIRST, ACTS))
-    assert shown["asks"] == ("run", "it would change the registry")
-    assert "only with a champion" not in dry_run(made, steps=(FIRST, ASKS))
-
-
-def test_with_refresh_the_first_step_runs_whatever_the_store_has(made):
-    shown = dry_run(made, refresh=True)
-    assert shown["first"] == ("run", "nothing taken from the cache (refresh)")
-    assert {would for would, _ in list(shown.values())[1:]} == {"depend"}

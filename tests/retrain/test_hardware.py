@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import joblib
 import pytest
@@ -61,27 +60,19 @@ def machine(monkeypatch, tmp_path):
     """A machine with another CPU and GPUs: what it says of them, the latter by `nvidia-smi`."""
 
     def is_one(cpu_flags="", capabilities=None, torch="2.13.0+cu130"):
-        real = Path.read_text
-        monkeypatch.setattr(
-            Path, "read_text",
-            lambda self, **how: f"flags : fpu {cpu_flags} sse\n" if str(self) == "/proc/cpuinfo"
-            else real(self, **how),
-        )  # fmt: skip
+        monkeypatch.setattr(hardware, "_cpu", lambda: f"flags : fpu {cpu_flags} sse\n")
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setattr(hardware, "version", lambda name: torch)
         monkeypatch.setenv("PATH", str(tmp_path))
         if capabilities is not None:
             driver = tmp_path / "nvidia-smi"
-            says = "".join(
-                f"echo 'GPU-{number}a, L{number}, {each}'\n"
-                for number, each in enumerate(capabilities)
-            )
-            driver.write_text(f"#!/bin/sh\n{says}")
+            says = [f"echo 'GPU-{n}a, L{n}, {each}'\n" for n, each in enumerate(capabilities)]
+            driver.write_text("#!/bin/sh\n" + "".join(says))
             driver.chmod(0o755)
         forget()
 
     def forget():
-        for function in (hardware.has_bf16, hardware.gpus):
+        for function in (hardware.has_bf16, hardware.gpus, hardware.machine):
             function.cache_clear()
 
     yield is_one
@@ -128,12 +119,6 @@ def test_a_small_step_takes_one_thread_and_a_large_one_the_workers_share(
     assert resolved(params, name, changes).scale.threads == expected
 
 
-def test_a_workers_part_of_a_batch_decides_whether_its_step_is_small(machine):
-    machine()
-    assert hardware.threads(2e9, 2, "auto") == max(1, CORES // 2)
-    assert hardware.threads(1.9e9, 2, "auto") == 1
-
-
 @pytest.mark.parametrize(
     ("visible", "order", "expected"),
     [
@@ -157,13 +142,29 @@ def test_the_gpus_that_are_visible_are_judged(machine, monkeypatch, visible, ord
 
 def test_a_machine_is_described_for_the_record(machine):
     machine(cpu_flags="avx2 avx512f", capabilities=["9.0", "8.0"])
-    hardware.machine.cache_clear()
     told = hardware.machine()
-    hardware.machine.cache_clear()
     assert told["instructions"] == ["avx2", "avx512f"]
     assert told["accelerators"] == ["L0", "L1"]
-    assert told["cores"] >= 1
+    assert told["cores"] == CORES
     assert json.loads(json.dumps(told)) == told
+
+
+@pytest.mark.parametrize(
+    ("flops", "workers", "cores", "expected"),
+    [
+        (1e9, 0, [4], 4),
+        (0.99e9, 0, [4], 1),
+        (2e9, 2, [4], 2),
+        (1.9e9, 2, [4], 1),  # a worker's part of a batch decides
+        (9e9, 5, [4], 1),
+        (9e9, 3, [8, 4], 2),
+        (9e9, 4, [8, 8], 4),
+    ],
+)
+def test_the_workers_share_the_cores_of_the_smallest_machine(flops, workers, cores, expected):
+    nodes = tuple(hardware.Node(cores=each, gpus=(), has_bf16=True) for each in cores)
+    assert hardware.threads(flops, workers, "auto", nodes) == expected
+    assert hardware.threads(flops, workers, 3, nodes) == 3
 
 
 LARGE_MACHINE = {"cores": 16, "gpus": [], "has_bf16": True}

@@ -14,24 +14,6 @@ from retrain.errors import UsageError
 from retrain.project import REMOTE, Project, find_project
 
 
-def git(folder, *commands):
-    for command in commands:
-        identity = ("git", "-c", "user.name=t", "-c", "user.email=t@t")
-        subprocess.run([*identity, *command.split()], cwd=folder, check=True)
-
-
-@pytest.fixture
-def clone(tmp_path):
-    """A project in a folder of a repository, with one commit."""
-    root = tmp_path / "project"
-    root.mkdir()
-    (root / "a.py").write_text("A = 1\n")
-    (root / "notes.txt").write_text("notes\n")
-    (tmp_path / "beside.py").write_text("B = 1\n")
-    git(tmp_path, "init -q", "add -A", "commit -qm start")
-    return Project(root)
-
-
 @pytest.mark.parametrize("has_git", [True, False])
 def test_an_unpacked_archive_has_no_commit(tmp_path, monkeypatch, has_git):
     project = Project(tmp_path)
@@ -43,60 +25,51 @@ def test_an_unpacked_archive_has_no_commit(tmp_path, monkeypatch, has_git):
     assert not project.is_in_git()
 
 
-def test_what_is_committed_or_no_code_is_no_uncommitted_change(clone):
-    (clone.root / "photo.txt").write_text("new, but no code")
-    (clone.root.parent / "beside.py").write_text("B = 2, which is not in the project\n")
+def test_uncommitted_changes_are_named_and_their_digest_tells_them_apart(tmp_path):
+    root = tmp_path / "project"  # in a folder of a repository
+    root.mkdir()
+    (root / "a.py").write_text("A = 1\n")
+    (root / "notes.txt").write_text("notes\n")
+    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm start"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    clone = Project(root)
+    commit = clone.commit
+    (root / "photo.txt").write_text("new, but no code")
+    (root.parent / "beside.py").write_text("B = 2, which is not in the project\n")
     assert clone.uncommitted is None
-
-
-def test_uncommitted_changes_are_named_and_their_digest_tells_them_apart(clone):
-    changed, new = clone.root / "a.py", clone.root / "new.py"
     seen = []
-    for change in (
-        lambda: changed.write_text("A = 2\n"),
-        lambda: changed.write_text("A = 3\n"),
-        lambda: new.write_text("N = 1\n"),
-        lambda: new.write_text("N = 2\n"),
-        lambda: changed.unlink(),
-        lambda: (clone.root / "notes.txt").write_bytes(b"\xff is no UTF-8"),
-        lambda: (clone.root / os.fsdecode(b"\xff.py")).write_text("X = 1\n"),
+    for name, content in (
+        ("a.py", b"A = 2\n"),
+        ("a.py", b"A = 3\n"),
+        ("new.py", b"N = 1\n"),
+        ("new.py", b"N = 2\n"),
+        ("a.py", None),
+        ("notes.txt", b"\xff is no UTF-8"),
+        (os.fsdecode(b"\xff.py"), b"X = 1\n"),
     ):
-        change()
-        seen.append(Project(clone.root).uncommitted)
+        (root / name).write_bytes(content) if content else (root / name).unlink()
+        seen.append(Project(root).uncommitted)
     assert [len(each["files"]) for each in seen] == [1, 1, 2, 2, 2, 3, 4]
     assert seen[4]["files"] == ["a.py", "new.py"]
     assert len({each["sha256"] for each in seen}) == len(seen)
     content = hashlib.sha256(b"A = 2\n").hexdigest()
     listed = f'{{"a.py": "{content}"}}'
     assert seen[0]["sha256"] == hashlib.sha256(listed.encode()).hexdigest()
+    # What is edited while a run goes on does not count.
+    assert (clone.commit, clone.uncommitted) == (commit, None)
+    assert Project(root).commit == f"{commit}+dirty"
 
 
-def test_what_is_edited_while_a_run_goes_on_does_not_count(clone):
-    before = (clone.commit, clone.uncommitted)
-    (clone.root / "a.py").write_text("A = 2\n")
-    assert (clone.commit, clone.uncommitted) == before
-    assert not before[0].endswith("+dirty")
-    assert Project(clone.root).commit == f"{before[0]}+dirty"
-
-
-@pytest.fixture
-def worktree(tmp_path):
-    """A git worktree of a clone with code of its own, which another clone's environment is for."""
-    clone = tmp_path / "clone"
-    (clone / "retrain").mkdir(parents=True)
-    (clone / "retrain" / "__init__.py").write_text("'Other code.'\n")
-    (clone / "params.yaml").write_text("workloads: {}\n")
-    git(clone, "init -q", "add -A", "commit -qm start", "worktree add -q ../worktree")
-    return tmp_path / "worktree"
-
-
-def test_the_code_of_one_tree_does_not_run_in_another(worktree, monkeypatch, capsys):
+def test_the_code_of_one_tree_does_not_run_in_another(tmp_path, monkeypatch, capsys):
+    """As in a git worktree, which another clone's environment is for."""
+    (tmp_path / "retrain").mkdir()
+    (tmp_path / "params.yaml").write_text("workloads: {}\n")
     ours = Path(retrain.__file__).parents[1]
-    monkeypatch.chdir(worktree)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=f"The code of {ours} runs here"):
         train.run("vit")  # as a worker of Prefect does
     assert main(["step", "pull", "vit"]) == 2
-    assert f"Run the code that is here: cd {worktree}; " in capsys.readouterr().err
+    assert f"Run the code that is here: cd {tmp_path}; " in capsys.readouterr().err
 
 
 def test_a_tree_s_own_code_runs_whatever_the_way_to_it(tmp_path):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -13,11 +12,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from retrain.errors import DamagedArtifactError
-from retrain.file_io import write_json
 from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.step import DataVersion, Step, Workspace, plan
-from retrain.store import Store, refuse_damaged, verify
+from retrain.store import Store, discard_if_damaged, refuse_damaged, verify
 from retrain.workload import Data, Model, Train, Workload
 from tests import running
 from tests.running import RunContext
@@ -44,18 +42,27 @@ def make_toy(store, context, workload=WORKLOAD, step=STEP, refresh=False):
     return run.output(step, DATA)
 
 
+@pytest.fixture
+def made(store, context):
+    return make_toy(store, context)
+
+
 def edit_manifest(folder, **fields):
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | fields))
 
 
-def test_reports_paths_and_times_are_outside_the_key_and_the_digest(store, context, tmp_path):
-    first = make_toy(store, context)
+def flip(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_reports_paths_and_times_are_outside_the_key_and_the_digest(store, context, made, tmp_path):
     there = make_toy(Store(tmp_path / "b" / "c"), RunContext("2", Project(tmp_path / "b")))
     for again in (make_toy(store, context, refresh=True), there):
-        assert (again.key, again.digest) == (first.key, first.digest)
-    assert make_toy(store, context, with_lr(0.5)).digest != first.digest
-    manifest = json.loads((first.folder / MANIFEST).read_text())
+        assert (again.key, again.digest) == (made.key, made.digest)
+    assert make_toy(store, context, with_lr(0.5)).digest != made.digest
+    manifest = json.loads((made.folder / MANIFEST).read_text())
     assert [file["path"] for file in manifest["files"]] == ["lr.txt", "report/time.txt"]
     assert manifest["plan"]["config"] == {"train.lr": 0.001}
 
@@ -70,13 +77,18 @@ def test_reports_paths_and_times_are_outside_the_key_and_the_digest(store, conte
         (lambda folder: edit_manifest(folder, facts={"lr": 0.1}), f"{MANIFEST} has changed"),
         (lambda folder: edit_manifest(folder, digest="ab" * 32), f"{MANIFEST} has changed"),
         (lambda folder: edit_manifest(folder, files=[]), f"{MANIFEST} has changed"),
+        (lambda folder: edit_manifest(folder, provenance={}), f"{MANIFEST} has changed"),
         (lambda folder: edit_manifest(folder, plan={"step": "toy"}), "cannot be read"),
+        (  # under the key of another
+            lambda folder: edit_manifest(folder, plan=asdict(plan(STEP, with_lr(0.5), [DATA]))),
+            f"{MANIFEST} has changed",
+        ),
     ],
 )
-def test_a_damaged_artifact_is_made_again(store, context, harm, damage):
-    first = make_toy(store, context)
-    harm(first.folder)
-    assert damage in store.damage("toy", first.key)
+def test_a_damaged_artifact_is_made_again(store, context, made, harm, damage):
+    harm(made.folder)
+    assert damage in store.damage("toy", made.key)
+    assert store.find("toy", made.key) is None
     again = make_toy(store, replace(context, run="run-2"))
     assert again.provenance["run"] == "run-2"
     assert (again.folder / "lr.txt").read_text() == "0.001"
@@ -101,38 +113,34 @@ def killed(definition, data, workspace):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it(tmp_path):
-    program = textwrap.dedent(
-        f"""
-        from dataclasses import replace
-        from pathlib import Path
-        from tests.retrain import test_store as toys
-        from retrain.store import Store
-        from retrain.project import Project
+KILLED = """
+from dataclasses import replace
+from pathlib import Path
+from tests.retrain.test_store import *
 
-        store = Store(Path({str(tmp_path)!r}) / "store")
-        context = toys.RunContext("1", Project(Path(".")))
-        toys.make_toy(store, context, step=replace(toys.STEP, function=toys.killed))
-        """
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
-    store, context = Store(tmp_path / "store"), RunContext("run-2", Project(tmp_path))
+step = replace(STEP, function=killed)
+make_toy(Store(Path(sys.argv[1])), RunContext("1", Project(Path("."))), step=step)
+"""
+
+
+def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it(store, context):
+    program = [sys.executable, "-c", KILLED, str(store.root)]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
     key = plan(STEP, WORKLOAD, [DATA]).key
     assert store.find("toy", key) is None
-    assert store.partial("toy", key).is_dir()
+    assert (store.partial("toy", key) / "half.txt").exists()
     assert (store.scratch("toy", key) / "checkpoint").read_text() == "3"
-    made = make_toy(store, context)
+    made = make_toy(store, replace(context, run="run-2"))
     assert sorted(p.name for p in made.folder.iterdir()) == ["lr.txt", MANIFEST, "report"]
     left = [path.name for path in store.root.rglob("*") if key in path.name]
     assert sorted(left) == [f".{key}.lock", key]
 
 
-def test_what_killed_runs_left_goes_even_if_the_output_is_there(store, context):
-    made = make_toy(store, context)
+def test_what_killed_runs_left_goes_even_if_the_output_is_there(store, context, made):
     store.partial("toy", made.key).mkdir()
     store.folder("toy", f".{made.key}.discarded").mkdir()
     (store.scratch("toy", made.key) / "checkpoint").write_text("of a refresh")
+    assert len([*store.leftovers()]) == 3
     assert make_toy(store, replace(context, run="run-2")) == made
     assert list(store.leftovers()) == []
 
@@ -151,24 +159,6 @@ def test_of_two_runs_at_once_one_makes_it_and_the_other_takes_it(store, context)
     assert (first, len(made)) == (second, 1)
 
 
-def test_an_artifact_under_the_key_of_another_is_not_believed(store, context):
-    made, other = make_toy(store, context), make_toy(store, context, with_lr(0.5))
-    store.discard("toy", other.key)
-    made.folder.rename(other.folder)
-    assert store.find("toy", other.key) is None
-
-
-def flip(path, position=-1):
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.fixture
-def made(store, context):
-    return make_toy(store, context)
-
-
 @pytest.mark.parametrize("name", ["lr.txt", "report/time.txt"])
 def test_a_flipped_byte_is_found_wherever_it_is(store, context, made, name):
     make_toy(store, context, with_lr(0.5))
@@ -177,6 +167,9 @@ def test_a_flipped_byte_is_found_wherever_it_is(store, context, made, name):
     assert store.damage("toy", made.key) is None  # the size is the same
     [damage] = verify(store)
     assert (damage.step, damage.key, damage.reason) == ("toy", made.key, f"{name} has changed")
+    with pytest.raises(DamagedArtifactError, match=f"{name} has changed"):
+        refuse_damaged(store, made)
+    assert not made.folder.exists()
 
 
 def test_an_artifact_that_is_being_made_again_is_not_reported(store, made):
@@ -191,7 +184,9 @@ def test_an_artifact_that_is_being_made_again_is_not_reported(store, made):
 def test_an_artifact_that_is_replaced_by_another_output_meanwhile_is_noticed(store, made):
     with pytest.raises(DamagedArtifactError, match="made again with another output"):
         refuse_damaged(store, replace(made, digest="ab" * 32))
-    assert store.find("toy", made.key) == made
+    discard_if_damaged(store, "toy", made.key)
+    assert store.find("toy", made.key) == store.find_digest("toy", made.digest) == made
+    assert store.find_digest("other", made.digest) is store.find_digest("toy", "ab") is None
 
 
 def test_an_artifact_that_is_damaged_again_ends_the_run(store, context):
@@ -206,8 +201,7 @@ def test_an_artifact_that_is_damaged_again_ends_the_run(store, context):
     assert len(calls) == 2
 
 
-# What a step is given of its earlier output.
-given = []
+given = []  # what a step was given of its earlier output
 
 
 def write_two(definition: Train, version: DataVersion, workspace: Workspace) -> dict:
@@ -220,19 +214,18 @@ def write_two(definition: Train, version: DataVersion, workspace: Workspace) -> 
 TWO = Step("toy", write_two, reads=("train.lr",), inputs=("data",))
 
 
-def week(store, context, number, workload=WORKLOAD, step=TWO, **options):
+def week(store, context, number, workload=WORKLOAD, **options):
     inputs = [DataVersion(f"week-{number}", tracked=True).as_input]
-    now = plan(step, workload, inputs)
-    made, _ = running.make(store, step, workload, inputs, context, **options)
-    memory = store.last_plan(workload.name, "toy")
-    memory.parent.mkdir(parents=True, exist_ok=True)
-    write_json(memory, asdict(now))
-    return made
+    return running.make(store, TWO, workload, inputs, context, **options)[0]
 
 
-def test_a_step_is_given_its_earlier_output(store, context):
-    first, _ = week(store, context, 1), week(store, context, 2)
+def test_a_step_is_given_its_earlier_output_unless_that_has_changed(store, context):
+    first, second = week(store, context, 1), week(store, context, 2)
     assert given[-2:] == [None, first.folder]
+    flip(second.folder / "same.txt")
+    week(store, context, 3)
+    assert given[-1] is None
+    assert not second.folder.exists()
 
 
 @pytest.mark.parametrize("options", [{"workload": with_lr(0.5)}, {"refresh": True}])
@@ -240,12 +233,3 @@ def test_with_another_parameter_or_anew_a_step_is_given_nothing(store, context, 
     week(store, context, 1)
     week(store, context, 2, **options)
     assert given[-1] is None
-
-
-def test_an_earlier_output_that_has_changed_is_not_used(store, context):
-    first = week(store, context, 1)
-    flip(first.folder / "same.txt")
-    second = week(store, context, 2)
-    assert given[-1] is None
-    assert not first.folder.exists()
-    assert (second.folder / "same.txt").read_text() == "0.001"

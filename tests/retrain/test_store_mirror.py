@@ -1,13 +1,13 @@
 """The mirror behind a store: S3 (moto's server) and a shared folder."""
 
-import json
+import sys
 from dataclasses import replace
 
 import pytest
 
 from retrain import store_mirror
 from retrain.errors import MirrorError, UsageError
-from retrain.outputs import MANIFEST, digest_of_output
+from retrain.outputs import MANIFEST
 from retrain.step import Workspace
 from retrain.store import Store, verify
 from retrain.store_mirror import Mirror
@@ -38,10 +38,15 @@ def new_process():
 
 
 @pytest.fixture(params=["s3", "file"])
-def mirror(request, tmp_path):
+def either(request, tmp_path):
     if request.param == "file":
         return Mirror(f"file://{tmp_path}/remote")
     return Mirror(request.getfixturevalue("bucket"))
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    return Mirror(f"file://{tmp_path}/remote")
 
 
 def make(store, context, step=FILES):
@@ -57,28 +62,19 @@ def there(mirror, artifact, name):
     return store_mirror._files(mirror.url), f"{mirror.url}/{artifact.step}/{artifact.key}/{name}"
 
 
-def test_what_one_machine_made_another_takes_whole(mirror, context, tmp_path):
-    made, _ = make(Store(tmp_path / "one", mirror), context)
-    other = Store(tmp_path / "other", mirror)
+def test_what_one_machine_made_another_takes_whole(either, context, tmp_path):
+    store, other = Store(tmp_path / "one", either), Store(tmp_path / "other", either)
+    made, _ = make(store, context)
     assert other.find("toy", made.key) is None
     found, cached = make(other, replace(context, run="run-2"))
     assert cached
     assert found == replace(made, folder=found.folder)
-    assert found.provenance["run"] == "run-1"
     assert [*files_of(found)] == [*files_of(made)]
     assert verify(other) == []
     assert not list(other.root.glob("*/.*.partial"))
-    assert Store(other.root).find("toy", found.key) == found
-
-
-def test_what_is_damaged_here_is_taken_from_the_mirror(mirror, context, tmp_path):
-    store = Store(tmp_path / "one", mirror)
-    made, _ = make(store, context)
-    whole = [*files_of(made)]
-    (made.folder / TRAINED[0]).write_bytes(b"short")
-    found, cached = make(store, replace(context, run="run-2"))
-    assert cached
-    assert [*files_of(found)] == whole
+    (made.folder / TRAINED[0]).write_bytes(b"short")  # what is damaged here is taken again
+    assert make(store, context)[1]
+    assert [*files_of(made)] == [*files_of(found)]
 
 
 def test_what_is_damaged_here_stays_where_the_mirror_lacks_it(mirror, context, tmp_path):
@@ -93,17 +89,17 @@ def test_what_is_damaged_here_stays_where_the_mirror_lacks_it(mirror, context, t
 
 
 @pytest.mark.parametrize("harm", ["changed", "gone", "manifest"])
-def test_what_is_damaged_in_the_mirror_is_made_again_and_sent_anew(mirror, context, tmp_path, harm):
-    made, _ = make(Store(tmp_path / "one", mirror), context)
-    files, path = there(mirror, made, MANIFEST if harm == "manifest" else TRAINED[1])
+def test_what_is_damaged_in_the_mirror_is_made_again_and_sent_anew(either, context, tmp_path, harm):
+    made, _ = make(Store(tmp_path / "one", either), context)
+    files, path = there(either, made, MANIFEST if harm == "manifest" else TRAINED[1])
     if harm == "gone":
         files.rm_file(path)
     else:
         files.pipe_file(path, b"\0" * 70_000)
-    again, cached = make(Store(tmp_path / "other", mirror), replace(context, run="run-2"))
+    again, cached = make(Store(tmp_path / "other", either), replace(context, run="run-2"))
     assert not cached
     assert again.digest == made.digest
-    found, cached = make(Store(tmp_path / "third", mirror), replace(context, run="run-3"))
+    found, cached = make(Store(tmp_path / "third", either), replace(context, run="run-3"))
     assert cached
     assert found.provenance["run"] == "run-2"
 
@@ -116,17 +112,6 @@ def test_an_output_that_was_half_sent_is_sent_by_the_next_run(mirror, context, t
     assert not mirror.has("toy", made.key)
     assert make(store, context)[1]
     assert mirror.has("toy", made.key)
-
-
-@pytest.mark.parametrize("name", ["../../../outside", "/tmp/outside"])
-def test_a_manifest_that_leads_out_of_its_folder_is_none(mirror, context, tmp_path, name):
-    made, _ = make(Store(tmp_path / "one", mirror), context)
-    files, path = there(mirror, made, MANIFEST)
-    manifest = json.loads(files.cat_file(path))
-    manifest["files"][0]["path"] = name
-    manifest["digest"] = digest_of_output(manifest["facts"], manifest["files"])
-    files.pipe_file(path, json.dumps(manifest).encode())
-    assert not mirror.fetch("toy", made.key, tmp_path / "folder")
 
 
 def test_a_mirror_that_is_away_is_told_once_and_the_next_run_sends(
@@ -148,12 +133,7 @@ def test_a_mirror_that_is_away_is_told_once_and_the_next_run_sends(
     assert store.mirror.has("toy", made.key)
 
 
-def test_a_bucket_that_is_not_there_is_told(bucket, context, tmp_path, caplog):
-    make(Store(tmp_path / "one", Mirror("s3://no-such-bucket-of-ours/prefix")), context)
-    assert "no-such-bucket-of-ours" in caplog.text
-
-
 def test_a_package_that_is_not_installed_is_named(context, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(UsageError, match="gcsfs"):
         make(Store(tmp_path / "one", Mirror("gs://bucket/prefix")), context)

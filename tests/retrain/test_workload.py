@@ -8,29 +8,6 @@ def workload(**sections) -> Workload:
     return Workload.model_validate(least | sections)
 
 
-def test_defaults_fill_what_is_left_out_and_nothing_can_be_changed():
-    flat = workload().flat()
-    assert (flat["train.batch_size"], flat["data.split.val"], flat["gate.min"]) == (64, 0.1, {})
-    with pytest.raises(ValueError, match="frozen"):
-        workload().train.lr = 1.0  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    ("name", "default", "value", "wrong"),
-    [
-        ("may_drop", (), ["ant", "bee"], "ant"),
-        ("approval", "automatic", "manual", True),
-        ("promotes", ("better", "not worse"), ["better"], ["best"]),
-    ],
-)
-def test_a_rule_of_the_gate_has_a_default_and_takes_no_wrong_value(name, default, value, wrong):
-    assert getattr(workload().gate, name) == default
-    read = getattr(workload(gate={name: value}).gate, name)
-    assert read == (tuple(value) if isinstance(value, list) else value)
-    with pytest.raises(ValueError, match=rf"gate\.{name}"):
-        workload(gate={name: wrong})
-
-
 @pytest.mark.parametrize(
     ("sections", "said"),
     [

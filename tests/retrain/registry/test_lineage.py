@@ -3,58 +3,40 @@
 import hashlib
 import shutil
 from dataclasses import replace
-from pathlib import Path
+from importlib import metadata
 from types import SimpleNamespace
 
 import pyarrow as pa
-import pyarrow.csv
 import pytest
 from pyarrow import parquet
 
 from retrain import hardware
 from retrain.errors import UsageError
-from retrain.outputs import Plan
 from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.registry import decisions, ledger, lineage, packages, tracking, versions
 from tests import templates
 from tests.retrain.registry.helpers import candidate_of, decision, register
 
-SPLITS = {"train": "bca", "test": "de"}  # one letter for each image
-
 
 def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_list(file: Path) -> None:
-    """A list of images, in two row groups and not in order."""
-    rows = [
-        {"unit": 0, "path": f"{each}.png", "split": split, "label": "ant", "sha256": sha256(each)}
-        for split, letters in SPLITS.items()
-        for each in letters
-    ]
-    parquet.write_table(pa.Table.from_pylist(rows[::-1]), file, row_group_size=3)
-
-
 def output(step: str, digest: str, key: str, plan=None, **provenance):
     """An output of a step, as a record has it."""
-    known = {"key": key, "plan": plan, "provenance": provenance}
-    return {"step": step, "digest": digest} | known
-
-
-def images_of(key: str, splits):
-    return {"step": "validate", "key": key, "file": "images.parquet", "splits": splits}
+    return {"step": step, "digest": digest, "key": key, "plan": plan, "provenance": provenance}
 
 
 def record(run_id: str, **changed):
+    images = {"step": "validate", "key": "key", "file": "images.parquet", "splits": {}}
     made = output("train", "digest", "key", run="run-1", commit="c0ffee")
     fields = {
         "model": "vit", "package": "package-a", "weights": "w", "time": "2026-11-22T10:00:00+00:00",
         "commit": "c0ffee", "uncommitted": None, "entry": "vit", "overrides": {"train.lr": 0.1},
         "data": {"version": "data-1", "tracked": True, "revision": None, "path": "data/digits"},
         "parameters": {"train": {"lr": 0.1}}, "requirements": None, "validation": {"rows": {}},
-        "images": images_of("key", {}), "training": {"best_epoch": 3},
+        "images": images, "training": {"best_epoch": 3},
         "metrics": {"accuracy": 0.5}, "steps": [made], "mlflow_run": run_id,
     }  # fmt: skip
     return fields | changed
@@ -79,113 +61,112 @@ def test_the_record_is_read_as_it_was_written_unless_it_was_edited_or_is_gone(pr
     assert versions.find(project, "vit", "2").lineage == version.lineage
     assert lineage.read(project, version) == record(version.run_id)
     [file] = project.root.glob(f"mlruns/**/lineage/{version.lineage}.json")
-    for harm, how in (
-        (lambda: file.write_text(file.read_text().replace("data-1", "data-2")), "was changed"),
-        (file.unlink, "is gone"),
-    ):
-        harm()
-        for read in (
-            lambda: lineage.read(project, version),
-            lambda: versions.get(project, "vit", 2),
-        ):
-            with pytest.raises(ValueError, match=rf"version 2: the record of its .* {how}"):
-                read()
+    for content, how in ((b"{}", "was changed"), (None, "is gone")):
+        file.write_bytes(content) if content else file.unlink()
+        with pytest.raises(ValueError, match=rf"version 2: the record of its .* {how}"):
+            lineage.read(project, version)
+        with pytest.raises(ValueError, match=rf"version 2: the record of its .* {how}"):
+            versions.get(project, "vit", 2)
 
 
 def test_a_lost_record_stops_only_what_needs_it(project, version):
     """As `mlflow gc` loses it, with the run of the training."""
     second = register(project, "vit", "c", project.root)
-    third = register(project, "vit", "d", project.root)
     decisions.apply(project, second, decision(3))
     client, lost = tracking.client(project), versions.get(project, "vit", 1)
     client.delete_run(lost.run_id)
     shutil.rmtree(tracking.local_path(client.get_run(lost.run_id).info.artifact_uri))
-    with pytest.raises(ValueError, match=r"version 1: the record of its lineage, .*, is gone"):
-        versions.get(project, "vit", 1)
-    assert [each.version for each in versions.every_of(project, "vit")] == [4, 3]
+    assert [each.version for each in versions.every_of(project, "vit")] == [3]
     assert versions.find_by_weights(project, "vit", lost.weights) is None
-    assert versions.find_by_weights(project, "vit", second.weights).version == 3
     assert versions.find_version(project, "vit", lost.package_digest) is None
     assert versions.champion(project, "vit").version == 3
-    run = decisions.read(project, "vit").run
     untold = decision(1, "compared", previous=3)  # by a run that was killed after this
+    run = decisions.read(project, "vit").run
     decisions.write(client, run, 2, ledger.text_of(untold, "vit"))
-    decisions.apply(project, third, decision(4, "rejected", previous=3))
+    decisions.settle(project, "vit")
     assert decisions.read(project, "vit").is_settled
     assert "record" in client.get_model_version("vit", "1").description
     made_again = versions.register(project, candidate_of(lost), project.root / "package-a")
     assert versions.find_version(project, "vit", lost.package_digest) == made_again
 
 
-def test_the_digest_of_a_split_is_that_of_its_sorted_lines(tmp_path):
-    write_list(tmp_path / "images.parquet")
-    assert lineage.digests_of_images(tmp_path / "images.parquet") == {
+def test_the_digest_of_a_split_is_that_of_its_sorted_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(lineage, "BATCH", 2)
+    splits = {"train": "bca", "test": "de"}  # one letter for each image
+    rows = [
+        {"path": f"{each}.png", "split": split, "sha256": sha256(each)}
+        for split, letters in splits.items()
+        for each in letters
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows[::-1]), tmp_path / "images", row_group_size=3)
+    assert lineage.digests_of_images(tmp_path / "images") == {
         split: {
             "rows": len(letters),
             "sha256": sha256("".join(f"{line}\n" for line in sorted(map(sha256, letters)))),
         }
-        for split, letters in SPLITS.items()
+        for split, letters in splits.items()
     }
-
-
-TRAIN = Plan("train", {"train.lr": 0.1}, {"pull": "d1", "start": "new"}, {}, {"numpy": "1.0"})
-
-
-def made(plan: Plan, digest: str, **provenance):
-    return output(plan.step, digest, plan.key, vars(plan), **provenance)
-
-
-RECORD = record("run", steps=[output("pull", "d1", "key"), made(TRAIN, "d2")])
 
 
 def test_another_machine_and_other_libraries_are_named():
     here = hardware.machine()
     there = here | {"cores": 999, "host": "another", "memory_gb": 1.0}
-    plan = replace(TRAIN, libraries={"numpy": "0.1", "no-such-library": "1.0"})
-    changes = {"files": ["a.py", "params.yaml", "data.dvc"]}
-    given = RECORD | {"steps": [made(plan, "d", machine=there)], "uncommitted": changes}
-    assert list(lineage._surroundings(given)) == [
-        "uncommitted changes were not kept, of a.py",
-        f"numpy 0.1 -> {lineage.installed('numpy')}",
+    plan = {
+        "libraries": {"numpy": "0.1", "no-such-library": "1.0", "rich": metadata.version("rich")}
+    }
+    steps = [output("pull", "d1", "key"), output("train", "d2", "key", plan, machine=there)]
+    changes = {"files": ["a.py", "params.yaml", "data.dvc", "b.py"]}
+    assert list(lineage._surroundings(record("run", steps=steps, uncommitted=changes))) == [
+        "uncommitted changes were not kept, of a.py, b.py",
+        f"numpy 0.1 -> {metadata.version('numpy')}",
         "no-such-library 1.0 -> not installed",
         f"cores 999 -> {here['cores']}",
     ]
+    assert list(lineage._surroundings(record("run"))) == []
 
 
 @pytest.mark.parametrize("missing", ["parameters", "commit"])
 def test_what_cannot_be_reproduced_is_refused_at_once(missing, monkeypatch, tmp_path):
-    given = RECORD | {missing: None}
-    monkeypatch.setattr(lineage, "read", lambda *_: given)
+    monkeypatch.setattr(lineage, "read", lambda *_: record("run", **{missing: None}))
     with pytest.raises(UsageError, match="vit version 3 cannot be reproduced"):
         lineage.reproduce(Project(tmp_path), SimpleNamespace(title="vit version 3"), print)
     assert not (tmp_path / ".retrain").exists()
 
 
-def test_a_copy_s_champion_is_what_the_training_started_from(tmp_path, monkeypatch):
-    project, copy = Project(tmp_path), lineage.Copy(tmp_path / "copy")
+@pytest.mark.parametrize(
+    ("identical", "differs", "said"),
+    [
+        (True, [], "vit version 3 is reproduced: the weights are identical."),
+        (False, [], "not reproduced: train gave another output; nothing that is recorded differs."),
+        (False, ["a", "b"], "not reproduced: train gave another output; a; b."),
+    ],
+)
+def test_the_first_step_that_differs_is_named(identical, differs, said):
+    steps = {"pull": True, "train": identical, "evaluate": identical}
+    assert lineage.outcome("vit version 3", identical, steps, differs).endswith(said)
+
+
+def test_a_copy_s_champion_is_what_the_training_started_from(project, version, monkeypatch):
+    copy = lineage.Copy(project.root / "copy")
     copy.root.mkdir()
-    for each in (project, copy):
-        templates.place_mlflow_database(each.root)
-    first, second = (register(project, "vit", model, tmp_path) for model in "ab")
-    decisions.apply(project, second, decision(2))
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    before = {path: path.read_bytes() for path in tmp_path.rglob("MLmodel")}
-    lineage._register_start(project, copy, "vit", first.weights)
+    templates.place_mlflow_database(copy.root)
+    second = register(project, "vit", "c", project.root)
+    decisions.apply(project, second, decision(3))
+    before = decisions.read(project, "vit")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", project.tracking_uri)
+    lineage._register_start(project, copy, "vit", version.weights)
     champion = versions.champion(copy, "vit")
-    assert (champion.version, champion.weights, champion.train_key) == (1, first.weights, None)
+    assert (champion.version, champion.weights, champion.train_key) == (1, version.weights, None)
     assert packages.download(copy, champion).is_relative_to(copy.root)
-    assert versions.champion(project, "vit").weights == second.weights
-    assert versions.get(project, "vit", 3) is None
-    assert {path: path.read_bytes() for path in before} == before
+    assert decisions.read(project, "vit") == before
     with pytest.raises(ValueError, match="weights that it started from are not in the registry: w"):
         lineage._register_start(project, copy, "vit", "w")
 
 
 def test_a_copy_is_told_the_place_that_only_the_clone_has(tmp_path):
     clone, copy = Project(tmp_path / "clone"), lineage.Copy(tmp_path / "clone/.retrain/copy")
-    copy.root.mkdir(parents=True)
     for name in ("clone/photos", "beside", "clone/both", "clone/.retrain/copy/both"):
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(parents=True)
     for value, expected in {
         "photos": f"{tmp_path}/clone/photos",
         "../beside": f"{tmp_path}/beside",
@@ -194,11 +175,11 @@ def test_a_copy_is_told_the_place_that_only_the_clone_has(tmp_path):
         "s3://bucket": "s3://bucket",
         str(tmp_path / "beside"): str(tmp_path / "beside"),
     }.items():
-        assert lineage._place(clone, copy, value) == expected
-    (tmp_path / "clone" / "mine.pt").touch()
-    files = {"model": {"files": {"weights": "mine.pt"}}, "data": {"path": "photos"}}
-    data = {"tracked": False, "path": "photos"}
-    lineage._prepare(clone, copy, record("run", parameters=files, data=data))
-    tree = parse_yaml(copy.params.read_text())["workloads"]["vit"]
-    assert tree["model"]["files"] == {"weights": f"{tmp_path}/clone/mine.pt"}
-    assert tree["data"]["path"] == f"{tmp_path}/clone/photos"
+        model = {"pretrained": value, "files": {"weights": value}}
+        given = {"model": model, "data": {"path": value}, "tune": {"trials": 3}}
+        data = {"tracked": False, "path": value}
+        lineage._prepare(clone, copy, record("run", parameters=given, data=data))
+        tree = parse_yaml(copy.params.read_text())["workloads"]["vit"]
+        assert tree["model"] == {"pretrained": expected, "files": {"weights": expected}}
+        assert tree["data"]["path"] == expected
+        assert "tune" not in tree

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from retrain.registry import packages, tracking
@@ -42,3 +44,38 @@ def test_each_file_of_a_package_is_missed_and_so_is_a_part_of_it(project, name, 
         file.unlink()
         assert packages.fault(project, made) == said.replace(what, f"{file} is gone")
         file.write_bytes(whole)
+
+
+CARD = "# Card\n\n## Decision of the gate\n\ntwice\n\n## Use\n\nlast\n"
+RULES = [
+    {"rule": "accuracy >= 0.9", "value": 0.95, "passed": True},
+    {"rule": "margin", "says": "is unknown", "passed": None},
+]
+
+
+@pytest.mark.parametrize(
+    ("considered", "card", "shown"),
+    [
+        ({}, None, ["Promoted."]),
+        ({}, CARD, ["Promoted.", "# Card", "## Use", "last"]),
+        (
+            {"rules": RULES, "says": ["It is new."]},
+            None,
+            ["Promoted.", "- accuracy >= 0.9: is 0.9500, passed",
+             "- margin: is unknown, cannot tell", "It is new."],
+        ),
+    ],
+)  # fmt: skip
+def test_the_description_of_a_version_is_its_decision_and_its_card(considered, card, shown):
+    text = packages.description(SimpleNamespace(), "Promoted.", considered, card)
+    assert [*filter(None, text.splitlines())] == shown
+
+
+def test_a_description_is_as_long_as_mlflow_takes_it():
+    version = SimpleNamespace(package_digest="ab")
+    for lines in (80, 120):
+        card = ("x" * 49 + "\n") * lines
+        text = packages.description(version, "Promoted.", {}, card)
+        assert len(text) <= packages.LONGEST_DESCRIPTION
+        assert text.endswith("(The rest is in the run's artifacts: `card/ab.md`)") == (lines == 120)
+        assert len(text) > packages.LONGEST_DESCRIPTION - 60 or text.endswith(card)

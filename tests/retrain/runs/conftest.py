@@ -9,7 +9,6 @@ from retrain.project import Project
 from retrain.runs.liveness import Processes
 from retrain.runs.run import Run
 from retrain.workload import Train
-from tests.flows.conftest import until
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
 
 
@@ -40,23 +39,3 @@ def run_toy(prefect_session, tmp_path):
         return in_prefect(*arguments) if tasks else toy(str(uuid4()), *arguments)
 
     return call
-
-
-@pytest.fixture
-def task_states(prefect_session):
-    """The names of the final states of a run's tasks, by the tasks' names."""
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter
-
-    def find(run, count):
-        this_run = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
-        with get_client(sync_client=True) as client:
-
-            def ended():
-                tasks = client.read_task_runs(flow_run_filter=this_run)
-                states = {task.name: task.state.name for task in tasks if task.state.is_final()}
-                return states if len(states) == count else None
-
-            return until(ended)
-
-    return find

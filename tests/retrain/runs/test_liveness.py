@@ -7,12 +7,12 @@ import subprocess
 import sys
 import textwrap
 import time
-from uuid import UUID
+from uuid import uuid4
 
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL
-from prefect.states import Crashed
+from prefect.states import State
 
 from retrain.project import Project
 from retrain.runs import liveness
@@ -96,7 +96,7 @@ def test_processes_with_the_same_number_in_two_containers_do_not_wait_for_each_o
 
 
 # Begins a flow with a task, as `retrain.runs.flow_runs.Flow` does or as a worker, and is killed
-# before its body, in its task, or not at all.
+# before its body or in its task.
 BEGUN = textwrap.dedent(
     """
     import os, signal, sys, time
@@ -117,8 +117,7 @@ BEGUN = textwrap.dedent(
     @task
     def train():
         with Store(project.store).lock("train", "lost key"):
-            if when == "in a task":
-                die()
+            die()
 
     @flow
     def lose():
@@ -143,74 +142,75 @@ def project(tmp_path, monkeypatch):
     return Project(tmp_path)
 
 
-def begin(project, starter, when):
-    return subprocess.run(
-        [sys.executable, "-c", BEGUN, str(project.root), starter, when],
-        env=os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())},
-        check=False,
-    ).returncode
-
-
-def last_run(client):
-    runs = [run for run in client.read_flow_runs() if client.read_flow(run.flow_id).name == "lose"]
-    return max(runs, key=lambda run: run.created)
-
-
-def last_states():
-    """The state of the last flow run, and those of its tasks."""
-    with get_client(sync_client=True) as client:
-        last = last_run(client)
-        tasks = [task for task in client.read_task_runs() if task.flow_run_id == last.id]
-        return last.state.name, [task.state.name for task in tasks]
-
-
 @pytest.mark.parametrize(
-    ("starter", "when", "tasks"),
-    [("person", "at its start", 0), ("person", "in a task", 1), ("worker", "in a task", 1)],
+    ("starter", "when", "tasks"), [("person", "at its start", 0), ("worker", "in a task", 1)]
 )
 def test_a_run_that_was_killed_is_ended_and_told_once(
     project, prefect_session, webhook, starter, when, tasks
 ):
-    assert begin(project, starter, when) == -signal.SIGKILL
-    assert last_states() == ("Running", ["Running"] * tasks)
+    begin = [sys.executable, "-c", BEGUN, str(project.root), starter, when]
+    environment = os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    assert subprocess.run(begin, env=environment, check=False).returncode == -signal.SIGKILL
     with get_client(sync_client=True) as client:
-        lost = last_run(client).id
-    liveness.end_lost_runs(project)
-    assert last_states() == ("Crashed", ["Crashed"] * tasks)
+        lost = max(client.read_flow_runs(), key=lambda run: run.created)
+
+        def states():
+            its = [task for task in client.read_task_runs() if task.flow_run_id == lost.id]
+            return [each.state.name for each in (client.read_flow_run(lost.id), *its)]
+
+        assert states() == ["Running"] * (1 + tasks)
+        liveness.end_lost_runs(project)
+        assert states() == ["Crashed"] * (1 + tasks)
     assert Processes(project.store).killed() == {}
-    liveness.end_runs(project, [str(lost)])  # as the next start of a worker does
-    text = f"retrain: the run crashed: {liveness.ENDED}\nrun: {lost}"
+    liveness.end_runs(project, [str(lost.id)])  # as the next start of a worker does
+    text = f"retrain: the run crashed: {liveness.ENDED}\nrun: {lost.id}"
     assert webhook == [{"event": "failed", "text": text}]
 
 
-def test_a_run_that_was_killed_and_told_by_its_worker_is_not_told_again(
-    project, prefect_session, webhook
+SECOND, THIRD = "try-2-of-{first}", "try-3-of-a-run"
+LAST = f"{liveness.ENDED} It was its third try, and there is no other."
+
+
+@pytest.mark.parametrize(
+    ("flow", "tag", "was", "state", "again", "told"),
+    [
+        ("small", "process-gone", "RUNNING", "CRASHED", SECOND, None),
+        ("small", "process-gone", "PENDING", "CRASHED", SECOND, None),
+        ("small", "process-gone", "CRASHED", "CRASHED", SECOND, None),  # half done
+        ("small", "try-2-of-a-run", "RUNNING", "CRASHED", THIRD, None),
+        ("small", "try-3-of-a-run", "RUNNING", "CRASHED", None, LAST),
+        ("small", "try-3-of-a-run", "CRASHED", "CRASHED", None, None),  # its worker has told it
+        ("small", "process-gone", "CANCELLING", "CANCELLED", None, None),  # by a person
+        ("small", "process-gone", "COMPLETED", "COMPLETED", None, None),
+        ("rollback", "process-gone", "RUNNING", "CRASHED", None, liveness.ENDED),
+        ("small", liveness.PROCESS, "RUNNING", "RUNNING", None, None),  # which is alive
+        # Another clone with the same store may have forgotten its process.
+        ("small", "process-forgotten", "RUNNING", "RUNNING", None, None),
+        ("small", liveness.OWN_SERVER, "RUNNING", "CRASHED", SECOND, None),
+    ],
+)
+def test_a_deployment_s_run_whose_process_is_dead_is_run_again_at_most_twice(
+    project, prefect_session, webhook, flow, tag, was, state, again, told
 ):
-    assert begin(project, "worker", "in a task") == -signal.SIGKILL
-    with get_client(sync_client=True) as client:
-        state = Crashed(message="status code -9")
-        client.set_flow_run_state(UUID(str(last_run(client).id)), state, force=True)
-    liveness.end_lost_runs(project)
-    assert webhook == []
-
-
-def test_a_run_whose_process_another_clone_has_forgotten_is_ended_on_its_own_server(
-    project, prefect_session, webhook
-):
-    assert begin(project, "person", "in a task") == -signal.SIGKILL
-    Processes(project.store).forget(Processes(project.store).killed())
-    liveness.end_lost_runs(project)
-    assert last_states() == ("Running", ["Running"])  # it may be one of another clone
-    with get_client(sync_client=True) as client:
-        client.update_flow_run(last_run(client).id, tags=[liveness.OWN_SERVER])
-    liveness.end_lost_runs(project)
-    assert last_states() == ("Crashed", ["Crashed"])
-
-
-@pytest.mark.parametrize("starter", ["person", "worker"])
-def test_runs_that_go_on_or_have_ended_are_left_alone(project, prefect_session, starter):
-    assert begin(project, starter, "not at all") == 0
-    with Processes(project.store).hold():
-        assert Processes(project.store).killed() == {}
-        liveness.end_lost_runs(project)
-    assert last_states() == ("Completed", ["Completed"])
+    (project.store / liveness.LOCKS).mkdir(parents=True)
+    (project.store / liveness.LOCKS / "process-gone.lock").touch()  # which nobody holds
+    tags = [tag, "process-gone"] if tag.startswith("try") else [tag]
+    with get_client(sync_client=True) as client, Processes(project.store).hold():
+        deployment = client.create_deployment(client.create_flow_from_name(flow), uuid4().hex)
+        parameters = {"workload": "toy"}
+        run = client.create_flow_run_from_deployment(
+            deployment, parameters=parameters, tags=["mine", *tags]
+        )
+        client.set_flow_run_state(run.id, State(type=was), force=True)
+        for _ in range(2):
+            liveness.end_lost_runs(project)
+        found = {each.id: each for each in client.read_flow_runs()}
+    found = {id: each for id, each in found.items() if each.deployment_id == deployment}
+    assert found.pop(run.id).state.type == state
+    assert len(found) == (1 if again else 0)
+    for each in found.values():
+        assert (each.state.type, each.parameters) == ("SCHEDULED", parameters)
+        expected = {"mine", again.format(first=run.id)}
+        assert {*each.tags} - {liveness.OWN_SERVER} == expected
+    said = [each["text"].splitlines()[0] for each in webhook]
+    assert said == ([f"toy: the run crashed: {told}"] if told else [])

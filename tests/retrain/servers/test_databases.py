@@ -12,7 +12,7 @@ import pytest
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import tracking, versions
+from retrain.registry import versions
 from retrain.runs.flow_runs import start_ephemeral_server
 from retrain.servers import databases
 from tests import templates
@@ -43,50 +43,29 @@ def query(path, text):
         return [row[0] for row in database.execute(text).fetchall()]
 
 
-def create(path):
-    for name in "ab":
-        query(path, f"CREATE TABLE {name} (value)")
-
-
-@pytest.fixture
-def slow(tmp_path):
-    """Starts a process that creates a database slowly."""
-    started = []
-
-    def start():
-        program = [sys.executable, "-c", SLOW, str(tmp_path / "some.db")]
-        started.append(
-            subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        )
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def test_a_killed_creation_leaves_no_database_and_the_next_one_succeeds(slow, tmp_path):
-    process, path = slow(), tmp_path / "some.db"
-    assert process.stdout.readline() == "begun\n"
-    process.kill()
-    process.wait()
-    assert not path.exists()
-    with databases.created(path, create):
-        assert query(path, "SELECT name FROM sqlite_master ORDER BY name") == ["a", "b"]
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_of_two_at_once_one_creates_it(slow, tmp_path):
-    processes = [slow(), slow()]
-    for process in processes:  # the one that waits for the other may be the first
-        process.stdin.write("\n")
-        process.stdin.flush()
-    outputs = [process.communicate(timeout=30)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
+def test_a_killed_creation_leaves_no_database_and_of_all_that_wait_one_creates_it(tmp_path):
+    path = tmp_path / "some.db"
+    command = [sys.executable, "-c", SLOW, str(path)]
+    pipe, started = subprocess.PIPE, []
+    try:
+        for _ in range(3):
+            started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+            if len(started) == 1:
+                assert started[0].stdout.readline() == "begun\n"
+        started[0].kill()
+        started[0].wait()
+        assert not path.exists()
+        for process in started[1:]:  # the one that waits for the other may be the first
+            process.stdin.write("\n")
+            process.stdin.flush()
+        outputs = [process.communicate(timeout=60)[0] for process in started[1:]]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
     assert sorted(outputs) == ["", "begun\n"]
-    assert query(tmp_path / "some.db", "SELECT value FROM b") == [1, 1]
-    assert [path.name for path in tmp_path.iterdir()] == ["some.db"]
+    assert query(path, "SELECT value FROM b") == [1, 1]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_creation_that_fails_leaves_nothing_and_a_database_that_is_there_is_left_alone(tmp_path):
@@ -102,61 +81,41 @@ def test_a_creation_that_fails_leaves_nothing_and_a_database_that_is_there_is_le
         pass
 
 
-@pytest.mark.parametrize("tool", databases.MIGRATIONS)
-def test_a_database_of_a_newer_version_is_refused_in_one_sentence(tmp_path, tool):
-    place = {"mlflow": templates.place_mlflow_database, "prefect": templates.place_prefect_database}
-    place[tool](tmp_path)
-    project = Project(tmp_path)
-    file = {"mlflow": tmp_path / "mlflow.db", "prefect": databases.of_prefect(project)}[tool]
-    databases.check(file, tool)
-    query(file, "UPDATE alembic_version SET version_num = 'ffffffffffff'")
-    with pytest.raises(UsageError, match=f"was made by a newer {tool} than ") as refused:
-        databases.check(file, tool)
-    assert len(str(refused.value).splitlines()) == 1
+NEWER = "UPDATE alembic_version SET version_num = 'ffffffffffff'"
+
+
+def first_use(project, tool):
+    """What a run does first with the database of a tool."""
     if tool == "mlflow":
-        with pytest.raises(UsageError, match="newer"):
-            versions.champion(project, "vit")
-    with pytest.raises(UsageError, match="newer"):
-        if tool == "mlflow":
-            tracking.client(project)
-        else:
-            start_ephemeral_server(project, [])
+        versions.champion(project, "vit")
+    else:
+        start_ephemeral_server(project, [])
 
 
-def emptied(file):
-    file.write_bytes(b"")
+DAMAGED = r"/mlflow\.db is damaged.*: bring it back from a"
 
 
-def overwritten(file):
-    file.write_bytes(b"this is no database" * 100)
-
-
-def cleared(file):
-    query(file, "DELETE FROM alembic_version")
-
-
-def torn(file):
-    with file.open("r+b") as content:  # a part that is not the first
-        content.seek(4096)
-        content.write(b"x" * 200_000)
-
-
-@pytest.mark.parametrize("damage", [emptied, overwritten, cleared, torn])
-def test_a_damaged_database_is_named_with_what_to_do(tmp_path, damage):
-    templates.place_mlflow_database(tmp_path)
-    damage(tmp_path / "mlflow.db")
-    with pytest.raises(
-        UsageError, match=r"/mlflow\.db is damaged.*: bring it back from a"
-    ) as raised:
-        versions.champion(Project(tmp_path), "vit")
-    assert len(str(raised.value).splitlines()) == 1
-
-
-def test_a_damaged_database_of_prefect_may_be_deleted(tmp_path):
-    templates.place_prefect_database(tmp_path)
-    emptied(databases.of_prefect(Project(tmp_path)))
-    with pytest.raises(UsageError, match=r"/prefect\.db is damaged.*: delete it\."):
-        start_ephemeral_server(Project(tmp_path), [])
+@pytest.mark.parametrize(
+    ("tool", "damage", "said"),
+    [
+        ("mlflow", lambda file: file.write_bytes(b""), DAMAGED),
+        ("mlflow", lambda file: file.write_bytes(b"this is no database" * 100), DAMAGED),
+        ("mlflow", lambda file: file.write_bytes(file.read_bytes()[:4096] + b"x" * 9999), DAMAGED),
+        ("mlflow", lambda file: query(file, "DELETE FROM alembic_version"), DAMAGED),
+        ("mlflow", lambda file: query(file, NEWER), "was made by a newer mlflow than "),
+        ("prefect", lambda file: file.write_bytes(b""), r"/prefect\.db is damaged.*: delete it\."),
+        ("prefect", lambda file: query(file, NEWER), "was made by a newer prefect than "),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_refused_in_a_sentence(tmp_path, tool, damage, said):
+    place, project = getattr(templates, f"place_{tool}_database"), Project(tmp_path)
+    file = {"mlflow": tmp_path / "mlflow.db", "prefect": databases.of_prefect(project)}[tool]
+    place(tmp_path)
+    databases.check(file, tool)
+    damage(file)
+    with pytest.raises(UsageError, match=said) as refused:
+        first_use(project, tool)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 @pytest.fixture(params=databases.MIGRATIONS)
@@ -193,10 +152,7 @@ def test_a_database_of_an_earlier_release_is_migrated_by_the_command_that_its_re
     tool, file = earlier
     query(file, "CREATE TABLE of_the_user (value)")
     with pytest.raises(UsageError, match=f"earlier {tool} than .*: make down && ") as refused:
-        if tool == "mlflow":
-            versions.champion(Project(tmp_path), "vit")
-        else:
-            start_ephemeral_server(Project(tmp_path), [])
+        first_use(Project(tmp_path), tool)
     assert len(str(refused.value).splitlines()) == 1
     command = str(refused.value).partition("make down && ")[2]
     programs = f"{Path(sys.executable).parent}/"

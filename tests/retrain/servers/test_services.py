@@ -217,7 +217,6 @@ CRASHED = "the run crashed: "
     [
         (1, "SIGKILL", ["CRASHED", "COMPLETED"], "It is small."),
         (2, "SIGTERM", ["CRASHED", "CRASHED", "COMPLETED"], "It is small."),
-        (9, "SIGKILL", ["CRASHED"] * 3, f"{CRASHED}{liveness.ENDED} {liveness.LAST}"),
         (9, "memory", ["CRASHED"] * 3, f"{CRASHED}{liveness.OUT_OF_MEMORY} {liveness.LAST}"),
         (9, "error", ["FAILED"], "the run failed: It is my own fault."),
     ],
@@ -280,14 +279,11 @@ def test_a_run_of_a_machine_that_is_gone_goes_on_at_a_worker_that_sees_its_store
     messages.clear()
     deployment = api("deployments/name/small/vit")["id"]
     later = {"type": "SCHEDULED", "state_details": {"scheduled_time": "2999-01-01T00:00:00Z"}}
-    body = {"parameters": {"workload": "gone"}, "state": later, "tags": ["process-gone", "mine"]}
+    body = {"parameters": {"workload": "gone"}, "state": later, "tags": ["process-gone"]}
     run = api(f"deployments/{deployment}/create_flow_run", body)["id"]
     (project.store / liveness.LOCKS / "process-gone.lock").touch()  # which nobody holds
     api(f"flow_runs/{run}/set_state", {"state": {"type": "RUNNING"}, "force": True})
     assert ended(api, run) == ["CRASHED", "COMPLETED"]
-    _, again = tries_of(api, run)
-    assert {"mine", f"try-2-of-{run}"} < {*again["tags"]}
-    assert "process-gone" not in again["tags"]
     [sent] = until(lambda: messages)
     assert sent["event"] == "promoted"
 

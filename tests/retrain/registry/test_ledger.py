@@ -1,0 +1,139 @@
+"""What follows from the entries of a ledger: the line of champions, what waits, what is against."""
+
+import json
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from retrain.registry import ledger
+from retrain.registry.ledger import Decision
+from tests.retrain.registry.helpers import RULES, decision
+
+ACTIONS = {"<": "rolled back", "?": "waiting", "~": "compared", "-": "rejected", "!": "rejected"}
+
+
+def ledger_of(steps: str, same: Collection[int] = ()) -> ledger.Ledger:
+    """A ledger of promotions, or what the sign before a version says; `!` is a person's.
+
+    Args:
+        steps: An entry each.
+        same: The versions that come from one training.
+    """
+    values, before = {}, None
+    for number, step in enumerate(steps.split(), 1):
+        action = ACTIONS.get(step[0], "promoted")
+        fields = {"action": action, "version": int(step[-1]), "previous": before, "verdict": ""}
+        fields |= {"reviews": 1 if step[0] == "!" else None, "reference": "*" in step}
+        fields["training"] = "the same" if fields["version"] in same else f"of {step[-1]}"
+        values[f"{number:06d}"] = json.dumps(fields | {"time": ""})
+        before = int(step[-1]) if action in ("promoted", "rolled back") else before
+    return ledger.Ledger("vit", ledger.parse("vit", values))
+
+
+@pytest.mark.parametrize(
+    ("steps", "line", "withdrawn"),
+    [
+        ("1 2 3", (1, 2, 3), {}),
+        ("1 2 3 <2", (1, 2), {3: 4}),
+        ("1 2 3 <2 <1", (1,), {2: 5, 3: 4}),
+        ("1 2 3 <1", (1,), {2: 4, 3: 4}),
+        ("1 2 3 <2 4", (1, 2, 4), {3: 4}),
+        ("1 2 <1 2", (1, 2), {}),
+        ("1 2 <1 ?2", (1,), {}),
+        ("1 2 1 <2", (1, 2), {1: 4}),
+        ("1 2 3 <1 <3", (1, 3), {2: 4}),
+        ("1 2 <2", (1, 2), {}),
+        ("1 2 2", (1, 2), {}),
+        ("1 ?2 !2", (1,), {2: 3}),
+        ("1 ?2 !2 ?2", (1,), {}),
+        ("1 -2 ~3", (1,), {}),
+    ],
+)
+def test_a_rollback_goes_back_in_the_line_of_champions(steps, line, withdrawn):
+    written = ledger_of(steps)
+    assert written.line == line
+    found = {known: entry.number for known, entry in written.withdrawn.items()}
+    trainings = {f"of {version}": number for version, number in withdrawn.items()}
+    assert found == withdrawn | trainings
+    last = [entry for entry in written.entries if entry.appoints][-1]
+    assert written.appointment == last
+
+
+@pytest.mark.parametrize(
+    ("steps", "waits"),
+    [
+        ("1", None),
+        ("1 ?2", 2),
+        ("1 ?2 ?3", 3),
+        ("1 ?2 ?3 ?2", 2),
+        ("1 ?2 ~2", 2),
+        ("1 ?2 -3", 2),
+        ("1 ?2 3", 2),
+        ("1 ?2 3 ?2 2", None),
+        ("1 ?2 -2", None),
+        ("1 ?2 ?3 -3", None),
+        ("1 ?2 2", None),
+    ],
+)
+def test_the_last_version_waits_until_something_is_decided_about_it(steps, waits):
+    found = ledger_of(steps).waiting
+    assert (found and found.version) == waits
+
+
+@pytest.mark.parametrize(
+    ("steps", "versions", "against"),
+    [
+        ("1 2 <1", {2}, 3),
+        ("1 2 <1", {2, 4}, 3),
+        ("1 2 <1", {4}, None),
+        ("1 2 <1", {1, 2}, None),  # version 1 is a package of the same training, and champion
+        ("1 ?2 !2 ?3", {2, 3}, None),
+        ("1 ?2 !2 -3", {2, 3}, 3),
+        ("1 ?3 ?2 !2", {2, 3}, 4),
+    ],
+)
+def test_a_person_is_against_a_training_unless_one_of_its_packages_came_later(
+    steps, versions, against
+):
+    found = ledger_of(steps, versions).withdrawn.get("the same")
+    assert (found and found.number) == against
+
+
+def test_a_decision_is_the_last_one_on_its_version_with_no_champion_after_it():
+    written = ledger_of("1 -2 ~3")
+    again = Decision("rejected", 2, 1, "")
+    assert written.latest(again).number == 2
+    assert written.latest(Decision("promoted", 1, None, "")).number == 1
+    for other in ({"verdict": "x"}, {"reason": "x"}, {"data": "x"}, {"document": {}}):
+        assert written.latest(replace(again, **other)) is None
+    assert ledger_of("1 -2 3").latest(again) is None
+    waits = Decision("waiting", 2, 1, "")
+    assert ledger_of("1 ?2 -3").latest(waits).number == 2
+    assert ledger_of("1 ?2 ?3").latest(waits) is None
+
+
+def test_an_entry_is_refused_that_is_longer_than_mlflow_takes():
+    for reason, changed in (("x" * 501, None), (None, "x" * 6000)):
+        with pytest.raises(ValueError, match=r"too long for its ledger: .* 500 characters"):
+            ledger.text_of(decision(1, reason=reason, changed_rules=changed), "vit")
+    written = ledger.text_of(decision(1, reason="\u00b5" * 500), "vit")
+    [entry] = ledger.parse("vit", {"000007": written})
+    assert (entry.number, entry.reason) == (7, "\u00b5" * 500)
+    assert entry.document == ledger.digest_of_document({"rules": RULES})
+    assert len(written) < ledger.LONGEST_ENTRY
+
+
+@pytest.mark.parametrize(
+    ("reason", "changed", "why"),
+    [
+        (None, None, ""),
+        ("night", None, "night"),
+        (None, "margin", "by changed rules: margin"),
+        ("night", "margin", "night; by changed rules: margin"),
+    ],
+)
+def test_why_something_was_decided_is_the_reason_and_the_rules_that_were_changed(
+    reason, changed, why
+):
+    assert decision(1, reason=reason, changed_rules=changed).why == why
