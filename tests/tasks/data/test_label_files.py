@@ -1,7 +1,6 @@
 """Tables that list images with their classes."""
 
 import json
-from itertools import cycle
 
 import pandas as pd
 import pytest
@@ -31,11 +30,18 @@ PATHS = ("path", "file_name", "filename", "image", "Image ID", "image_id", "id")
 KINDS = ("label", "class", "breed", "species", "target")
 
 
-@pytest.mark.parametrize(("path", "kind"), [*zip(PATHS, cycle(KINDS), strict=False)])
-def test_the_usual_names_of_columns_are_understood(tmp_path, path, kind):
+OTHER = {"format": "table", "image_column": "place", "label_column": "sort"}
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "columns"),
+    [*((path, KINDS[n % 5], {}) for n, path in enumerate(PATHS)), ("place", "sort", OTHER)],
+)
+def test_the_usual_names_of_columns_are_understood_and_others_named(tmp_path, path, kind, columns):
     is_stem = path.endswith(("id", "ID"))
     rows = [(name[7:-4] if is_stem else name, label) for name, label in LABELS.items()]
-    _, images = listed(tmp_path, IMAGES | {"labels.csv": table(f"{path},{kind}", rows)})
+    files = IMAGES | {"labels.csv": table(f"{path},{kind}", rows)}
+    _, images = listed(tmp_path, files, **columns)
     assert dict(zip(images["file"], images["label"], strict=True)) == LABELS
 
 
@@ -71,12 +77,6 @@ def test_the_split_is_in_the_name_of_the_list(tmp_path, name):
         files[name.format(split)] = table("path,label", rows)
     _, images = listed(tmp_path, files)
     assert images.groupby("split").size().to_dict() == {"train": 8, "val": 8, "test": 8}
-
-
-def test_columns_of_other_names_are_named(tmp_path):
-    files = IMAGES | {"labels.csv": table("place,species", LABELS.items())}
-    columns = {"image_column": "place", "label_column": "species"}
-    assert {*listed(tmp_path, files, format="table", **columns)[1]["label"]} == {"cat", "dog"}
 
 
 FOLDERS = {f"{label}/{name[7:]}": IMAGES[name] for name, label in LABELS.items()}

@@ -54,10 +54,10 @@ def scored(tmp_path_factory):
     )
 
 
-def run(folder: Path, trained: Artifact, images: Artifact, project: Project, settings=FP32):
+def run(folder: Path, trained: Artifact, images: Artifact, project: Project):
     place = workspace(folder, project.root)
     rules = Gate(slices=("width",))
-    return place.folder, evaluate(settings, rules, trained, images, described(images), place)
+    return place.folder, evaluate(FP32, rules, trained, images, described(images), place)
 
 
 def test_predictions_and_metrics_are_those_of_the_network(scored):
@@ -80,6 +80,10 @@ def test_predictions_and_metrics_are_those_of_the_network(scored):
     assert metrics == json.loads((scored.folder / "metrics.json").read_text())
     accuracy = accuracy_score(np.arange(ROWS) % 4, expected.argmax(1))
     assert (metrics["accuracy"], metrics["rows"]) == (pytest.approx(accuracy), ROWS)
+    assert (scored.facts["precision"], scored.facts["train"]) == ("fp32", scored.trained.digest)
+    images = {"channels": 1, "resize": "crop", "resampling": "bicubic", "mean": [0.5], "std": [0.5]}
+    assert scored.facts["images"] == images | {"size": 8}
+    assert scored.facts["package_bytes"] > 4 * 1000  # the weights alone
     [part] = scored.facts["slices"]
     assert (part["value"], part["images"], part["accuracy"]) == ("8", ROWS, metrics["accuracy"])
     counted = json.loads((scored.folder / "classes.json").read_text())
@@ -88,16 +92,6 @@ def test_predictions_and_metrics_are_those_of_the_network(scored):
     lines = [f'"{actual}","{answer}"' for actual, answer in pairs]
     confusion = (scored.folder / "confusion.csv").read_text().splitlines()
     assert confusion == ['"actual","predicted"', *lines]
-
-
-def test_what_will_be_served_is_named_by_all_that_it_answers_with(scored, tmp_path):
-    facts, coarse = scored.facts, Evaluate(batch_size=16, precision="bf16")
-    assert (facts["precision"], facts["train"]) == ("fp32", scored.trained.digest)
-    images = {"channels": 1, "resize": "crop", "resampling": "bicubic", "mean": [0.5], "std": [0.5]}
-    assert facts["images"] == images | {"size": 8}
-    assert facts["package_bytes"] > 4 * 1000  # the weights alone
-    _, other = run(tmp_path / "bf16", scored.trained, scored.images, scored.project, coarse)
-    assert other["package"] != facts["package"]
 
 
 def test_a_class_that_the_model_does_not_know_is_counted_as_wrong(scored, tmp_path):

@@ -13,7 +13,7 @@ from PIL import Image
 
 from retrain.workload import Split
 from tasks.validate.annotations import read_groups, read_times
-from tests.tasks.toy_data import encoded, png, pulled, write_files
+from tests.tasks.toy_data import encoded, png
 from tests.tasks.validate.validating import FILES, TOLERANT, quarantine, rejection, run
 
 
@@ -78,13 +78,6 @@ def test_a_group_has_one_name_however_its_numbers_are_stored():
         assert read_groups("patient", frame, pa.table(own)) == ["1", None, "2.5"]
 
 
-def test_the_rows_of_another_folder_say_nothing_of_an_image(tmp_path):
-    files = photos(2) | {"cat/metadata.csv": b"file_name,patient\np0/day 0.png,1\np1/day 1.png,2"}
-    write_files(tmp_path / "data", files)
-    index = pd.read_parquet(pulled(tmp_path).folder / "index.parquet").set_index("path")
-    assert index["patient"].dropna().to_dict() == {"cat/p0/day 0.png": 1}
-
-
 def test_a_column_of_the_parquet_files_says_groups_and_times(tmp_path):
     (tmp_path / "data").mkdir()
     for numbers in np.arange(60).reshape(3, 20):
@@ -101,6 +94,7 @@ def test_a_column_of_the_parquet_files_says_groups_and_times(tmp_path):
     shutil.rmtree(tmp_path / "validate")
     by_time = divided(tmp_path, {}, "parquet", time="day")
     assert list(by_time["split"]) == IN_TIME
+    assert list(by_time["patient"]) == [n % 12 for n in range(60)]  # for slices
 
 
 IN_TIME = ["train"] * 42 + ["val"] * 6 + ["test"] * 12
@@ -115,6 +109,7 @@ def test_names_say_times_and_numbers_in_them_count_as_such(tmp_path):
 def jpeg(number, tag, taken):
     """An image with EXIF data: 36867 for when it was taken, or 306."""
     exif = Image.Exif()
+    exif.update({271: "Fuji", 272: "X100"})
     (exif if tag == 306 else exif.get_ifd(0x8769))[tag] = taken
     return encoded(Image.fromarray(np.full((8, 8), number, np.uint8)), "JPEG", exif=exif)
 
@@ -128,6 +123,7 @@ def test_exif_says_times_and_images_without_one_are_set_aside(tmp_path):
     }
     without = {"cat/none.png": png(0), "dog/never set.jpg": jpeg(7, 306, "0000:00:00 00:00:00")}
     images = divided(tmp_path, files | without, time="exif")
+    assert {*images["camera"]} == {"Fuji X100"}
     in_order = images.sort_index(key=lambda path: path.str[4:])
     assert list(in_order["split"]) == ["train"] * 28 + ["val"] * 4 + ["test"] * 8
     assert quarantine(tmp_path / "validate") == dict.fromkeys(without, "no time")
@@ -152,6 +148,7 @@ DAYS = "\n".join(["file_name,day", *(f"{name},{{}}" for name in photos())])
         ({"group": "patient"}, (), "data.group: patient is neither near_duplicates nor a regular"),
         ({"time": "taken"}, (), "data.time: taken is neither exif nor a regular expression with a"),
         ({"split": Split(val=0.0, test=0.0)}, (), "splits without an image: 2 of 3: val, test"),
+        ({"slices": ("town",)}, ("1", "2"), "no column town, but aspect, .*contrast, day, file"),
         (
             {"time": "day"}, ("23/11/2026", "24/11/2026"),
             "data.time: '23/11/2026' of cat/p0/day 0.png is no time",
