@@ -6,6 +6,7 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from retrain.registry.versions import Candidate
 from retrain.runs.run import DryRun, Run, StopFollowingError, following
 from retrain.step import DataVersion, Step
 from retrain.store import Artifact
-from retrain.workload import Data, Evaluate, Gate, Model, Workload
+from retrain.workload import Data, Gate, Model, Workload
 from tasks.data import image_table, package
 from tasks.evaluate.champion import (
     learnt_test_images,
@@ -29,23 +30,16 @@ from tasks.evaluate.champion import (
     score_ahead,
     score_opponents,
 )
-from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
-from tests import templates
+from tests.tasks.evaluate.conftest import ROWS
 from tests.tasks.toy_model import (
     LABELS,
-    described,
     invert_images,
     pixels,
     plain_probabilities,
-    workspace,
     write_data,
-    write_model,
-    write_prepared,
-    write_report,
 )
 
-ROWS = 45
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
 
 
@@ -60,75 +54,46 @@ def followed(runner, function, *arguments):
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    """A project with a trained model and the data."""
-    root = tmp_path_factory.mktemp("project")
-    templates.place_mlflow_database(root)
-    return Project(root)
+def made(scored):
+    """The project, a trained model with its package and its evaluation, and the data."""
+    folder = scored.project.root / "package"
+    write_package(scored.trained.folder / "model", "fp32", dict.fromkeys(LABELS, 12), folder)
+    return SimpleNamespace(
+        project=scored.project,
+        trained=scored.trained,
+        run_id=scored.run_id,
+        written=folder,
+        data=write_data(scored.project.root / "data", ROWS),
+        scores=Artifact("evaluate", "k", "d", scored.folder, scored.facts),
+    )
 
 
-@pytest.fixture(scope="module")
-def trained(project):
-    trained = write_model(project.root / "train")
-    write_report(trained, project)
-    return trained
-
-
-@pytest.fixture(scope="module")
-def data(project):
-    return write_data(project.root, ROWS)
-
-
-@pytest.fixture(scope="module")
-def written(project, trained):
-    """The package of the trained model."""
-    folder = project.root / "package"
-    write_package(trained.folder / "model", "fp32", dict.fromkeys(LABELS, 12), folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def scores(project, trained):
-    """The challenger's evaluation: of the same network, so that the figures must agree."""
-    images = write_prepared(project.root / "prepared", ROWS)
-    place = workspace(project.root / "evaluate", project.root)
-    settings = Evaluate(precision="fp32")
-    facts = evaluate(settings, Gate(), trained, images, described(images), place)
-    return Artifact("evaluate", "k", "d", place.folder, facts)
-
-
-def appoint(project: Project, folder: Path, trained: Artifact) -> versions.ModelVersion:
+def appoint(made: SimpleNamespace, folder: Path) -> versions.ModelVersion:
     """Registers a package and makes it champion."""
-    before = versions.champion(project, "toy")
+    before = versions.champion(made.project, "toy")
     candidate = Candidate(
         name="toy",
         weights=sha256_of(folder / package.MODEL / packages.WEIGHTS),
         package_digest=package.digest_of_folder(folder),
-        train_digest=trained.digest,
-        train_key=None,
-        start=None,
+        train_digest=made.trained.digest,
         family="vit",
         images={"size": 8, "channels": 1, "resize": "crop"},
         classes=package.classes_digest(package.classes_of(folder)),
         metrics={},
-        data=None,
-        commit=None,
-        run_id=json.loads((trained.folder / "report" / "mlflow.json").read_text())["run_id"],
+        run_id=made.run_id,
     )
-    version = versions.register(project, candidate, folder)
-    previous = before and before.version
-    return decisions.apply(
-        project, version, Decision("promoted", version.version, previous, "better")
-    )
+    version = versions.register(made.project, candidate, folder)
+    decision = Decision("promoted", version.version, before and before.version, "better")
+    return decisions.apply(made.project, version, decision)
 
 
 @pytest.fixture(scope="module")
-def older(project, trained, written, data, scores):
+def older(made):
     """A champion whose family is gone from models/, and whose decoder inverts the image.
 
     Gives the runner and what it made of the champion.
     """
-    folder = shutil.copytree(written, project.root / "older")
+    folder = shutil.copytree(made.written, made.project.root / "older")
     code = folder / "code" / "models"
     (code / "vit_network.py").rename(code / "transformer_of_old_network.py")
     description = folder / "artifacts" / "model" / "model.json"
@@ -138,16 +103,16 @@ def older(project, trained, written, data, scores):
     serving = package.serving_of(folder / package.MODEL, "fp32")
     (folder / package.SERVING).write_text(json.dumps(serving))
     invert_images(folder)
-    version = appoint(project, folder, trained)
-    runner = runner_in(project)
-    champion, reference = followed(runner, score_opponents, *data, scores)
+    version = appoint(made, folder)
+    runner = runner_in(made.project)
+    champion, reference = followed(runner, score_opponents, *made.data, made.scores)
     assert reference is None
     return runner, version, champion
 
 
-def test_a_champion_whose_family_is_gone_answers_with_its_own_code(older, trained):
+def test_a_champion_whose_family_is_gone_answers_with_its_own_code(made, older):
     runner, version, champion = older
-    expected = plain_probabilities(trained.folder / "model", 255 - pixels(ROWS), 256)
+    expected = plain_probabilities(made.trained.folder / "model", 255 - pixels(ROWS), 256)
     table = pq.read_table(champion.evaluation.folder / "predictions.parquet")
     assert np.abs(np.stack(table["probabilities"].to_numpy()) - expected).max() < 1e-6
     assert table["prediction"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
@@ -158,16 +123,16 @@ def test_a_champion_whose_family_is_gone_answers_with_its_own_code(older, traine
     assert package.digest_of_folder(folder) == version.package_digest
 
 
-def test_it_is_asked_once_and_found_in_the_store_after_that(older, project, data, scores):
-    pulled, validated = data
+def test_it_is_asked_once_and_found_in_the_store_after_that(made, older):
+    pulled, validated = made.data
     more = (replace(pulled, digest="more"), replace(validated, digest="more"))  # for training
-    dry_run = runner_in(project, DryRun)
-    for found in (data, more):
-        champion, _ = followed(dry_run, score_opponents, *found, scores)
+    dry_run = runner_in(made.project, DryRun)
+    for found in (made.data, more):
+        champion, _ = followed(dry_run, score_opponents, *found, made.scores)
         assert champion.evaluation.digest == older[2].evaluation.digest
     others = replace(validated, facts=validated.facts | {"test_rows": "others"})
     with pytest.raises(StopFollowingError):
-        followed(dry_run, score_opponents, pulled, others, scores)
+        followed(dry_run, score_opponents, pulled, others, made.scores)
 
 
 def stored(run: Run, artifact: Artifact) -> Artifact:
@@ -187,28 +152,28 @@ def stored(run: Run, artifact: Artifact) -> Artifact:
         ("validate", image_table.FILE_NAME, (b"bee", b"cee")),
     ],
 )
-def test_damaged_test_images_are_found_and_go(older, scores, tmp_path, step, name, change):
+def test_damaged_test_images_are_found_and_go(made, older, tmp_path, step, name, change):
     runner, _, _ = older
-    made = {each.step: stored(runner, each) for each in write_data(tmp_path, ROWS + 1)}
-    file = made[step].folder / name
+    more = {each.step: stored(runner, each) for each in write_data(tmp_path, ROWS + 1)}
+    file = more[step].folder / name
     file.write_bytes(file.read_bytes().replace(*change, 1))
     with pytest.raises(DamagedArtifactError, match=f"{step} .* is damaged"):
-        followed(runner, score_opponents, *made.values(), scores)
-    assert runner.store.find(step, made[step].key) is None
-    for each in made.values():
+        followed(runner, score_opponents, *more.values(), made.scores)
+    assert runner.store.find(step, more[step].key) is None
+    for each in more.values():
         shutil.rmtree(each.folder, ignore_errors=True)
 
 
 def test_the_same_package_has_the_challengers_metrics_and_the_best_so_far_is_scored_too(
-    project, older, trained, written, data, scores, tmp_path
+    made, older, tmp_path
 ):
     nothing = runner_in(Project(tmp_path))
-    assert followed(nothing, score_opponents, *data, scores) == (None, None)
+    assert followed(nothing, score_opponents, *made.data, made.scores) == (None, None)
     runner, best, _ = older
-    version = appoint(project, written, trained)
-    with referring(project, best):
-        champion, reference = followed(runner, score_opponents, *data, scores)
-    assert (champion.registered.version, champion.evaluation) == (version, scores)
+    version = appoint(made, made.written)
+    with referring(made.project, best):
+        champion, reference = followed(runner, score_opponents, *made.data, made.scores)
+    assert (champion.registered.version, champion.evaluation) == (version, made.scores)
     assert reference.registered.version.version == best.version
     assert reference.evaluation.step == "evaluate_reference"
 
@@ -230,34 +195,32 @@ def broken(written: Path, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_reference_that_does_not_answer_is_set_aside(
-    project, trained, written, data, scores, tmp_path, caplog
-):
-    best = appoint(project, broken(written, tmp_path / "best"), trained)
-    champion = appoint(project, written, trained)
-    with referring(project, best), caplog.at_level(logging.INFO):
-        followed(runner_in(project), score_ahead, *data, "training")
-        entry = decisions.read(project, "toy").entries[-1]
-        found, reference = followed(runner_in(project, DryRun), score_opponents, *data, scores)
+def test_a_reference_that_does_not_answer_is_set_aside(made, tmp_path, caplog):
+    best = appoint(made, broken(made.written, tmp_path / "best"))
+    champion = appoint(made, made.written)
+    with referring(made.project, best), caplog.at_level(logging.INFO):
+        followed(runner_in(made.project), score_ahead, *made.data, "training")
+        entry = decisions.read(made.project, "toy").entries[-1]
+        found, reference = followed(
+            runner_in(made.project, DryRun), score_opponents, *made.data, made.scores
+        )
     assert "too old" in caplog.text
     assert "That is the reference, the best version so far. It is set aside" in caplog.text
     assert (entry.action, entry.version, entry.previous) == (
         "set aside", best.version, champion.version
     )  # fmt: skip
     assert "too old" in entry.reason
-    assert versions.champion(project, "toy").version == champion.version
+    assert versions.champion(made.project, "toy").version == champion.version
     assert (found.registered.version.version, reference) == (champion.version, None)
-    assert decisions.read(project, "toy").entries[-1] == entry
+    assert decisions.read(made.project, "toy").entries[-1] == entry
 
 
-def test_a_reference_without_its_record_is_told_and_left_out(
-    project, trained, written, data, scores
-):
-    best, champion = (appoint(project, written, trained) for _ in range(2))
-    runner = runner_in(project)
-    with referring(project, best) as client:
+def test_a_reference_without_its_record_is_told_and_left_out(made):
+    best, champion = (appoint(made, made.written) for _ in range(2))
+    runner = runner_in(made.project)
+    with referring(made.project, best) as client:
         client.set_model_version_tag("toy", str(best.version), versions.RECORD, "gone")
-        found, reference = followed(runner, score_opponents, *data, scores)
+        found, reference = followed(runner, score_opponents, *made.data, made.scores)
     assert (found.registered.version.version, reference) == (champion.version, None)
     [told] = runner.warnings
     assert f"toy version {best.version}: the record of its lineage" in told
@@ -274,20 +237,20 @@ def test_a_reference_without_its_record_is_told_and_left_out(
     ],
 )
 def test_test_images_that_the_champion_has_learnt_are_counted_before(
-    project, trained, written, tmp_path, init, learnt, said
+    made, tmp_path, init, learnt, said
 ):
     """As they are when one more look-alike has brought a group from train to test."""
-    champion = appoint(project, written, trained)
+    champion = appoint(made, made.written)
     table = {
         "split": ["test"] * 8 + ["train"],
         "pixels": [f"{number:016x}" for number in range(9)],
         "tie": [1, 1, 1, 2, 3, 3, 4, 4, 5],
     }
     pq.write_table(pa.table(table), tmp_path / image_table.FILE_NAME)
-    runner = runner_in(project)
+    runner = runner_in(made.project)
     train = WORKLOAD.train.model_copy(update={"init": init})
     runner.workload = WORKLOAD.model_copy(update={"train": train})
-    file = project.state / "learnt_pixels" / f"{champion.run_id}.npy"
+    file = made.project.state / "learnt_pixels" / f"{champion.run_id}.npy"
     file.parent.mkdir(parents=True, exist_ok=True)
     if learnt:
         np.save(file, np.array(learnt, np.uint64))
@@ -298,14 +261,12 @@ def test_test_images_that_the_champion_has_learnt_are_counted_before(
     assert all(each in found for each in said)
 
 
-def test_a_champion_that_does_not_answer_is_an_error_before_the_training(
-    project, trained, written, data, tmp_path
-):
-    folder = broken(written, tmp_path / "champion")
+def test_a_champion_that_does_not_answer_is_an_error_before_the_training(made, tmp_path):
+    folder = broken(made.written, tmp_path / "champion")
     (folder / "code" / "models" / "more.py").touch()  # another package than the one above
-    appoint(project, folder, trained)
+    appoint(made, folder)
     with pytest.raises(ValueError, match="too old") as caught:
-        followed(runner_in(project), score_ahead, *data, "training")
+        followed(runner_in(made.project), score_ahead, *made.data, "training")
     assert "That is the champion" in str(caught.value)
     assert "retrain rollback toy" in str(caught.value)
 

@@ -2,8 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,49 +13,20 @@ from sklearn.metrics import accuracy_score
 import models
 from models.network import FeatureExtractor
 from retrain.outputs import list_files
-from retrain.project import Project
 from retrain.registry import tracking, versions
 from retrain.registry.versions import Candidate
-from retrain.store import Artifact
-from retrain.workload import Evaluate, Gate
 from tasks.data.image_facts import digest, image_id
 from tasks.data.predictions import LEARNT
-from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
-from tests import templates
+from tests.tasks.evaluate.conftest import ROWS, run
 from tests.tasks.toy_model import (
     LABELS,
-    described,
     pixels,
     plain_probabilities,
-    workspace,
     write_model,
     write_prepared,
     write_report,
 )
-
-ROWS = 45
-FP32 = Evaluate(batch_size=16, precision="fp32")
-
-
-@pytest.fixture(scope="module")
-def scored(tmp_path_factory):
-    """A model as `train` leaves it, with its history and its MLflow run, and its evaluation."""
-    project = Project(tmp_path_factory.mktemp("scored"))
-    templates.place_mlflow_database(project.root)
-    trained = write_model(project.root / "train")
-    run_id = write_report(trained, project)
-    images = write_prepared(project.root / "images", ROWS)
-    folder, facts = run(project.root / "evaluate", trained, images, project)
-    return SimpleNamespace(
-        trained=trained, images=images, folder=folder, facts=facts, run_id=run_id, project=project
-    )
-
-
-def run(folder: Path, trained: Artifact, images: Artifact, project: Project):
-    place = workspace(folder, project.root)
-    rules = Gate(slices=("width",))
-    return place.folder, evaluate(FP32, rules, trained, images, described(images), place)
 
 
 def test_predictions_and_metrics_are_those_of_the_network(scored):
