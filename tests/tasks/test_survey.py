@@ -21,11 +21,11 @@ def photos(counts, place="{label}/{number}.jpg"):
 
 def test_classes_sizes_and_colours_are_counted_and_few_images_decoded(tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.scaffold.DECODED", 5)
-    for split, counts in (("train", {"cat": 17, "dog": 3}), ("test", {"cat": 2, "dog": 2})):
+    for split, counts in (("train", {"cat": 29, "dog": 10}), ("test", {"cat": 5, "dog": 4})):
         write_files(tmp_path / split, photos(counts) | {"cat/grey.png": png(1, 20, 10)})
     seen = survey(tmp_path, DATA)
-    assert (seen.format, seen.classes) == ("folders", {"cat": 21, "dog": 5})
-    assert (seen.images, seen.splits, seen.decoded) == (26, {"train": 21, "test": 5}, 5)
+    assert (seen.format, seen.classes) == ("folders", {"cat": 36, "dog": 14})
+    assert (seen.images, seen.splits, seen.decoded) == (50, {"train": 40, "test": 10}, 5)
     assert (seen.side, seen.is_grey) == (30, False)
     assert seen.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.*"))
 

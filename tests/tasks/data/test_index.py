@@ -389,10 +389,10 @@ def test_metadata_beside_class_folders_is_no_data(tmp_path):
     described(tmp_path, CLASS_FOLDERS)
     table = pa.table({"file_name": ["a/1.png", "b/2.png"], "site": ["x", "y"]})
     pq.write_table(table, tmp_path / "data/metadata.parquet")
-    write_files(tmp_path / "data", {"a/metadata.csv": b"file_name,age\n1.png,7"})  # of its folder
+    write_files(tmp_path / "data", {"b/metadata.csv": b"file_name,age\n1.png,7"})  # of its folder
     found = listed(tmp_path)
     assert (found.format, found.images["site"].to_pylist()) == ("folders", ["x", None, None, "y"])
-    assert found.images["age"].to_pylist() == [7, None, None, None]
+    assert found.images["age"].to_pylist() == [None, None, 7, None]
 
 
 def test_parquet_files_beside_images_are_asked_about(tmp_path):

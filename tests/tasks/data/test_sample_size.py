@@ -33,7 +33,7 @@ def drawn(units, random):
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "macro_recall"])
-@pytest.mark.parametrize("units", SPLITS, ids=str)
+@pytest.mark.parametrize("units", SPLITS[1::2], ids=str)
 def test_an_equally_good_model_passes_with_the_margin_in_four_of_five_draws(
     units, metric, monkeypatch
 ):

@@ -287,6 +287,7 @@ LOST_START = found("better", start_recorded=False)
     [
         (Gate(), UNSEEN, NONE, "first", [NEVER]),
         (Gate(), UNSEEN, BETTER, "better", [..., ..., NEVER]),
+        (Gate(), scores(), against(found("better", groups=30)), "better", [..., ...]),
         (
             Gate(),
             scores(),
