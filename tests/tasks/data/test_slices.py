@@ -13,6 +13,7 @@ ROWS = 24
 NUMBERS = [number / 2 for number in range(22)]
 RARE = ["Bath"] * 2 + ["Lyon"] * 9 + ["Oslo"] * 11
 THIRDS = ["lowest"] * 8 + ["middle"] * 8 + ["highest"] * 8
+FROM_ELEVEN = ["lowest"] * 3 + ["middle"] * 4 + ["highest"] * 4
 IMAGES = pa.table(
     {
         "width": [8] * ROWS,
@@ -22,6 +23,8 @@ IMAGES = pa.table(
         "site": ["Lyon", "Oslo", None] * 8,
         "age": pa.array([*NUMBERS, None, float("nan")], pa.float64()),
         "rare": [*RARE, None, None],
+        "ten": [row % 10 for row in range(ROWS)],
+        "eleven": [row % 11 for row in range(ROWS)],
     }
 )
 
@@ -34,6 +37,8 @@ IMAGES = pa.table(
         ("aspect", ["1.0"] * ROWS),  # it follows from the size
         ("brightness", THIRDS),
         ("age", ["lowest"] * 8 + ["middle"] * 7 + ["highest"] * 7 + ["unknown"] * 2),
+        ("ten", ["0", "1", *["others"] * 8] * 2 + ["0", "1", *["others"] * 2]),
+        ("eleven", (FROM_ELEVEN * 3)[:ROWS]),
         ("rare", ["others"] * 2 + RARE[2:] + ["others"] * 2),  # after the most frequent ones
     ],
 )

@@ -25,6 +25,7 @@ from retrain.store import Artifact
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.data import image_table, package
 from tasks.evaluate.champion import (
+    compare_classes,
     learnt_test_images,
     refuse_missing,
     score_ahead,
@@ -269,6 +270,17 @@ def test_a_champion_that_does_not_answer_is_an_error_before_the_training(made, t
         followed(runner_in(made.project), score_ahead, *made.data, "training")
     assert "That is the champion" in str(caught.value)
     assert "retrain rollback toy" in str(caught.value)
+
+
+def test_classes_that_are_new_or_gone_are_told(made):
+    appoint(made, made.written)
+    runner = runner_in(made.project)
+    runner.workload = WORKLOAD.model_copy(update={"gate": Gate(may_drop=("dog",))})
+    classes = dict.fromkeys(("ant", "bee", "cat", "wasp"), 9)
+    validated = replace(made.data[1], facts=made.data[1].facts | {"classes": classes})
+    followed(runner, compare_classes, validated)
+    [told] = runner.warnings
+    assert told.endswith(", the champion: wasp is new, and dog is gone.")
 
 
 BOTH = {"ant": 9, "bee": 9}

@@ -12,7 +12,6 @@ from sklearn.metrics import accuracy_score
 
 import models
 from models.network import FeatureExtractor
-from retrain.outputs import list_files
 from retrain.registry import tracking, versions
 from retrain.registry.versions import Candidate
 from tasks.data.image_facts import digest, image_id
@@ -118,14 +117,7 @@ def test_what_a_version_has_learnt_includes_what_its_start_had(scored, tmp_path)
     assert learnt_after(scored, tmp_path / "third", images, start="gone") is None
 
 
-def test_the_same_model_gives_the_same_bytes_again_and_is_logged(scored, tmp_path):
-    folder, facts = run(tmp_path / "again", scored.trained, scored.images, scored.project)
-    assert facts == scored.facts
-    before, after = (
-        [file for file in list_files(each) if not file["path"].startswith("report/")]
-        for each in (scored.folder, folder)
-    )
-    assert before == after
+def test_the_scores_and_what_was_learnt_are_logged_with_the_run_of_the_training(scored):
     client = tracking.client(scored.project)
     logged = client.get_run(scored.run_id).data.metrics
     assert logged["test_accuracy"] == scored.facts["metrics"]["accuracy"]

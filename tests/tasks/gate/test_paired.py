@@ -175,20 +175,6 @@ def test_a_comparison_gives_the_figures_that_it_always_gave(metric, difference, 
     assert [*found.values()] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("metric", [*COMPARABLE, "recall[c]", "f1[c]"])
-def test_copies_of_images_say_as_much_as_the_images(metric):
-    """Five copies of each image, in any order, give the limits of the images alone."""
-    alone = skewed()
-    copies = alone.take(np.random.default_rng(0).permutation(np.repeat(np.arange(alone.rows), 5)))
-    careless = replace(copies, groups=np.arange(600))
-    found, expected, sure = (
-        compare(each, metric, 0.02, 0.05) for each in (copies, alone, careless)
-    )
-    assert found.pop("outcome") == expected.pop("outcome")
-    assert found == pytest.approx(expected, abs=0.03)
-    assert sure["low"] > found["low"] + 0.02
-
-
 @pytest.mark.parametrize("metric", ["accuracy", "macro_recall", "log_loss"])
 def test_groups_are_weighed_with_an_unseen_one_of_the_mean_size(metric):
     """Against a plain calculation, image by image."""
