@@ -1,8 +1,6 @@
 """Corrected labels, from the file that a person has filled to the data."""
 
 import csv
-import getpass
-import os
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -28,10 +26,9 @@ def project(tmp_path):
     return Project(tmp_path)
 
 
-def row(path: str, data: bytes, corrected: str, number: int = 0):
+def row(path: str, data: bytes, corrected: str, file: str | None = None, number: int = 0):
     """A row of the CSV file, as a person has filled it."""
-    digest = digest_of(data)
-    where = {"path": path, "file": path, "row": number, "sha256": digest}
+    where = {"path": path, "file": file or path, "row": number, "sha256": digest_of(data)}
     empty = dict.fromkeys((*review_list.COLUMNS, review_list.CORRECTED), "")
     return empty | where | {"why": WRONG_LABEL, "corrected": corrected}
 
@@ -49,9 +46,27 @@ def write_csv(project: Project, *rows: dict) -> Path:
     return file
 
 
-def names(project: Project) -> list[str]:
+def contents(project: Project) -> dict[str, bytes]:
     root = project.root / "images"
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.*")}
+
+
+def take_over(project: Project, rows, changes) -> flow.Import:
+    """Takes labels over: what changes (path, before, after) is written beside the data alone."""
+    images, file = contents(project), write_csv(project, *rows)
+    plan = flow.plan(project, "photos", file)
+    document = plan.document(is_applied=False)
+    assert [tuple(each.values()) for each in document["changes"]] == changes
+    assert contents(project) == images
+    plan.apply()
+    assert contents(project).items() > images.items()
+    given = {each["path"]: each["sha256"].lower() for each in rows}
+    assert read(project.root / "images") == {given[path]: after for path, _, after in changes}
+    written = contents(project)
+    again = flow.plan(project, "photos", file)
+    again.apply()
+    assert (again.changes, again.read, contents(project)) == ([], plan.read, written)
+    return plan
 
 
 FILES = {
@@ -61,85 +76,48 @@ FILES = {
     "val/dog/4.png": png(4),
     "val/cat/5.png": png(5),
 }
-
-
-def corrected() -> list[dict]:
-    return [
-        row("train/cat/1.png", png(1), "dog"),  # where another image has this name
-        row("train/cat/deep/2.png", png(2), "dog"),
-        row("val/dog/4.png", png(4), ""),  # not looked at
-        row("val/cat/5.png", png(5), "cat"),  # right as it is
-    ]
+CORRECTED = [
+    row("train/cat/1.png", png(1), "dog"),  # where another image has this name
+    row("train/cat/deep/2.png", png(2), "dog"),
+    row("val/dog/4.png", png(4), ""),  # not looked at
+    row("val/cat/5.png", png(5), "cat"),  # right as it is
+]
+CORRECTED[1]["sha256"] = CORRECTED[1]["sha256"].upper()  # as a program may have written it
 
 
 def test_corrections_are_written_beside_the_data_and_nothing_else_changes(project):
-    root = project.root / "images"
-    write_files(root, FILES)
-    file = write_csv(project, *corrected())
-    plan = flow.plan(project, "photos", file)
-    assert names(project) == sorted(FILES)
+    write_files(project.root / "images", FILES)
+    changes = [("train/cat/1.png", "cat", "dog"), ("train/cat/deep/2.png", "cat", "dog")]
+    plan = take_over(project, CORRECTED, changes)
     assert plan.classes == {"cat": {"leave": 2, "come": 0}, "dog": {"leave": 0, "come": 2}}
     assert plan.read == 3
-    assert plan.document(is_applied=False)["changes"] == [
-        {"path": "train/cat/1.png", "before": "cat", "after": "dog"},
-        {"path": "train/cat/deep/2.png", "before": "cat", "after": "dog"},
-    ]
-    plan.apply()
-    assert {name: (root / name).read_bytes() for name in FILES} == FILES
-    assert names(project) == sorted([*FILES, "corrections.csv"])
-    assert read(root) == {digest_of(png(1)): "dog", digest_of(png(2)): "dog"}
-    written = (root / "corrections.csv").read_bytes()
-    again = flow.plan(project, "photos", file)
-    assert (again.changes, again.read) == ([], 3)
-    again.apply()
-    assert (root / "corrections.csv").read_bytes() == written
+    assert plan.commands == ["retrain train photos"]
 
 
 def test_what_others_have_in_data_stays_as_it_is_pinned(project):
     (project.root / "params.yaml").write_text(PARAMS.format(path="data/my photos"))
     write_files(project.root / "data/my photos", FILES)
-    plan = flow.plan(project, "photos", write_csv(project, *corrected()))
+    plan = flow.plan(project, "photos", write_csv(project, *CORRECTED))
     assert plan.commands[0] == "dvc add 'data/my photos'"
     assert plan.commands[1].startswith("git add data.dvc && git commit")
 
 
-def test_the_rows_of_corrections_say_who_and_when(project, monkeypatch):
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    root = project.root / "images"
-    write_files(root, FILES)
-    began = datetime.now(UTC).replace(microsecond=0)
-    file = write_csv(project, row("val/cat/5.png", png(5), "dog"))
-    flow.plan(project, "photos", file).apply()
-    with (root / "corrections.csv").open(newline="") as stream:
-        [written] = csv.DictReader(stream)
-    assert (written["label"], written["by"]) == ("dog", getpass.getuser())
-    assert began <= datetime.fromisoformat(written["at"]) <= datetime.now(UTC)
+def test_the_rows_of_corrections_say_who_and_when(project):
+    write_files(project.root / "images", FILES)
     project.git("init", "-q")
     project.git("config", "user.name", "Ada Lovelace")
-    assert flow.plan(project, "photos", file).by == "Ada Lovelace"
+    began = datetime.now(UTC).replace(microsecond=0)
+    flow.plan(project, "photos", write_csv(project, CORRECTED[0])).apply()
+    with (project.root / "images/corrections.csv").open(newline="") as stream:
+        [written] = csv.DictReader(stream)
+    assert (written["label"], written["by"]) == ("dog", "Ada Lovelace")
+    assert began <= datetime.fromisoformat(written["at"]) <= datetime.now(UTC)
 
 
 def test_copies_of_an_image_are_corrected_by_what_they_are(project):
     write_files(project.root / "images", FILES | {"train/dog/copy.png": png(1)})
     rows = [row("train/dog/copy.png", png(1), "dog"), row("train/cat/1.png", png(1), "dog")]
-    plan = flow.plan(project, "photos", write_csv(project, *rows))
-    assert [change.path for change in plan.changes] == ["train/cat/1.png"]
-    plan.apply()
-    assert flow.plan(project, "photos", project.root / "corrected.csv").changes == []
-
-
-def test_a_list_that_was_filled_in_is_read_as_excel_writes_it(project):
-    write_files(project.root / "images", FILES)
-    file = write_csv(project, *corrected())
-    expected = corrections.read(file)
-    file.write_text(file.read_text().replace(digest_of(png(1)), digest_of(png(1)).upper()))
-    text = "\ufeff" + file.read_bytes().decode().replace(",", ";")
-    file.write_text(text, encoding="utf-8", newline="")
-    assert corrections.read(file) == expected
-    assert len(expected) == 3
-    file.write_bytes(text.replace("train/cat", "train/kätzchen").encode("cp1252", "replace"))
-    with pytest.raises(UsageError, match="no CSV file in UTF-8"):
-        corrections.read(file)
+    take_over(project, rows, [("train/cat/1.png", "cat", "dog")])
 
 
 @pytest.mark.parametrize(
@@ -156,27 +134,24 @@ def test_a_list_that_was_filled_in_is_read_as_excel_writes_it(project):
 def test_what_is_wrong_is_found_before_anything_changes(project, wrong, message):
     write_files(project.root / "images", FILES)
     with pytest.raises(UsageError, match=message.replace("?", r"\?")):
-        flow.plan(project, "photos", write_csv(project, corrected()[1], wrong))
-    assert names(project) == sorted(FILES)
+        flow.plan(project, "photos", write_csv(project, CORRECTED[1], wrong))
+    assert contents(project) == FILES
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("content", "message"),
     [
-        ("short.csv", "corrected,path,file,row,sha256\ncat,1.png\n", "short.csv cannot be read: "),
-        ("other.csv", "a,b\n1,2\n", "other.csv cannot be read: no 'corrected'"),
+        (None, "there is no such file"),
+        (b"corrected,path,file,row,sha256\ncat,1.png\n", "a.csv cannot be read: "),
+        (b"a,b\n1,2\n", "a.csv cannot be read: no 'corrected'"),
+        (b"corrected,path\nk\xe4tzchen,1.png\n", "no CSV file in UTF-8"),
     ],
 )
-def test_a_file_that_cannot_be_taken_over_is_refused(project, name, text, message):
-    file = project.root / name
-    with pytest.raises(UsageError, match="there is no such file"):
-        corrections.read(file)
-    file.write_text(text)
+def test_a_file_that_cannot_be_taken_over_is_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(UsageError, match=message):
-        corrections.read(file)
-
-
-IMAGES = [png(number) for number in range(5)]
+        corrections.read(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize(
@@ -184,48 +159,33 @@ IMAGES = [png(number) for number in range(5)]
     [(["cat", "dog", "cat", "dog", "dog"], None), ([0, 1, 0, 1, 1], ["cat", "dog"])],
 )
 def test_images_of_parquet_files_are_corrected(project, stored, class_names):
-    file = project.root / "images" / "train.parquet"
-    write_parquet(file, IMAGES, stored, names=class_names, row_group_size=2)
-    before = file.read_bytes()
-    rows = [
-        row(f"train.parquet:{number}", IMAGES[number], label, number=number)
-        | {"file": "train.parquet"}
-        for number, label in ((4, "dog"), (3, "cat"))
-    ]
-    plan = flow.plan(project, "photos", write_csv(project, *rows))
-    assert plan.document(is_applied=False)["changes"] == [
-        {"path": "train.parquet:3", "before": "dog", "after": "cat"}
-    ]
-    plan.apply()
-    assert file.read_bytes() == before
-    assert read(file.parent) == {digest_of(IMAGES[3]): "cat"}
-    assert flow.plan(project, "photos", project.root / "corrected.csv").changes == []
+    images, file = [png(number) for number in range(5)], "train.parquet"
+    write_parquet(
+        project.root / "images" / file, images, stored, names=class_names, row_group_size=2
+    )
+    rows = [row(f"{file}:{n}", images[n], label, file, n) for n, label in ((4, "dog"), (3, "cat"))]
+    take_over(project, rows, [(f"{file}:3", "dog", "cat")])
 
 
 def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project):
     file = write_csv(project, row("1.png", png(1), "cat"))
-
-    def refusal(path: str) -> str:
+    for path, refusal in {
+        "data/photos": "dvc pull data.dvc",
+        "s3://bucket/images": "correct them where it is",
+        "corrected.csv": "is no folder",
+    }.items():
         (project.root / "params.yaml").write_text(PARAMS.format(path=path))
-        with pytest.raises(UsageError) as error:
+        with pytest.raises(UsageError, match=refusal):
             flow.plan(project, "photos", file)
-        return str(error.value)
-
-    assert "dvc pull data.dvc" in refusal("data/photos")
-    assert "correct them where it is" in refusal("s3://bucket/images")
-    assert "is no folder" in refusal("corrected.csv")
 
 
 def test_a_correction_names_the_class_as_people_see_it(project):
-    text = PARAMS.format(path="images").replace("    model", "      label_names: names\n    model")
+    text = PARAMS.format(path="images").replace("    model", "      label_names: a.txt\n    model")
     (project.root / "params.yaml").write_text(text)
-    files = {"n01/1.png": png(1), "n02/2.png": png(2), "names": b"n01 tench\nn02 goldfish\n"}
+    files = {"n01/1.png": png(1), "n02/2.png": png(2), "a.txt": b"n01 tench\nn02 goldfish\n"}
     write_files(project.root / "images", files)
-    plan = flow.plan(project, "photos", write_csv(project, row("n01/1.png", png(1), "goldfish")))
-    assert plan.classes["tench"] == {"leave": 1, "come": 0}
-    plan.apply()
-    assert read(project.root / "images") == {digest_of(png(1)): "goldfish"}
-    assert names(project) == sorted([*files, "corrections.csv"])
+    rows = [row("n01/1.png", png(1), "goldfish")]
+    take_over(project, rows, [("n01/1.png", "tench", "goldfish")])
 
 
 @pytest.mark.parametrize(
@@ -242,13 +202,5 @@ def test_a_correction_names_the_class_as_people_see_it(project):
 def test_listed_images_are_corrected_and_the_list_stays(project, name, text):
     files = {"a/1.png": png(1), "a/2.png": png(2), "3.png": png(3), name: text.encode()}
     write_files(project.root / "images", files)
-    file = write_csv(project, row("a/1.png", png(1), "a, b"), row("3.png", png(3), "cat"))
-    plan = flow.plan(project, "photos", file)
-    assert plan.document(is_applied=False)["changes"] == [
-        {"path": "a/1.png", "before": "cat", "after": "a, b"},
-        {"path": "3.png", "before": None, "after": "cat"},
-    ]
-    plan.apply()
-    assert (project.root / "images" / name).read_text() == text
-    assert read(project.root / "images") == {digest_of(png(1)): "a, b", digest_of(png(3)): "cat"}
-    assert flow.plan(project, "photos", file).changes == []
+    rows = [row("a/1.png", png(1), "a, b"), row("3.png", png(3), "cat")]
+    take_over(project, rows, [("a/1.png", "cat", "a, b"), ("3.png", None, "cat")])

@@ -77,6 +77,20 @@ def test_every_proposal_is_a_valid_workload_without_bounds(tmp_path, threads, ch
         ),
         ({"splits": {"train": 600, "val": 100, "test": 200}}, {}, ("test 200.", "About 200 test")),
         ({"classes": {"cat": 50, "dog": 50}}, {}, ("About 20 test images are too few",)),
+        # The margin is what the test images can show.
+        *(
+            (
+                {"classes": {"cat": images // 2, "dog": images // 2}},
+                {"gate": {"metric": "accuracy", "margin": margin}},
+                (),
+            )
+            for images, margin in ((90, 0.1), (900, 0.08), (20_000, 0.02))
+        ),
+        (
+            {"classes": {"good": 780, "bad": 30}},
+            {"gate": {"metric": "macro_recall", "margin": 0.1}},
+            ("too few to show that a later model is not worse by 10.0%",),
+        ),
     ],
 )
 def test_what_the_images_are_like_decides_what_is_proposed_and_why(changed, expected, reasons):
@@ -88,16 +102,10 @@ def test_what_the_images_are_like_decides_what_is_proposed_and_why(changed, expe
 
 
 def test_few_images_are_seen_more_often_grey_ones_not_mirrored_and_equal_classes_not_weighted():
-    few, many, grey = (
-        proposed(**changed).entry["train"]
-        for changed in (
-            {"classes": {"cat": 50, "dog": 50}},
-            {"classes": {"cat": 5000, "dog": 5000}},
-            {"is_grey": True},
-        )
-    )
-    assert few["epochs"] > 100
-    assert many["epochs"] <= 40
+    kinds = ({"classes": {"cat": n, "dog": n}} for n in (50, 5000))
+    few, many = (proposed(**changed).entry["train"] for changed in kinds)
+    grey = proposed(is_grey=True).entry["train"]
+    assert few["epochs"] > 100 > 40 >= many["epochs"]
     assert many["augment"]["flip"] and "flip" not in grey["augment"]
     assert "balance" not in many
 
@@ -109,12 +117,6 @@ def test_more_cores_train_on_larger_images():
     )
     assert one["images"]["size"] < many["images"]["size"] < gpu["images"]["size"] == 224
     assert one["train"]["epochs"] == many["train"]["epochs"]
-
-
-@pytest.mark.parametrize(("images", "margin"), [(90, 0.1), (900, 0.08), (20_000, 0.02)])
-def test_the_margin_is_what_the_test_images_can_show(images, margin):
-    gate = proposed(classes={"cat": images // 2, "dog": images // 2}).entry["gate"]
-    assert gate == {"metric": "accuracy", "margin": margin}
 
 
 @pytest.mark.parametrize(
@@ -147,10 +149,3 @@ def test_without_the_hub_there_is_no_pretrained_network(tmp_path, monkeypatch):
     assert find_backbone(None, tmp_path) is None
     with pytest.raises(ConnectionError):
         find_backbone("owner/name", tmp_path)
-
-
-def test_it_says_where_a_rare_class_has_too_few_images_for_the_gate():
-    found = proposed(classes={"good": 780, "bad": 30})
-    assert found.entry["gate"] == {"metric": "macro_recall", "margin": 0.1}
-    [told] = [reason for reason in found.reasons if "test images" in reason]
-    assert "too few to show that a later model is not worse by 10.0%" in told

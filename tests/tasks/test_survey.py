@@ -19,11 +19,14 @@ def photos(counts, place="{label}/{number}.jpg"):
     }
 
 
-def test_classes_sizes_and_colours_are_counted(tmp_path):
-    write_files(tmp_path, photos({"cat": 7, "dog": 3}) | {"cat/grey.png": png(1, 20, 10)})
+def test_classes_sizes_and_colours_are_counted_and_few_images_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.scaffold.DECODED", 5)
+    for split, counts in (("train", {"cat": 29, "dog": 10}), ("test", {"cat": 5, "dog": 4})):
+        write_files(tmp_path / split, photos(counts) | {"cat/grey.png": png(1, 20, 10)})
     seen = survey(tmp_path, DATA)
-    assert (seen.format, seen.classes, seen.images) == ("folders", {"cat": 8, "dog": 3}, 11)
-    assert (seen.side, seen.is_grey, seen.splits) == (30, False, {})
+    assert (seen.format, seen.classes) == ("folders", {"cat": 36, "dog": 14})
+    assert (seen.images, seen.splits, seen.decoded) == (50, {"train": 40, "test": 10}, 5)
+    assert (seen.side, seen.is_grey) == (30, False)
     assert seen.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.*"))
 
 
@@ -41,24 +44,11 @@ def test_folders_below_the_class_folders_are_groups(tmp_path, place, groups):
     assert survey(tmp_path, DATA).groups == groups
 
 
-def test_the_splits_of_the_data_are_counted(tmp_path):
-    for split, count in (("train", 5), ("test", 2)):
-        write_files(tmp_path / split, photos({"cat": count, "dog": count}))
-    assert survey(tmp_path, DATA).splits == {"train": 10, "test": 4}
-
-
 def test_a_table_of_grey_images_is_looked_at(tmp_path):
     write_parquet(tmp_path / "pets.parquet", [png(n) for n in range(6)], ["cat", "dog"] * 3)
     seen = survey(tmp_path, DATA)
-    assert (seen.format, seen.classes) == ("parquet", {"cat": 3, "dog": 3})
+    assert (seen.format, seen.classes, seen.splits) == ("parquet", {"cat": 3, "dog": 3}, {})
     assert seen.is_grey
-
-
-def test_many_images_are_counted_and_few_decoded(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.scaffold.DECODED", 5)
-    write_files(tmp_path, photos({"cat": 30, "dog": 20}))
-    seen = survey(tmp_path, DATA)
-    assert (seen.images, seen.decoded) == (50, 5)
 
 
 def test_what_does_not_decode_is_named_and_if_nothing_does_it_is_refused(tmp_path):

@@ -199,6 +199,14 @@ def model_in(folder: Path, seed: int = 0) -> Artifact:
     return Artifact("train", f"key{seed}", f"digest{seed}", folder, {"weights": weights})
 
 
+def invert_images(package: Path) -> None:
+    """Gives a package a decoder of its own, which inverts each image."""
+    decoder, last = package / "code" / "models" / "image.py", "return np.asarray(image).reshape("
+    text = decoder.read_text()
+    assert last in text
+    decoder.write_text(text.replace(last, last.replace("return ", "return 255 - ")))
+
+
 def plain_probabilities(
     model: Path, images: np.ndarray, batch_size: int, precision: str = "fp32"
 ) -> np.ndarray:

@@ -68,11 +68,24 @@ def test_parquet_rows_come_in_order_of_the_files_and_rows(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("columns", "label", "chosen"),
+    [
+        (("image", "label"), "a", {}),
+        (("img", "label"), "a", {}),
+        (("image", "labels", "label"), "b", {}),
+        (("png", "class"), "a", {"image_column": "png", "label_column": "class"}),
+    ],
+)
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
-def test_a_plain_column_of_bytes_is_read(tmp_path, kind):
-    write_table(tmp_path, {"png": pa.array([png(1), None], kind), "class": ["a", "b"]})
-    found = rows(tmp_path, "parquet", image_column="png", label_column="class")
-    assert [(image["data"], image["label"]) for image in found] == [(png(1), "a"), (b"", "b")]
+def test_the_usual_names_of_columns_are_understood_and_others_named(
+    tmp_path, columns, label, chosen, kind
+):
+    images, *labels = columns
+    named = {name: [value] * 2 for name, value in zip(labels, "ab", strict=False)}
+    write_table(tmp_path, {images: pa.array([png(1), None], kind)} | named)
+    found = rows(tmp_path, "parquet", **chosen)
+    assert [(image["data"], image["label"]) for image in found] == [(png(1), label), (b"", label)]
 
 
 @pytest.mark.parametrize(
@@ -92,17 +105,6 @@ def test_a_plain_column_of_bytes_is_read(tmp_path, kind):
 def test_labels_become_names(tmp_path, labels, names, expected):
     write_parquet(tmp_path / "data/a.parquet", [png(1)] * 3, labels, names=names)
     assert [image["label"] for image in rows(tmp_path, "parquet")] == expected
-
-
-@pytest.mark.parametrize(
-    ("columns", "label"),
-    [(("image", "label"), "a"), (("img", "label"), "a"), (("image", "labels", "label"), "b")],
-)
-def test_the_usual_names_of_columns_are_understood(tmp_path, columns, label):
-    images, *labels = columns
-    write_table(tmp_path, {images: [png(1)]} | dict(zip(labels, (["a"], ["b"]), strict=False)))
-    [image] = rows(tmp_path, "parquet")
-    assert (image["data"], image["label"]) == (png(1), label)
 
 
 IMAGES, LABELS = pa.array([png(1), png(2)]), pa.array(["cat", "dog"])
@@ -173,16 +175,26 @@ def test_a_broken_parquet_file_is_named(tmp_path, content, fault):
 
 
 @pytest.mark.parametrize(
-    ("format", "names"),
+    ("format", "names", "fault"),
     [
-        ("parquet", ["train.parquet", "test.parquet", "extra.parquet"]),
-        ("folders", ["train/cat/1.png", "test/cat/1.png", "extra/cat/2.png"]),
+        (
+            "parquet", ["train.parquet", "test.parquet", "extra.parquet"],
+            "extra.parquet belongs to no split, as other files do",
+        ),
+        (
+            "folders", ["train/cat/1.png", "test/cat/1.png", "extra/cat/2.png"],
+            "extra/cat/2.png belongs to no split, as other files do",
+        ),
+        ("parquet", ["README.md"], "no images in data.path, read as parquet"),
+        ("folders", ["README.md"], "no images in data.path, read as folders"),
     ],
-)
-def test_files_with_and_without_a_split_are_refused(tmp_path, format, names):
+)  # fmt: skip
+def test_files_without_a_split_beside_others_or_no_images_are_refused(
+    tmp_path, format, names, fault
+):
     for name in names:
         write_parquet(tmp_path / "data" / name, [png(1)], ["cat"])
-    with pytest.raises(ValueError, match=r"extra.* belongs to no split, as other files do"):
+    with pytest.raises(ValueError, match=fault):
         listed(tmp_path, format)
 
 
@@ -204,15 +216,12 @@ def test_files_with_and_without_a_split_are_refused(tmp_path, format, names):
 )  # fmt: skip
 def test_folders_are_classes_or_splits_of_them(tmp_path, format, names, found):
     write_files(tmp_path / "data", {name: name.encode() for name in names})
-    images = rows(tmp_path, format)
-    assert [(image["split"], image["label"]) for image in images] == found
-    for image, name in zip(images, names, strict=True):
-        assert (image["file"], image["path"], image["row"], image["data"]) == (
-            name,
-            name,
-            0,
-            name.encode(),
-        )
+    expected = [
+        {"file": name, "path": name, "row": 0, "data": name.encode(), "split": split,
+         "label": label, "bytes": len(name)}
+        for name, (split, label) in zip(names, found, strict=True)
+    ]  # fmt: skip
+    assert rows(tmp_path, format) == expected
 
 
 @pytest.mark.parametrize("other", ["seg_pred/4.png", "seg_pred/seg_pred/4.png"])
@@ -221,11 +230,12 @@ def test_folders_are_classes_or_splits_of_them(tmp_path, format, names, found):
     [("training_set", "test_set"), ("seg_train", "seg_test"), ("seg_train/seg_train", "test")],
 )
 def test_folders_of_splits_are_known_by_a_word_in_their_names(tmp_path, train, test, other, caplog):
-    classes = [f"{train}/cat/1.png", f"{test}/cat/2.png", f"{test}/dog/3.png"]
-    found = described(tmp_path, [*classes, other])
-    assert found == dict(
-        zip(classes, [("cat", "train"), ("cat", "test"), ("dog", "test")], strict=True)
-    )
+    found = {
+        f"{train}/cat/1.png": ("cat", "train"),
+        f"{test}/cat/2.png": ("cat", "test"),
+        f"{test}/dog/3.png": ("dog", "test"),
+    }
+    assert described(tmp_path, [*found, other]) == found
     assert f"Left out without a class (1): {other}" in caplog.text
 
 
@@ -249,8 +259,7 @@ def test_a_raw_file_beside_its_jpeg_is_left_out_and_counted(tmp_path, caplog):
     write_files(tmp_path / "data", photos | raws)
     assert listed(tmp_path).images["path"].to_pylist() == sorted(photos)
     assert list_unlabelled(tmp_path / "data")[2] == sorted(photos)
-    said = "Left out as no images (8): cat/1.dng, cat/2.CR2, cat/3.arw …"
-    assert caplog.text.count(said) == 2
+    assert caplog.text.count("Left out as no images (8): cat/1.dng, cat/2.CR2, cat/3.arw …") == 2
     table = "\n".join(["path,label", *(f"{name[:-4]},{name[:3]}" for name in photos)])
     write_files(tmp_path / "data", {"labels.csv": table.encode()})
     assert listed(tmp_path, "table").images["path"].to_pylist() == sorted(photos)
@@ -293,12 +302,10 @@ VIDEOS = {
 @pytest.mark.parametrize("above", ["", "train/"])
 def test_what_is_no_image_is_left_out_and_counted(tmp_path, above, caplog):
     images = [f"{above}{name}" for name in ("cat/1.png", "cat/2.heic", "cat/3", "cat/4.img")]
-    write_files(tmp_path / "data", dict.fromkeys([*TOOLS, *images], png(1)))
-    write_files(tmp_path / "data", TEXTS | VIDEOS)
-    found = rows(tmp_path, "folders")
-    assert [image["file"] for image in found] == images
-    said = "Left out as no images (12): LICENSE, README.md, VERSION …"
-    assert said in caplog.text
+    files = dict.fromkeys([*TOOLS, *images], png(1)) | TEXTS | VIDEOS
+    write_files(tmp_path / "data", files)
+    assert [image["file"] for image in rows(tmp_path, "folders")] == images
+    assert "Left out as no images (12): LICENSE, README.md, VERSION …" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["cat/a\nb.png", "c\rat/1.png", "cat/\udcff.png"])
@@ -316,13 +323,6 @@ def test_two_folders_that_differ_only_in_the_form_of_unicode_are_refused(tmp_pat
     }  # fmt: skip
     with pytest.raises(ValueError, match=r"'ka\\u0308tzchen' and 'k\\xe4tzchen' are one class"):
         described(tmp_path / "2", [f"train/{one}/1.png", f"train/{other}/2.png"])
-
-
-@pytest.mark.parametrize("format", ["parquet", "folders"])
-def test_data_without_an_image_is_refused(tmp_path, format):
-    write_files(tmp_path / "data", {"README.md": b"nothing yet"})
-    with pytest.raises(ValueError, match=f"no images in data.path, read as {format}"):
-        listed(tmp_path, format)
 
 
 def test_a_file_before_a_folder_of_nearly_its_name_comes_first(tmp_path):
@@ -374,30 +374,31 @@ def test_folders_that_may_be_no_classes_are_asked_about(tmp_path, names, fault):
     assert all(label == name.split("/")[0] for name, (label, _) in labels)
 
 
+CLASS_FOLDERS = ["a/1.png", "a/2.png", "b/1.png", "b/2.png"]
+
+
 def test_a_split_without_any_class_is_left_out_with_a_sentence(tmp_path, caplog):
     for split, labels in (("train", [0, 1]), ("validation", [1, 0]), ("test", [-1, -1])):
-        write_parquet(
-            tmp_path / f"data/{split}.parquet", [png(1), png(2)], labels, names=["cat", "dog"]
-        )
+        file = tmp_path / f"data/{split}.parquet"
+        write_parquet(file, [png(1), png(2)], labels, names=["cat", "dog"])
     assert {*listed(tmp_path).images["split"].to_pylist()} == {"train", "val"}
     assert "Left out without a class (2): test.parquet:0, test.parquet:1" in caplog.text
 
 
 def test_metadata_beside_class_folders_is_no_data(tmp_path):
-    write_files(
-        tmp_path / "data", {f"{label}/{n}.png": png(int(n)) for label in "ab" for n in "12"}
-    )
+    described(tmp_path, CLASS_FOLDERS)
     table = pa.table({"file_name": ["a/1.png", "b/2.png"], "site": ["x", "y"]})
     pq.write_table(table, tmp_path / "data/metadata.parquet")
+    write_files(tmp_path / "data", {"b/metadata.csv": b"file_name,age\n1.png,7"})  # of its folder
     found = listed(tmp_path)
-    assert found.format == "folders"
-    assert found.images["site"].to_pylist() == ["x", None, None, "y"]
+    assert (found.format, found.images["site"].to_pylist()) == ("folders", ["x", None, None, "y"])
+    assert found.images["age"].to_pylist() == [None, None, 7, None]
 
 
 def test_parquet_files_beside_images_are_asked_about(tmp_path):
-    write_files(tmp_path / "data", {f"{label}/{n}.png": png(n) for label in "ab" for n in (1, 2)})
+    described(tmp_path, CLASS_FOLDERS)
     write_parquet(tmp_path / "data/x.parquet", [png(3)], ["c"])
     with pytest.raises(ValueError, match=r"x\.parquet, and images, such as a/1\.png: which count"):
         listed(tmp_path)
-    assert {*listed(tmp_path, "parquet").images["label"].to_pylist()} == {"c"}
-    assert {*listed(tmp_path, "folders").images["label"].to_pylist()} >= {"a", "b"}
+    for format, labels in (("parquet", {"c"}), ("folders", {"a", "b"})):
+        assert {*listed(tmp_path, format).images["label"].to_pylist()} == labels

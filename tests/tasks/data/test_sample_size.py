@@ -25,16 +25,15 @@ def drawn(units, random):
     """The answers of two equally good models, each of which is wrong where the other is right."""
     labels, classes = np.repeat(np.arange(len(units)), units), len(units)
     kind = random.choice(3, len(labels), p=[DIFFERING / 2, DIFFERING / 2, 1 - DIFFERING])
-    models = []
+    likely, models = np.full(len(labels), 0.9, np.float32), []
     for wrong in (0, 1):
         answer = np.where(kind == wrong, (labels + 1) % classes, labels)
-        likely = np.where(kind == wrong, 0.1, 0.9).astype(np.float32)
         models.append(Predictions(labels, answer, likely, likely))
     return Pairs(tuple(map(str, range(classes))), classes, *models, np.arange(len(labels)))
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "macro_recall"])
-@pytest.mark.parametrize("units", SPLITS, ids=str)
+@pytest.mark.parametrize("units", SPLITS[1::2], ids=str)
 def test_an_equally_good_model_passes_with_the_margin_in_four_of_five_draws(
     units, metric, monkeypatch
 ):
@@ -51,9 +50,9 @@ def test_an_equally_good_model_passes_with_the_margin_in_four_of_five_draws(
 def test_as_many_as_are_needed_allow_the_margin_and_fewer_do_not(units, metric):
     margin = smallest_margin(metric, units, LEVEL) / 3
     needed = units_needed(metric, units, LEVEL, margin)
-    for total, is_enough in ((needed, True), (0.98 * needed, False)):
-        scaled = [count * total / sum(units) for count in units]
-        assert (smallest_margin(metric, scaled, LEVEL) <= margin) == is_enough
+    scaled = (np.multiply(units, part * needed / sum(units)).tolist() for part in (1, 0.98))
+    enough, few = (smallest_margin(metric, each, LEVEL) for each in scaled)
+    assert enough <= margin < few
     assert units_needed(metric, units, LEVEL, 0.9) == sum(units)
 
 
@@ -65,8 +64,6 @@ def test_a_class_counts_alone_and_a_loss_has_no_scale():
 
 
 def test_images_that_belong_together_count_once():
-    labels, groups = (
-        pa.chunked_array([["b", "a", "a", "b", "a"]]),
-        pa.chunked_array([[1, 2, 2, 1, 3]]),
-    )
-    assert units_of(labels, groups) == {"a": 2, "b": 1}
+    labels, groups = ["b", "a", "a", "b", "a"], [1, 2, 2, 1, 3]
+    found = units_of(*(pa.chunked_array([each]) for each in (labels, groups)))
+    assert found == {"a": 2, "b": 1}

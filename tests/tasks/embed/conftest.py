@@ -1,9 +1,7 @@
 """What the tests of the step share: prepared images, a small backbone, a place to run it."""
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,25 +18,6 @@ from tasks.data.image_facts import digest
 from tasks.data.shards import open_prepared
 from tasks.embed.step import embed
 from tests.tasks.train.helpers import write_prepared
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """The output of the step."""
-
-    folder: Path
-    facts: dict[str, Any]
-
-    @property
-    def artifact(self) -> Artifact:
-        return Artifact("embed", "k", "ef" * 32, self.folder, self.facts)
-
-    def files(self) -> dict[str, bytes]:
-        return {
-            str(path.relative_to(self.folder)): path.read_bytes()
-            for path in sorted(self.folder.rglob("*"))
-            if path.is_file()
-        }
 
 
 def write_backbone(folder: Path) -> Path:
@@ -58,12 +37,10 @@ def write_backbone(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
     """Three splits as `preprocess` leaves them: 8 x 8 pixels, one channel."""
-    folder = write_prepared(tmp_path_factory.mktemp("images") / "images")
-    describe_rows(folder)
-    return folder
+    return describe_rows(write_prepared(tmp_path_factory.mktemp("images") / "images"))
 
 
-def describe_rows(folder: Path) -> None:
+def describe_rows(folder: Path) -> Path:
     """Adds where the images come from, and the manifest."""
     data = open_prepared(folder)
     for name in ("train", "val", "test"):
@@ -79,6 +56,7 @@ def describe_rows(folder: Path) -> None:
         }
         pd.DataFrame(table).to_parquet(folder / name / "rows.parquet")
     write_json(folder / MANIFEST, {"files": list_files(folder)})
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -87,23 +65,24 @@ def backbone(tmp_path_factory):
 
 
 def head_on(backbone: Path) -> Model:
+    settings = {"pretrained": str(backbone), "hidden": 8, "dropout": 0.3}
     version = find_version(str(backbone), Path()) if backbone.is_absolute() else None
-    settings = {"pretrained": str(backbone), "pretrained_version": version}
-    return Model(family="embedding_head", **settings, hidden=8, dropout=0.3)
+    return Model(family="embedding_head", pretrained_version=version, **settings)
 
 
-def run_embed(root: Path, images: Path, backbone: Path, output: str = "output") -> Embedded:
-    """Runs the step; in the same root again, as a retry of it."""
+def run_embed(root: Path, images: Path, backbone: Path, output: str = "output") -> Artifact:
+    """The output of the step; in the same root again, as a retry of it."""
     folder, scratch = root / output, root / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)
     workspace = Workspace(folder, scratch, "key", "toy", Project(root))
-    evaluation = Evaluate(batch_size=16, precision="fp32")
     prepared = open_prepared(images)
     rows = {split: len(prepared.split(split)) for split in ("train", "val", "test")}
     facts = {"storage": "pixels", "rows": rows, "classes": list(prepared.labels)}
     artifact = Artifact("preprocess", "k", "ab" * 32, images, facts)
-    return Embedded(folder, embed(head_on(backbone), evaluation, artifact, workspace))
+    evaluation = Evaluate(batch_size=16, precision="fp32")
+    found = embed(head_on(backbone), evaluation, artifact, workspace)
+    return Artifact("embed", "k", "ef" * 32, folder, found)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import torch
 from tasks.compute import ray_data
 from tasks.data.shards import open_prepared
 from tasks.evaluate.step import predict
-from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, write_model, write_prepared
+from tests.tasks.toy_model import pixels, plain_probabilities, write_model, write_prepared
 
 
 @pytest.fixture(scope="module")
@@ -15,9 +15,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prepared")
-    prepared = open_prepared(write_prepared(folder / "images", rows=50).folder)
-    return prepared.split("test").images
+    prepared = write_prepared(tmp_path_factory.mktemp("prepared") / "images", rows=50)
+    return open_prepared(prepared.folder).split("test").images
 
 
 @pytest.fixture(params=["this machine", pytest.param("a cluster", marks=pytest.mark.slow)])
@@ -35,11 +34,9 @@ def test_it_says_exactly_what_a_plain_loop_says(model, images):
     threads = torch.get_num_threads()
     batches = [found for found, _ in predict(model, images, 25, "fp32")]
     assert torch.get_num_threads() == threads
-    assert [len(batch) for batch in batches] == [25, 25]
-    answers = np.concatenate(batches)
-    assert answers.dtype == np.float32
-    assert answers.shape == (50, len(LABELS))
-    assert np.array_equal(answers, plain_probabilities(model, pixels(50), batch_size=25))
+    assert [(len(batch), batch.dtype) for batch in batches] == [(25, np.float32)] * 2
+    expected = plain_probabilities(model, pixels(50), batch_size=25)
+    assert np.array_equal(np.concatenate(batches), expected)
 
 
 def test_bf16_says_nearly_the_same_and_the_same_each_time(model, images):

@@ -15,6 +15,7 @@ from retrain.step import REPORT
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
+from tasks.data.champion import Opponent
 from tasks.data.image_facts import image_id
 from tasks.data.predictions import LEARNT
 from tasks.data.slices import FILE
@@ -74,16 +75,14 @@ def compared(tmp_path, ours: int, theirs: int, rules=RULES, sites=()):
 def test_the_predictions_are_compared_image_by_image(tmp_path):
     found = compared(tmp_path, 3, 20, Gate(no_worse=("recall[bee]", "log_loss")))
     assert (found["images"], found["learnt"], found["other_classes"]) == (200, 0, 0)
-    accuracy = found["metrics"]["accuracy"]
-    assert (accuracy["gained"], accuracy["lost"], accuracy["outcome"]) == (17, 0, "better")
-    assert accuracy["challenger"] == pytest.approx(197 / 200)
-    assert accuracy["opponent"] == pytest.approx(180 / 200)
+    accuracy, recall, log_loss = found["metrics"].values()
     assert list(found["metrics"]) == ["accuracy", "recall[bee]", "log_loss"]
-    outcomes = [each["outcome"] for each in found["metrics"].values()]
-    assert outcomes == ["better", "better", "cannot tell"]  # an unseen image may lose 16 nats
-    assert found["metrics"]["log_loss"]["difference"] == pytest.approx(
-        17 / 200 * np.log(9), rel=1e-5
-    )
+    assert (accuracy["gained"], accuracy["lost"], accuracy["outcome"]) == (17, 0, "better")
+    values = accuracy["challenger"], accuracy["opponent"]
+    assert values == pytest.approx((197 / 200, 180 / 200))
+    # An unseen image may lose 16 nats.
+    assert (recall["outcome"], log_loss["outcome"]) == ("better", "cannot tell")
+    assert log_loss["difference"] == pytest.approx(17 / 200 * np.log(9), rel=1e-5)
 
 
 def learnt(file, rows):
@@ -93,30 +92,33 @@ def learnt(file, rows):
     return file
 
 
+FIVES = np.arange(200) // 5
+
+
 @pytest.mark.parametrize(
-    ("count", "images", "gained"), [(150, 50, 10), (170, 30, 0), (171, 29, None)]
+    ("rows", "groups", "images", "units", "gained", "more"),
+    [
+        (range(150), None, 50, 50, 10, 1),
+        (range(170), None, 30, 30, 0, 1),
+        (range(171), None, 29, 29, None, 1),  # too few
+        # As near duplicates that came to the test split together, when one more of them came.
+        ([0, 50, 51], FIVES, 190, 38, 150, 5),
+    ],
 )
-def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path, knows, count, images, gained):
-    knows(learnt(tmp_path / LEARNT, range(count)))
-    found = compared(tmp_path, 3, 160)
-    assert (found["images"], found["learnt"], found["recorded"]) == (images, count, True)
-    assert found["metrics"].get("accuracy", {}).get("gained") == gained  # of 29 none
+def test_images_that_a_model_has_learnt_are_left_out_with_their_groups(
+    tmp_path, knows, rows, groups, images, units, gained, more
+):
+    knows(learnt(tmp_path / LEARNT, rows))
+    both = write(tmp_path / "ours", 3, groups=groups), write(tmp_path / "theirs", 160)
+    found = compare_champion(RULES, *both, OPPONENT, None)
+    assert (found["images"], found["groups"], found["learnt"]) == (images, units, 200 - images)
+    assert (found["recorded"], found["start_recorded"]) == (True, False)
+    assert found["metrics"].get("accuracy", {}).get("gained") == gained
     assert found["not_compared"] == []
-    assert found["start_recorded"] is False
     # The start of the challenger may have learnt some, too.
     learnt(tmp_path / "ours" / REPORT / LEARNT, [0, 199])
-    artifacts = (Artifact("evaluate", "k", "d", tmp_path / name, {}) for name in ("ours", "theirs"))
-    known = compare_champion(RULES, *artifacts, OPPONENT, None)
-    assert (known["learnt"], known["start_recorded"]) == (count + 1, True)
-
-
-def test_images_that_belong_to_a_learnt_one_are_left_out_with_it(tmp_path, knows):
-    """As near duplicates that came to the test split together, when one more of them came."""
-    knows(learnt(tmp_path / LEARNT, [0, 50, 51]))
-    groups = np.arange(200) // 10
-    mine, other = (write(tmp_path / name, 3, groups=groups) for name in ("ours", "theirs"))
-    found = compare_champion(Gate(min_compared=10), mine, other, OPPONENT, None)
-    assert (found["images"], found["groups"], found["learnt"]) == (180, 18, 20)
+    known = compare_champion(RULES, *both, OPPONENT, None)
+    assert (known["learnt"], known["start_recorded"]) == (200 - images + more, True)
 
 
 def test_only_classes_that_both_know_are_compared(tmp_path):
@@ -131,31 +133,23 @@ def test_only_classes_that_both_know_are_compared(tmp_path):
 
 def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_path):
     """Of ten classes two are left, and four of a hundred images of each are lost."""
-    classes = tuple("abcdefghij")
-    labels = ("a", "b") * 100
-    mine, other = (
-        write(tmp_path / name, wrong, classes, labels)
-        for name, wrong in (("ours", 8), ("theirs", 0))
-    )
+    classes, labels = tuple("abcdefghij"), ("a", "b") * 100
+    both = (write(tmp_path / str(wrong), wrong, classes, labels) for wrong in (8, 0))
     rules = Gate(metric="macro_recall", margin=0.01, no_worse=("recall[c]", "macro_f1"))
-    found = compare_champion(rules, mine, other, OPPONENT, None)
+    found = compare_champion(rules, *both, OPPONENT, None)
     recall = found["metrics"]["macro_recall"]
-    assert recall["difference"] == pytest.approx(-0.04)
-    assert recall["outcome"] == "worse"
-    assert found["absent"] == list("cdefghij")
-    assert found["not_compared"] == ["recall[c]"]
+    assert (recall["difference"], recall["outcome"]) == (pytest.approx(-0.04), "worse")
+    assert (found["absent"], found["not_compared"]) == (list("cdefghij"), ["recall[c]"])
     assert list(found["metrics"]) == ["macro_recall", "macro_f1"]
 
 
-def test_groups_are_counted_and_compared_in_place_of_images(tmp_path):
+@pytest.mark.parametrize(("count", "outcome"), [(29, None), (30, "worse")])
+def test_groups_are_counted_and_compared_in_place_of_images(tmp_path, count, outcome):
     """Twenty-nine groups are too few; of thirty, nine that are lost whole are worse."""
-    for count, outcome in ((29, None), (30, "worse")):
-        groups = np.arange(200) * count // 200
-        mine = write(tmp_path / f"ours {count}", 60, groups=groups)
-        other = write(tmp_path / f"theirs {count}", 0)
-        found = compare_champion(RULES, mine, other, OPPONENT, None)
-        assert (found["images"], found["groups"]) == (200, count)
-        assert found["metrics"].get("accuracy", {}).get("outcome") == outcome
+    mine = write(tmp_path / "ours", 60, groups=np.arange(200) * count // 200)
+    found = compare_champion(RULES, mine, write(tmp_path / "theirs", 0), OPPONENT, None)
+    assert (found["images"], found["groups"]) == (200, count)
+    assert found["metrics"].get("accuracy", {}).get("outcome") == outcome
 
 
 def divided(scores: Artifact, sites) -> Artifact:
@@ -170,7 +164,7 @@ def test_slices_are_compared_by_their_images(tmp_path):
     rules = Gate(slices=("site",), no_worse=("accuracy[site]",))
     metrics = compared(tmp_path, 20, 3, rules, sites=sites)["metrics"]
     assert list(metrics) == ["accuracy", "accuracy[site=Lyon]", "accuracy[site=Oslo]"]
-    lyon, oslo = metrics["accuracy[site=Lyon]"], metrics["accuracy[site=Oslo]"]
+    _, lyon, oslo = metrics.values()
     assert (lyon["lost"], lyon["outcome"]) == (17, "worse")
     assert (oslo["lost"], oslo["challenger"]) == (0, 1.0)
     one = Gate(slices=("site",), no_worse=("accuracy[site=Lyon]", "accuracy[site=Bath]"))
@@ -192,48 +186,32 @@ def scored(number: int) -> SimpleNamespace:
     """A version as the registry would give it, with its scores."""
     digests = {"package_digest": f"p{number}", "train_digest": f"t{number}"}
     version = SimpleNamespace(version=number, **digests)
+    registered = SimpleNamespace(version=version, as_input=version)
     evaluation = Artifact("evaluate_champion", "k", "d", Path(), {"metrics": {"accuracy": 0.9}})
-    registered = SimpleNamespace(version=version)
-    registered.as_input = registered
     return SimpleNamespace(registered=registered, evaluation=evaluation)
 
 
-def opponents(tmp_path, challenger, reference=None):
-    """What a challenger is compared with, and the version that each comparison is with."""
-    given = {}
-
-    def run(step, scores, evaluation, registered):
-        given[step.name] = registered.version.version
-        return Artifact(step.name, "k", "d", Path(), {"of": step.name})
-
-    scores = Artifact("evaluate", "k", "d", tmp_path, challenger)
-    with following(SimpleNamespace(output=run)):
-        made = compare_with(scores, scored(3), reference)
-    return made, given
-
-
 @pytest.mark.parametrize(
-    ("challenger", "is_compared"),
-    [
-        ({"package": "other", "train": "other"}, True),
-        ({"package": "p3", "train": "other"}, False),
-        ({"package": "other", "train": "t3"}, True),
-    ],
+    ("package", "train", "compared_with"),
+    [("other", "other", [3, 2]), ("other", "t3", [3, 2]), ("p3", "other", [2]), ("p2", "t2", [3])],
 )
-def test_a_model_is_compared_unless_it_is_the_opponent(tmp_path, challenger, is_compared):
-    made, given = opponents(tmp_path, challenger)
-    champion, reference = made
-    assert champion.comparison == ({"of": "compare_champion"} if is_compared else None)
-    assert (champion.version, champion.train_digest) == (3, "t3")
-    assert champion.metrics == {"accuracy": 0.9}
-    assert reference is None
-    assert list(given) == ["compare_champion"] * is_compared
+def test_a_model_is_compared_unless_it_is_the_opponent(tmp_path, package, train, compared_with):
+    names = {3: "compare_champion", 2: "compare_reference"}
+    given = []
 
+    def run(step, scores, evaluation, version):
+        given.append((step.name, version.version))
+        return Artifact(step.name, "k", "d", Path(), {"of": version.version})
 
-def test_the_reference_is_compared_by_a_step_of_its_own(tmp_path):
-    made, given = opponents(tmp_path, {"package": "other", "train": "other"}, scored(2))
-    assert made[1].comparison == {"of": "compare_reference"}
-    assert given == {"compare_champion": 3, "compare_reference": 2}
+    scores = Artifact("evaluate", "k", "d", tmp_path, {"package": package, "train": train})
+    with following(SimpleNamespace(output=run)):
+        made = compare_with(scores, scored(3), scored(2))
+        assert compare_with(scores, None, None) == (None, None)
+    assert given == [(names[number], number) for number in compared_with]
+    assert made == tuple(
+        Opponent(n, f"t{n}", {"accuracy": 0.9}, {"of": n} if n in compared_with else None)
+        for n in names
+    )
 
 
 @pytest.mark.parametrize(

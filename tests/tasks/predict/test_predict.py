@@ -1,135 +1,88 @@
-"""Predictions of a registered version: by its own code, and in order."""
+"""Predictions of a registered version: one for each image, in order."""
 
 import hashlib
 import json
 import os
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry.versions import ModelVersion
 from retrain.store import Store
 from tasks.data import package
 from tasks.data.champion import RegisteredVersion
 from tasks.predict.predict import Source, open_source, predict, sample
 from tasks.promote.package import write_package
 from tests.tasks.toy_data import png as picture, write_files, write_parquet
-from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
+from tests.tasks.toy_model import LABELS, VERSION, pixels, plain_probabilities, png, write_model
 
 ROWS = 50
-BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
 UNREADABLE = "30.png"  # it is gone after the input has been listed
-
-
-def registered(folder: Path, number: int) -> RegisteredVersion:
-    """A package as the registry would give it."""
-    version = ModelVersion(
-        name="toy", weights="", package_digest=package.digest_of_folder(folder), train_digest="",
-        family="vit", images={}, classes="", metrics={}, run_id="", version=number, aliases=(),
-        verdict=None, created="",
-    )  # fmt: skip
-    found = RegisteredVersion(Project(folder.parent), version)
-    found.__dict__["package"] = folder  # as if it had been downloaded
-    return found
+BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40], UNREADABLE: b""}
+IMAGES = {f"{row:02}.png": png(image) for row, image in enumerate(pixels(ROWS))} | BAD
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory) -> tuple[Path, RegisteredVersion]:
-    """A network, and a package with it whose own decoder inverts each image."""
+    """A network, and its package as the registry would give it."""
     root = tmp_path_factory.mktemp("project")
     model = write_model(root / "train").folder / "model"
-    write_package(model, "fp32", dict.fromkeys(LABELS, 12), root / "older")
-    decoder = root / "older" / "code" / "models" / "image.py"
-    text, last = decoder.read_text(), "return np.asarray(image).reshape(size, size, channels)"
-    assert last in text
-    decoder.write_text(text.replace(last, last.replace("return ", "return 255 - ")))
-    return model, registered(root / "older", 2)
+    write_package(model, "fp32", dict.fromkeys(LABELS, 12), root / "package")
+    digest = package.digest_of_folder(root / "package")
+    registered = RegisteredVersion(Project(root), replace(VERSION, package_digest=digest))
+    registered.__dict__["package"] = root / "package"  # as if it had been downloaded
+    return model, registered
 
 
-def images() -> dict[str, bytes]:
-    files = {f"{row:02}.png": png(image) for row, image in enumerate(pixels(ROWS))}
-    return files | BAD
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("images")
-    write_files(folder, images())
-    return folder
-
-
-def source(folder: Path) -> Source:
-    """The images of a folder."""
-    (folder / UNREADABLE).write_bytes(b"")
-    opened = open_source(folder, "images", None)
-    (folder / UNREADABLE).unlink()
+@pytest.fixture
+def source(tmp_path) -> Source:
+    write_files(tmp_path / "images", IMAGES)
+    opened = open_source(tmp_path / "images", "images", None)
+    (tmp_path / "images" / UNREADABLE).unlink()
     return opened
 
 
-@pytest.fixture(scope="module")
-def first(toy, folder, tmp_path_factory):
-    """What the older package answers, whose code differs from this clone's; and the file."""
-    place = tmp_path_factory.mktemp("first")
-    written, _ = predict(toy[1], source(folder), place / "out.parquet", Store(place / "store"))
-    assert [path.name for path in place.iterdir() if path.is_file()] == ["out.parquet"]
-    assert not list((place / "store").rglob("*.parquet"))
-    return written, place / "out.parquet"
-
-
-def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, first):
-    _, file = first
+def test_each_image_has_an_answer_or_an_error_and_the_file_says_what_made_it(toy, source, tmp_path):
+    model, registered = toy
+    file, store = tmp_path / "out.parquet", tmp_path / "store"
+    written, _ = predict(registered, source, file, Store(store))
+    assert not list(store.rglob("*.parquet"))
     table = pq.read_table(file)
-    assert table.column_names == [
-        "path", "label", "probabilities", "sha256", "error"
-    ]  # fmt: skip
-    assert table["path"].to_pylist() == sorted(images())
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in images().items()}
-    digests[UNREADABLE] = None
-    assert table["sha256"].to_pylist() == [digests[name] for name in sorted(digests)]
-    expected = plain_probabilities(toy[0], 255 - pixels(ROWS), 256)
-    for row, name in enumerate(sorted(images())):
-        label, probabilities, error = (
-            table[column][row].as_py() for column in ("label", "probabilities", "error")
-        )
-        if name in BAD or name == UNREADABLE:
-            assert (label, probabilities) == (None, None)
-            assert error
-            assert "\n" not in error
-        else:
-            assert error is None
-            assert np.abs(np.array(probabilities) - expected[row]).max() < 1e-6
-            assert label == LABELS[expected[row].argmax()]
-    assert table["error"][10].as_py() == "the image does not decode: empty"
-    assert table["error"][30].as_py() == "No such file or directory"
-
-
-def test_the_file_says_what_made_it(toy, first):
-    written, file = first
-    labels = [label for label in pq.read_table(file)["label"].to_pylist() if label]
-    assert (written["rows"], written["errors"]) == (ROWS, len(BAD) + 1)
-    assert written["labels"] == {label: labels.count(label) for label in sorted(set(labels))}
+    assert table["path"].to_pylist() == sorted(IMAGES)
+    expected = plain_probabilities(model, pixels(ROWS), 256)
+    for row, answer in enumerate(table.to_pylist()):
+        if answer["path"] in BAD:
+            assert (answer["label"], answer["probabilities"]) == (None, None)
+            assert "\n" not in answer["error"]
+            continue
+        assert answer["error"] is None
+        assert answer["sha256"] == hashlib.sha256(IMAGES[answer["path"]]).hexdigest()
+        assert answer["probabilities"] == pytest.approx(expected[row].tolist(), abs=1e-6)
+        assert answer["label"] == LABELS[expected[row].argmax()]
+    labels = Counter(table["label"].drop_null().to_pylist())
+    counts = {"rows": ROWS, "errors": len(BAD), "reused": 0}
+    assert written == counts | {"labels": dict(sorted(labels.items()))}
     metadata = pq.read_metadata(file).metadata
     assert json.loads(metadata[b"labels"]) == list(LABELS)
-    assert metadata[b"retrain.model"] == b"toy"
-    assert metadata[b"retrain.version"] == b"2"
-    assert metadata[b"retrain.package"].decode() == toy[1].version.package_digest
+    made_by = [metadata[f"retrain.{name}".encode()] for name in ("model", "version", "package")]
+    assert made_by == [b"toy", b"1", registered.version.package_digest.encode()]
 
 
-def test_the_answers_for_a_file_that_has_changed_are_not_taken(folder):
-    before = source(folder).state()
-    assert source(folder).state() == before
-    (folder / "00.png").write_bytes((folder / "00.png").read_bytes())
-    assert source(folder).state() != before
+def test_the_answers_for_a_file_that_has_changed_are_not_taken(source):
+    before = source.state()
+    assert source.state() == before
+    (source.files.root / "00.png").write_bytes(IMAGES["00.png"])
+    assert source.state() != before
 
 
-def test_a_sample_has_the_facts_and_features_of_images_that_have_a_label(toy, folder, tmp_path):
-    found = sample(toy[1], source(folder), tmp_path)
-    assert len(found) == ROWS - len(BAD) - 1
+def test_a_sample_has_the_facts_and_features_of_images_that_have_a_label(toy, source, tmp_path):
+    found = sample(toy[1], source, tmp_path)
+    assert len(found) == ROWS - len(BAD)
     assert found["features"].null_count == 0
     assert set(found["side"].to_pylist()) == {8.0}
 

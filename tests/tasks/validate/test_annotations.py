@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from retrain.workload import Split
-from tasks.validate.annotations import read_times
+from tasks.validate.annotations import read_groups, read_times
 from tests.tasks.toy_data import encoded, png
 from tests.tasks.validate.validating import FILES, TOLERANT, quarantine, rejection, run
 
@@ -27,6 +28,11 @@ def photos(count=60):
     return {f"{('cat', 'dog')[n % 2]}/p{n % 12}/day {n}.png": png(n) for n in range(count)}
 
 
+def splits_of_patients(images):
+    """In how many splits the images of a patient are, at most."""
+    return images.groupby(images.index.str.split("/").str[1])["split"].nunique().max()
+
+
 @pytest.mark.parametrize("group", [r"^[^/]+/([^/]+)/", "patient"])
 def test_a_group_found_in_the_names_or_beside_the_images_is_in_one_split(tmp_path, group):
     files = photos()
@@ -35,8 +41,7 @@ def test_a_group_found_in_the_names_or_beside_the_images_is_in_one_split(tmp_pat
         rows = ["file_name,patient", *(f"{name},{name.split('/')[0]}" for name in names)]
         files[f"{label}/metadata.csv"] = "\n".join(rows).encode()
     images = divided(tmp_path, files, group=group)
-    patients = images.index.str.split("/").str[1]
-    assert (images.groupby(patients)["split"].nunique() == 1).all()
+    assert splits_of_patients(images) == 1
     assert {*images["split"]} == {"train", "val", "test"}
 
 
@@ -54,11 +59,9 @@ def test_metadata_names_images_as_lists_do(tmp_path, way, caplog):
     files, write = photos(), NAMES_IN_METADATA[way]
     listed = [*files][7:]
     rows = [f"{write(name)},{int(name.split('/')[1][1:])}" for name in listed]
-    rows += ["gone,3", "cat/gone.png,4"]
-    metadata = "\n".join(["file_name,patient", *rows]).encode()
+    metadata = "\n".join(["file_name,patient", *rows, "gone,3", "cat/gone.png,4"]).encode()
     images = divided(tmp_path, files | {"metadata.csv": metadata}, group="patient")
-    patients = pd.Index(listed).str.split("/").str[1]
-    assert (images.loc[listed].groupby(patients)["split"].nunique() == 1).all()
+    assert splits_of_patients(images.loc[listed]) == 1
     for said in (
         "Left out (2): rows of metadata.csv that name no image, several, or one again: gone, cat/",
         "Images without a row in metadata.csv (7): cat/p0/day 0.png, ",
@@ -67,74 +70,63 @@ def test_metadata_names_images_as_lists_do(tmp_path, way, caplog):
         assert said in caplog.text
 
 
-def test_an_image_without_a_group_moves_no_other_image(tmp_path):
-    files = photos()
-    rows = [f"{name},{int(name.split('/')[1][1:])}" for name in files]
-
-    def splits(folder, rows):
-        metadata = "\n".join(["file_name,patient", *rows]).encode()
-        return divided(folder, files | {"metadata.csv": metadata}, group="patient")["split"]
-
-    every, others = splits(tmp_path / "1", rows), splits(tmp_path / "2", rows[1:])
-    assert every[1:].to_dict() == others[1:].to_dict()
-
-
-def test_the_rows_of_another_folder_say_nothing_of_an_image(tmp_path):
-    files = photos()
-    files["cat/metadata.csv"] = b"file_name,patient\np0/day 0.png,1\np1/day 1.png,2"
-    run(tmp_path, files, TOLERANT)
-    index = pd.read_parquet(tmp_path / "index.parquet").set_index("path")
-    assert index["patient"].dropna().to_dict() == {"cat/p0/day 0.png": 1}
+def test_a_group_has_one_name_however_its_numbers_are_stored():
+    """As they are floats where some are missing."""
+    columns = {"patient": [1.0, None, 2.5]}, {"patient": ["1", " ", "2.5 "]}
+    frame = pd.DataFrame({"path": ["a", "b", "c"]})
+    for own in columns:
+        assert read_groups("patient", frame, pa.table(own)) == ["1", None, "2.5"]
 
 
 def test_a_column_of_the_parquet_files_says_groups_and_times(tmp_path):
     (tmp_path / "data").mkdir()
-    for part in range(3):
-        numbers = range(20 * part, 20 * part + 20)
+    for numbers in np.arange(60).reshape(3, 20):
         table = {
             "image": [png(n) for n in numbers],
             "label": ["cat", "dog"] * 10,
-            "patient": [n % 12 for n in numbers],
-            "day": [datetime.date(2026, 1, 1) + datetime.timedelta(n) for n in numbers],
+            "patient": numbers % 12,
+            "day": [datetime.date(2026, 1, 1) + datetime.timedelta(int(n)) for n in numbers],
         }
-        pq.write_table(pa.table(table), tmp_path / f"data/{part}.parquet", row_group_size=7)
+        file = tmp_path / f"data/{numbers[0]:02}.parquet"
+        pq.write_table(pa.table(table), file, row_group_size=7)
     by_group = divided(tmp_path, {}, "parquet", group="patient")
     assert (by_group.groupby(np.arange(60) % 12)["split"].nunique() == 1).all()
-    (tmp_path / "validate").rename(tmp_path / "by group")
+    shutil.rmtree(tmp_path / "validate")
     by_time = divided(tmp_path, {}, "parquet", time="day")
-    assert list(by_time["split"]) == ["train"] * 42 + ["val"] * 6 + ["test"] * 12
+    assert list(by_time["split"]) == IN_TIME
+    assert list(by_time["patient"]) == [n % 12 for n in range(60)]  # for slices
+
+
+IN_TIME = ["train"] * 42 + ["val"] * 6 + ["test"] * 12
 
 
 def test_names_say_times_and_numbers_in_them_count_as_such(tmp_path):
     images = divided(tmp_path, photos(), time=r"day (\d+)\.png")
     days = images.index.str.extract(r"day (\d+)", expand=False).astype(int)
-    assert list(images["split"].to_numpy()[np.argsort(days)]) == (
-        ["train"] * 42 + ["val"] * 6 + ["test"] * 12
-    )
+    assert list(images["split"].to_numpy()[np.argsort(days)]) == IN_TIME
 
 
-def jpeg(number, tags):
-    """An image with EXIF data: by the tags, 36867 for when it was taken, and 306."""
+def jpeg(number, tag, taken):
+    """An image with EXIF data: 36867 for when it was taken, or 306."""
     exif = Image.Exif()
-    exif.get_ifd(0x8769).update({tag: text for tag, text in tags.items() if tag != 306})
-    exif.update({tag: text for tag, text in tags.items() if tag == 306})
+    exif.update({271: "Fuji", 272: "X100"})
+    (exif if tag == 306 else exif.get_ifd(0x8769))[tag] = taken
     return encoded(Image.fromarray(np.full((8, 8), number, np.uint8)), "JPEG", exif=exif)
 
 
 def test_exif_says_times_and_images_without_one_are_set_aside(tmp_path):
     files = {
         f"{('cat', 'dog')[n % 2]}/{n:02}.jpg": jpeg(
-            5 * n, {36867 if n < 38 else 306: f"2026:01:01 10:{n:02}:00"}
+            5 * n, 36867 if n < 38 else 306, f"2026:01:01 10:{n:02}:00"
         )
         for n in range(40)
     }
-    files["cat/none.png"] = png(0)
-    files["dog/never set.jpg"] = jpeg(7, {306: "0000:00:00 00:00:00"})
-    images = divided(tmp_path, files, time="exif").sort_index(key=lambda path: path.str[4:])
-    assert list(images["split"]) == ["train"] * 28 + ["val"] * 4 + ["test"] * 8
-    assert quarantine(tmp_path / "validate") == dict.fromkeys(
-        ("cat/none.png", "dog/never set.jpg"), "no time"
-    )
+    without = {"cat/none.png": png(0), "dog/never set.jpg": jpeg(7, 306, "0000:00:00 00:00:00")}
+    images = divided(tmp_path, files | without, time="exif")
+    assert {*images["camera"]} == {"Fuji X100"}
+    in_order = images.sort_index(key=lambda path: path.str[4:])
+    assert list(in_order["split"]) == ["train"] * 28 + ["val"] * 4 + ["test"] * 8
+    assert quarantine(tmp_path / "validate") == dict.fromkeys(without, "no time")
 
 
 def test_a_group_that_the_datas_own_splits_divide_is_named_in_the_error(tmp_path):
@@ -146,38 +138,37 @@ def test_a_group_that_the_datas_own_splits_divide_is_named_in_the_error(tmp_path
     )
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        ({"group": r"(nothing)\.tif"}, r"data.group: no image has a \(nothing\)"),
-        ({"group": "patient"}, "data.group: patient is neither near_duplicates nor a regular exp"),
-        ({"time": "day"}, "data.time: day is neither exif nor a regular expression with a group"),
-        ({"split": Split(val=0.0, test=0.0)}, "splits without an image: 2 of 3: val, test"),
-    ],
-)
-def test_groups_times_and_splits_that_there_are_not_are_refused(tmp_path, data, reason):
-    with pytest.raises(ValueError, match=reason):
-        divided(tmp_path, photos(), **data)
+DAYS = "\n".join(["file_name,day", *(f"{name},{{}}" for name in photos())])
 
 
 @pytest.mark.parametrize(
-    ("days", "reason"),
+    ("data", "days", "reason"),
     [
-        (["23/11/2026", "24/11/2026"], "data.time: '23/11/2026' of cat/p0/day 0.png is no time"),
-        (["2026-11-23", "7"], "data.time: some values of .* are numbers and some are dates"),
+        ({"group": r"(nothing)\.tif"}, (), r"data.group: no image has a \(nothing\)"),
+        ({"group": "patient"}, (), "data.group: patient is neither near_duplicates nor a regular"),
+        ({"time": "taken"}, (), "data.time: taken is neither exif nor a regular expression with a"),
+        ({"split": Split(val=0.0, test=0.0)}, (), "splits without an image: 2 of 3: val, test"),
+        ({"slices": ("town",)}, ("1", "2"), "no column town, but aspect, .*contrast, day, file"),
+        (
+            {"time": "day"}, ("23/11/2026", "24/11/2026"),
+            "data.time: '23/11/2026' of cat/p0/day 0.png is no time",
+        ),
+        (
+            {"time": "day"}, ("2026-11-23", "7"),
+            "data.time: some values of .* are numbers and some are dates",
+        ),
     ],
-)
-def test_a_column_that_is_no_time_is_refused_with_a_value(tmp_path, days, reason):
-    rows = [f"{name},{days[number % 2]}" for number, name in enumerate(photos())]
-    files = photos() | {"metadata.csv": "\n".join(["file_name,day", *rows]).encode()}
+)  # fmt: skip
+def test_groups_times_and_splits_that_there_are_not_are_refused(tmp_path, data, days, reason):
+    files = photos() | ({"metadata.csv": DAYS.format(*30 * days).encode()} if days else {})
     with pytest.raises(ValueError, match=reason):
-        divided(tmp_path, files, time="day")
+        divided(tmp_path, files, **data)
 
 
-def test_dates_are_in_the_order_of_time_however_they_are_written(tmp_path):
-    written = ["2026-01-31T23:30:00-02:00", "2026-02-01", "2026-02", "20260131"]
+def test_dates_are_in_the_order_of_time_however_they_are_written():
+    written = ["2026-01-31T23:30:00-02:00", "2026-02-01", "2026-02", None]
     frame = pd.DataFrame({"path": written, "file": written, "split": None, "taken": None})
-    times = read_times("day", frame, pa.table({"day": written[:3] * 1 + [None]}))
+    times = read_times("day", frame, pa.table({"day": written}))
     assert times[0] > times[1] == times[2]
     assert pd.isna(times[3])
 
@@ -199,22 +190,17 @@ def test_the_classes_are_named(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        (b"n01440764 tench", "no name for the class 'n02084071' of n02084071/0.png"),
-        (b"n01440764 dog\nn02084071 dog", "names 2 classes 'dog'"),
-        (b"n01440764", "is no list of names"),
-        (b"{", "is no list of names"),
-        (None, "the data has no file names.txt"),
+        ("names.txt", b"n01440764 tench", "no name for the class 'n02084071' of n02084071/0.png"),
+        ("names.txt", b"n01440764 dog\nn02084071 dog", "names 2 classes 'dog'"),
+        ("names.txt", b"n01440764", "is no list of names"),
+        ("names.txt", b"{", "is no list of names"),
+        ("gone.txt", LINES, "the data has no file gone.txt"),
+        ("../outside.txt", LINES, r"the data has no file \.\./outside.txt"),
     ],
 )
-def test_a_file_without_the_names_is_refused(tmp_path, content, message):
-    files = CODED if content is None else CODED | {"names.txt": content}
+def test_a_file_without_the_names_is_refused(tmp_path, name, content, message):
+    (tmp_path / "outside.txt").write_bytes(content)
     with pytest.raises(ValueError, match=f"data.label_names: .*{message}"):
-        run(tmp_path, files, TOLERANT, label_names="names.txt")
-
-
-def test_a_file_outside_the_data_is_refused(tmp_path):
-    (tmp_path / "names.txt").write_bytes(LINES)
-    with pytest.raises(ValueError, match=r"the data has no file \.\./names.txt"):
-        run(tmp_path, CODED, label_names="../names.txt")
+        run(tmp_path, CODED | {"names.txt": content}, TOLERANT, label_names=name)

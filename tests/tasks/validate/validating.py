@@ -29,12 +29,12 @@ def again(data, kind):
     return encoded(Image.open(io.BytesIO(data)), kind)
 
 
-def run(tmp_path, files, checks=CHECKS, kind="folders", earlier=None, known=None, **data):
+def run(tmp_path, files, checks=CHECKS, kind="folders", earlier=None, slices=(), **data):
     """The facts and the folder of a validation; `data` is what the user says of it."""
     write_files(tmp_path / "data", files)
     space = workspace(tmp_path, "validate", earlier)
     config, source = Data(path="data", **data), pulled(tmp_path, kind, **data)
-    return validate(config, checks, Gate(), source, known, space), space.folder
+    return validate(config, checks, Gate(slices=slices), source, None, space), space.folder
 
 
 def rejection(tmp_path, files, checks=CHECKS, **data):
