@@ -72,7 +72,7 @@ def test_the_content_of_its_files_is_in_the_key(tmp_path):
     ]
 
 
-def workload(folder, *, train=None, model=None, images=None):
+def workload(folder, *, train=None, model=None):
     """A workload that is read from a file, with some parameters changed."""
     tree = {
         "data": {"path": "data/sides"},
@@ -82,7 +82,6 @@ def workload(folder, *, train=None, model=None, images=None):
     }
     tree["model"] |= model or {}
     tree["train"] |= train or {}
-    tree["images"] |= images or {}
     (folder / "params.yaml").write_text(json.dumps({"workloads": {"sides": tree}}))
     return resolve(load_workload(folder / "params.yaml", "sides"), Project(folder))
 
@@ -90,10 +89,10 @@ def workload(folder, *, train=None, model=None, images=None):
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"train": {"ema": 0.9}}, "train.ema: train.function does not use it."),
         (
-            {"images": {"storage": "source"}},
-            "images.storage: train.function needs prepared images, and not source.",
+            {"train": {"function": None, "best": {"metric": "f1"}}},
+            "train.best.metric: f1 is not one of train_loss, val_loss, val_accuracy, "
+            "val_macro_recall.",
         ),
         (
             {"train": {"function": "examples.gone:train"}},
