@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from models import serving
 from models.serving import PredictionLog
 from retrain.registry import packages
 from tasks.promote.package import write_package
+from tests.flows.conftest import free_port
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
 
 IMAGES = [png(image) for image in pixels(5)]
@@ -211,32 +211,22 @@ def test_the_request_of_the_readme_works_with_a_large_photo(package, tmp_path):
     photo = tmp_path / "photos" / "cat" / "1.jpg"
     photo.parent.mkdir(parents=True)
     noise = np.random.default_rng(0).integers(0, 256, (1300, 1800, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(photo, quality=97)
-    assert photo.stat().st_size > 3e6
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    programs = Path(sys.prefix, "bin")
+    Image.fromarray(noise).save(photo, quality=97)  # more than 3 MB
+    port, programs = str(free_port()), Path(sys.prefix, "bin")
     serve = [programs / "mlflow", "models", "serve", "-m", package, "--env-manager", "local"]
-    # In a folder without any of our packages.
-    process = subprocess.Popen(
-        [*serve, "--host", "127.0.0.1", "--port", port],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
-    )
-    # `curl` tries again until the server is there.
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    # `curl` tries again until the server is there, which runs in a folder without our packages.
     again = "curl --retry 100 --retry-delay 1 --retry-connrefused"
-    ask = request.replace("5001", port).replace("curl", again)
-    try:
-        done = subprocess.run(
-            ["bash", "-c", ask],
-            cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS_TO_START,
-        )  # fmt: skip
-    finally:
-        process.terminate()
-        process.wait(30)
-    assert done.returncode == 0, done.stderr
-    [answer] = json.loads(done.stdout)["predictions"]
+    ask = ["bash", "-c", request.replace("5001", port).replace("curl", again)]
+    with subprocess.Popen(
+        [*serve, "--host", "127.0.0.1", "--port", port],
+        cwd=tmp_path, env=os.environ | {"PATH": path},
+    ) as process:  # fmt: skip
+        try:
+            said = subprocess.check_output(ask, cwd=tmp_path, timeout=SECONDS_TO_START)
+        finally:
+            process.terminate()
+    [answer] = json.loads(said)["predictions"]
     assert answer.keys() == json.loads(shown)["predictions"][0].keys()
     assert answer["label"] in LABELS
 
