@@ -37,21 +37,22 @@ def changed(changes, images, step=0):
     return Augmentation(changes, WHOLE, 16)(images, LABELS, step)
 
 
-def test_flipping_and_shifting_move_whole_images_and_repeat_their_edges():
+@pytest.mark.parametrize(("flip", "shift", "least"), [(True, 1, 13), (True, 0, 2), (False, 1, 7)])
+def test_flipping_and_shifting_move_whole_images_and_repeat_their_edges(flip, shift, least):
     images = noise(1)
-    moved = augment(images, Augment(flip=True, shift=1), WHOLE, 7)
+    moved = augment(images, Augment(flip=flip, shift=shift), WHOLE, 7)
     rows = columns = np.arange(16)
     possible = {
-        (y, x, flip): ((rows + y).clip(0, 15)[:, None], (columns + x).clip(0, 15)[::flip][None])
-        for y in (-1, 0, 1)
-        for x in (-1, 0, 1)
-        for flip in (1, -1)
+        (y, x, way): ((rows + y).clip(0, 15)[:, None], (columns + x).clip(0, 15)[::way][None])
+        for y in range(-shift, shift + 1)
+        for x in range(-shift, shift + 1)
+        for way in ((1, -1) if flip else (1,))
     }
     moves = set()
     for before, after in zip(images.numpy(), moved.numpy(), strict=True):
         [move] = [move for move, place in possible.items() if (before[place] == after).all()]
         moves.add(move)
-    assert len(moves) > 12
+    assert len(moves) >= least
     assert augment(images, Augment(), WHOLE, 7) is images
 
 
@@ -67,6 +68,8 @@ def test_the_seed_the_step_and_the_worker_decide_the_changes(changes):
     second, _ = Augmentation(changes, BatchSampler(64, 64, 0, 1, 2), 16)(images, LABELS, 7)
     for other in (changed(changes, images, 8)[0], second, images):
         assert not torch.equal(once, other)
+    own, few = Augmentation(changes, WHOLE, 16), (images[:8], LABELS[:8], 7)
+    assert not torch.equal(own(*few, 8)[0], own(*few, 16)[0])  # of later parts of the batch
     assert once.shape == images.shape
     assert once.min() >= 0
     assert once.max() <= 255.01
@@ -92,9 +95,9 @@ def test_a_crop_is_a_part_of_the_image_with_the_detail_of_its_margin():
     assert heights.max() <= 150.1
     stripes = torch.tensor([0, 0, 255, 255], dtype=torch.uint8).repeat(16)[None, None, :, None]
     parts, _ = changed(Augment(crop=1 / 16), stripes.expand(32, 64, 64, 1))
-    contrast = parts[:, 8].std(1)
-    assert contrast.max() > 80  # of a small part
-    assert contrast.min() < 20  # of one in which a stripe is less than a pixel wide
+    assert parts[:, 8].std(1).max() > 80  # of a small part
+    parts, _ = changed(Augment(crop=0.6), stripes.expand(32, 64, 64, 1))
+    assert parts[:, 8].std(1).max() < 40  # of large ones, whose stripes are about a pixel wide
 
 
 def test_erasing_blackens_a_rectangle_of_some_images():

@@ -103,10 +103,12 @@ def test_parts_have_all_sizes_from_the_least_and_shapes_from_narrow_to_wide():
     ]
 
 
-def test_an_epoch_goes_on_at_a_batch_and_rows_in_order_end_with_the_rest(dataset):
+def test_an_epoch_goes_on_at_a_batch_and_rows_in_order_end_with_the_rest(dataset, monkeypatch):
+    monkeypatch.setattr("tasks.train.data_loading.LARGE", 1)
     sampler, cpu = batches(ROWS, 10), torch.device("cpu")
-    rows = as_matrix(Loader(dataset, sampler, cpu).epoch(2, 3))
-    assert rows == sampler.epoch(2)[3:].tolist()
+    loaded = list(Loader(dataset, sampler, cpu).epoch(2, 3))
+    assert as_matrix(loaded) == sampler.epoch(2)[3:].tolist()
+    assert not any(images.is_shared() for images, _ in loaded)  # by another process
     assert as_matrix(in_order(dataset, range(40, 53), 10, cpu)) == [[*range(40, 50)], [50, 51, 52]]
 
 

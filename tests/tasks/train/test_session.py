@@ -10,7 +10,7 @@ import torch
 
 from retrain.workload import Best, Scale, Train
 from tasks.train.job import PROGRESS, TrainingJob
-from tasks.train.session import CHECKPOINTS, Meter, Session
+from tasks.train.session import CHECKPOINTS, UNREPORTED, Meter, Session
 from tests.tasks.train.helpers import SMALL, run
 
 RECIPE = Train(epochs=4, batch_size=16, lr=0.01)
@@ -112,8 +112,9 @@ def test_an_epoch_whose_checkpoint_was_damaged_is_reported_again_and_can_be_the_
 
 def test_a_checkpoint_that_was_not_reported_any_more_is_replaced(job):
     report(session := Session(job), 0.5)
-    session.folder(2).mkdir()
-    (session.folder(2) / "half").touch()
+    for folder in (session.folder(2), job.scratch / UNREPORTED):  # which were cut off
+        folder.mkdir()
+        (folder / "half").touch()
     report(Session(job), 0.6)
     assert kept(job) == [1, 2]
     assert Session(job).latest()["weights"]["a"] == torch.tensor(0.6)

@@ -66,18 +66,15 @@ def test_the_first_images_as_the_network_saw_them_are_beside_the_training(images
     ]
 
 
-def test_mlflow_has_one_finished_run_with_everything(trained):
-    run = tracking.client(trained.project).get_run(trained.run_id)
-    assert run.info.status == "FINISHED"
-    assert run.data.tags["retrain.key"] == KEY
+def test_mlflow_has_a_finished_run_with_what_decides_it_and_each_epoch(trained):
+    client = tracking.client(trained.project)
+    run = client.get_run(trained.run_id)
+    assert (run.info.status, run.data.tags["retrain.key"]) == ("FINISHED", KEY)
     expected = {"train.lr": "0.01", "model.family": "vit", "scale.workers": "0"}
     assert expected.items() <= run.data.params.items()
     assert "scale.checkpoint_seconds" not in run.data.params  # may change from try to try
-    assert run.inputs.dataset_inputs[0].dataset.digest == ("ab" * 32)[:36]
-    logged = tracking.client(trained.project).get_metric_history(trained.run_id, "val_accuracy")
-    assert [(metric.step, metric.value) for metric in logged] == [
-        (epoch["epoch"], epoch["val_accuracy"]) for epoch in trained.history
-    ]
+    logged = client.get_metric_history(trained.run_id, "val_accuracy")
+    assert [each.value for each in logged] == [epoch["val_accuracy"] for epoch in trained.history]
 
 
 def test_fewer_images_than_a_batch_make_one_batch(tmp_path, steps):
