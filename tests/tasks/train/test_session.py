@@ -65,6 +65,10 @@ def test_a_report_without_weights_is_not_the_best(job):
     session.keep({"epoch": 2, "seconds": 1.0, "val_accuracy": 0.9}, None)
     assert session.best.metrics["epoch"] == 1
     assert "loss" not in progress(job)["text"]
+    own = job.scratch / "own"
+    own.mkdir()
+    session.keep({"epoch": 3, "seconds": 1.0, "val_accuracy": 0.6}, own)
+    assert (session.best.metrics["epoch"], session.step) == (3, 0)  # of a function of the user's
     other = replace(job, hyperparameters=RECIPE.model_copy(update={"best": Best(metric="other")}))
     assert Session(other).best is None
 
