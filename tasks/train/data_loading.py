@@ -101,7 +101,8 @@ class Part:
     @property
     def shorter_side(self) -> float:
         """Its shorter side, as a share of the image's shorter side, or less."""
-        return float((self.area * min(self.ratio, 1 / self.ratio)) ** 0.5)
+        narrow = min(self.ratio, 1 / self.ratio)
+        return float(min((self.area * narrow) ** 0.5, narrow))  # the second if it would not fit
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from time import monotonic
 
 import numpy as np
 import pytest
@@ -167,9 +166,7 @@ def test_without_the_hub_its_cache_on_this_machine_is_asked(tmp_path, monkeypatc
     (kept / "refs" / "main").write_text(SHA)
     (kept / "snapshots").mkdir()
     write(kept / "snapshots" / SHA)
-    began = monotonic()
     found, missing = ask(tmp_path, "http://127.0.0.1:9", "me/vit", "me/other")
-    assert monotonic() - began < 20
     assert found == SHA
     assert missing == (
         "ConnectionError there is no folder me/other, and the Hugging Face hub cannot be reached"

@@ -8,10 +8,10 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from models import serving
 from models.serving import PredictionLog
 from retrain.registry import packages
 from tasks.promote.package import write_package
+from tests.flows.conftest import free_port
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
 
 IMAGES = [png(image) for image in pixels(5)]
@@ -211,32 +212,22 @@ def test_the_request_of_the_readme_works_with_a_large_photo(package, tmp_path):
     photo = tmp_path / "photos" / "cat" / "1.jpg"
     photo.parent.mkdir(parents=True)
     noise = np.random.default_rng(0).integers(0, 256, (1300, 1800, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(photo, quality=97)
-    assert photo.stat().st_size > 3e6
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    programs = Path(sys.prefix, "bin")
+    Image.fromarray(noise).save(photo, quality=97)  # more than 3 MB
+    port, programs = str(free_port()), Path(sys.prefix, "bin")
     serve = [programs / "mlflow", "models", "serve", "-m", package, "--env-manager", "local"]
-    # In a folder without any of our packages.
-    process = subprocess.Popen(
-        [*serve, "--host", "127.0.0.1", "--port", port],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
-    )
-    # `curl` tries again until the server is there.
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    # `curl` tries again until the server is there, which runs in a folder without our packages.
     again = "curl --retry 100 --retry-delay 1 --retry-connrefused"
-    ask = request.replace("5001", port).replace("curl", again)
-    try:
-        done = subprocess.run(
-            ["bash", "-c", ask],
-            cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS_TO_START,
-        )  # fmt: skip
-    finally:
-        process.terminate()
-        process.wait(30)
-    assert done.returncode == 0, done.stderr
-    [answer] = json.loads(done.stdout)["predictions"]
+    ask = ["bash", "-c", request.replace("5001", port).replace("curl", again)]
+    with subprocess.Popen(
+        [*serve, "--host", "127.0.0.1", "--port", port],
+        cwd=tmp_path, env=os.environ | {"PATH": path},
+    ) as process:  # fmt: skip
+        try:
+            said = subprocess.check_output(ask, cwd=tmp_path, timeout=SECONDS_TO_START)
+        finally:
+            process.terminate()
+    [answer] = json.loads(said)["predictions"]
     assert answer.keys() == json.loads(shown)["predictions"][0].keys()
     assert answer["label"] in LABELS
 
@@ -250,18 +241,6 @@ def logged(folder) -> list[dict]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def test_all_that_was_put_is_written_when_the_process_ends(tmp_path):
-    log = PredictionLog(tmp_path / "new", "weights")
-    log.put(LOGGED[:150], ANSWERS[:150])
-    log.put(LOGGED[150:], ANSWERS[150:])
-    log.close()
-    rows = logged(tmp_path / "new")
-    assert [row["sha256"] for row in rows] == [hashlib.sha256(i).hexdigest() for i in LOGGED]
-    assert {(row["label"], row["confidence"], row["weights"]) for row in rows} == {
-        ("cat", 0.75, "weights")
-    }
-
-
 def test_a_request_waits_for_nothing_and_rows_without_room_are_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "MOST_WAITING", 50)
     log, goes_on = PredictionLog(tmp_path, "weights"), threading.Event()
@@ -269,7 +248,7 @@ def test_a_request_waits_for_nothing_and_rows_without_room_are_dropped(tmp_path,
     monkeypatch.setattr(log._file, "emit", lambda record: goes_on.wait(60) and write(record))
     log.put(LOGGED, ANSWERS)
     goes_on.set()
-    log.close()
+    log.close()  # writes what waits
     assert 50 <= len(logged(tmp_path)) <= 51  # the thread may have taken one
 
 
@@ -289,9 +268,9 @@ import os, signal, sys, time
 from pathlib import Path
 from models.serving import PredictionLog
 
-folder = Path(sys.argv[1])
+folder = Path(sys.argv[1], "new")
 log = PredictionLog(folder, "weights")
-log.put([b"1", b"2"], [{"label": "cat", "probabilities": {"cat": 0.75}}] * 2)
+log.put([b"1", b"2"], [{"label": "cat", "probabilities": {"dog": 0.25, "cat": 0.75}}] * 2)
 while not any(file.read_text().count("\\n") == 2 for file in folder.iterdir()):
     time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -299,10 +278,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_server_that_is_killed_leaves_its_answers(tmp_path):
+    before = datetime.now(UTC)
     done = subprocess.run([sys.executable, "-c", LOGS, tmp_path], timeout=60)
     assert done.returncode == -signal.SIGKILL
-    expected = [hashlib.sha256(image).hexdigest() for image in (b"1", b"2")]
-    assert [row["sha256"] for row in logged(tmp_path)] == expected
+    rows = logged(tmp_path / "new")
+    times = [datetime.fromisoformat(row.pop("time")) for row in rows]
+    assert before < times[0] < datetime.now(UTC)
+    known = {"label": "cat", "confidence": 0.75, "weights": "weights"}
+    digests = [hashlib.sha256(image).hexdigest() for image in (b"1", b"2")]
+    assert rows == [{"sha256": digest} | known for digest in digests]
 
 
 def test_the_environment_turns_it_on(tmp_path, monkeypatch):

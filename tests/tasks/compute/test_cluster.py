@@ -4,12 +4,10 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 import venv
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 from retrain import hardware
 from retrain.outputs import list_files
 from retrain.servers import ray_cluster
+from tests.flows.conftest import free_port, until
 from tests.tasks.toy_data import png, pulled, write_files
 
 pytestmark = pytest.mark.slow
@@ -104,9 +103,7 @@ def cluster():
     [packages] = (folder / "venv/lib").glob("*/site-packages")
     # A folder that is added so has its own `.pth` files left alone: also that of the project.
     (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [
@@ -135,11 +132,7 @@ def cluster():
             stderr=log,
         )
     try:
-        deadline = time.monotonic() + 60
-        while "Ray runtime started" not in (folder / "log").read_text():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: "Ray runtime started" in (folder / "log").read_text())
         yield address
     finally:
         # Asked to end, it takes long. Its own children have groups of their own.

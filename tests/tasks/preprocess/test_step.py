@@ -53,6 +53,8 @@ def write_digits(root, format="folders"):
 )
 def test_images_come_out_as_the_model_will_see_them_when_it_serves(tmp_path, images, margin):
     files = write_digits(tmp_path)
+    # They are set aside, and left out.
+    write_files(tmp_path / "data", {"2/broken.png": b"broken", "2/tiny.png": png(99, 2, 2)})
     facts, folder = run(tmp_path, images=images)
     prepared = open_prepared(folder)
     assert facts["classes"] == [*prepared.labels] == ["2", "10"]
@@ -91,15 +93,6 @@ def test_many_tasks_write_the_same_images_as_one_in_the_same_order(tmp_path, mon
         pd.testing.assert_frame_equal(pd.read_parquet(few.folder / ROWS), rows)
         places = list(zip(rows["file"], rows["row"], strict=True))
         assert places == sorted(places)
-
-
-def test_images_that_were_set_aside_are_left_out(tmp_path):
-    write_digits(tmp_path)
-    write_files(tmp_path / "data", {"2/broken.png": b"broken", "2/tiny.png": png(99, 2, 2)})
-    facts, folder = run(tmp_path)
-    assert sum(facts["rows"].values()) == 40
-    left = pd.concat([pd.read_parquet(folder / name / ROWS) for name in SPLITS])
-    assert not left["path"].isin(["2/broken.png", "2/tiny.png"]).any()
 
 
 def test_a_corrected_label_of_a_test_image_changes_nothing_that_a_training_reads(tmp_path):

@@ -165,7 +165,8 @@ class Place:
             for step in train.steps_for(workload):
                 for fault in step.check(workload, project):
                     return fault
-            try_settings(workload, project, DataVersion("data", tracked=False))
+            if chosen.recipe == "plain":  # the network itself
+                try_settings(workload, project, DataVersion("data", tracked=False))
         except ValueError as error:
             return str(error).splitlines()[0]
         return None

@@ -12,7 +12,6 @@ from safetensors.torch import save_model
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from examples import huggingface, network, ported
-from tests.tasks.train import reporting
 
 
 def no_module(num_classes):
@@ -96,7 +95,7 @@ def report(metrics, named=None, **weights):
         checkpoint = Checkpoint.from_directory(folder) if files else None
         if named:
             checkpoint.set_metadata({"weights": named})
-        ray.train.report(metrics, checkpoint=checkpoint)
+        report_of_ray(metrics, checkpoint=checkpoint)  # imported by its name
 
 
 def reports(config):
@@ -121,10 +120,6 @@ def lose_once(config):
     if not (lost := Path(config["lost"])).exists():
         lost.touch()
         raise RuntimeError("the connection was lost")
-
-
-def raises(config):
-    return config["learning_rate"]
 
 
 def reports_wrapped(config):
@@ -154,32 +149,18 @@ def reports_the_model(config):
 def reports_tied(config):
     """A file of safetensors, which has tied weights once."""
     made = tied(len(config["classes"]))
+    for value in made.parameters():
+        torch.nn.init.constant_(value, 3)
     with tempfile.TemporaryDirectory() as folder:
         save_model(made, str(Path(folder, "model.safetensors")))
-        checkpoint = Checkpoint.from_directory(folder)
-        ray.train.report({"score": 0.5}, checkpoint=checkpoint)
-
-
-def reports_by_name(config):
-    with tempfile.TemporaryDirectory() as folder:
-        torch.save(config["model"].state_dict(), Path(folder, "weights.pt"))
-        report_of_ray({"score": 0.5}, checkpoint=Checkpoint.from_directory(folder))
-        reporting.report_again({"score": 0.6}, Checkpoint.from_directory(folder))
+        ray.train.report({"score": 0.5}, checkpoint=Checkpoint.from_directory(folder))
 
 
 def reads_a_file(config):
-    torch.load("gone.pt")
+    torch.load(config["file"])
 
 
 def stops_once(config):
-    losing(ported.train, config)
-
-
-def trainer_stops_once(config):
-    losing(huggingface.train, config)
-
-
-def losing(train, config):
     """Trains, but the connection is lost in the third report, once."""
     real, reported = ray.train.report, []
 
@@ -191,7 +172,7 @@ def losing(train, config):
 
     ray.train.report = losing
     try:
-        train(config)
+        (huggingface if config.get("by_trainer") else ported).train(config)
     finally:
         ray.train.report = real
         with Path(config["lost"]).with_name("reported").open("a", encoding="utf-8") as file:

@@ -11,11 +11,10 @@ from tests.tasks.train.helpers import SMALL
 
 WHOLE = BatchSampler(32, 32, 0, 0, 1)  # all images in one batch
 LABELS = torch.arange(32)
-LIST = Augment(rand_augment=9)
 CHANGES = {
     "crop": Augment(crop=0.3),
     "colours": Augment(color_jitter=ColorJitter(brightness=0.4, saturation=0.4, hue=0.1)),
-    "list": LIST,
+    "list": Augment(rand_augment=9),
     "strongest of the list": Augment(rand_augment=29),
     "erasing": Augment(erasing=0.5),
     "mixup": Augment(mixup=0.4),
@@ -38,21 +37,22 @@ def changed(changes, images, step=0):
     return Augmentation(changes, WHOLE, 16)(images, LABELS, step)
 
 
-def test_flipping_and_shifting_move_whole_images_and_repeat_their_edges():
+@pytest.mark.parametrize(("flip", "shift", "least"), [(True, 1, 13), (True, 0, 2), (False, 1, 7)])
+def test_flipping_and_shifting_move_whole_images_and_repeat_their_edges(flip, shift, least):
     images = noise(1)
-    moved = augment(images, Augment(flip=True, shift=1), WHOLE, 7)
+    moved = augment(images, Augment(flip=flip, shift=shift), WHOLE, 7)
     rows = columns = np.arange(16)
     possible = {
-        (y, x, flip): ((rows + y).clip(0, 15)[:, None], (columns + x).clip(0, 15)[::flip][None])
-        for y in (-1, 0, 1)
-        for x in (-1, 0, 1)
-        for flip in (1, -1)
+        (y, x, way): ((rows + y).clip(0, 15)[:, None], (columns + x).clip(0, 15)[::way][None])
+        for y in range(-shift, shift + 1)
+        for x in range(-shift, shift + 1)
+        for way in ((1, -1) if flip else (1,))
     }
     moves = set()
     for before, after in zip(images.numpy(), moved.numpy(), strict=True):
         [move] = [move for move, place in possible.items() if (before[place] == after).all()]
         moves.add(move)
-    assert len(moves) > 12
+    assert len(moves) >= least
     assert augment(images, Augment(), WHOLE, 7) is images
 
 
@@ -68,9 +68,22 @@ def test_the_seed_the_step_and_the_worker_decide_the_changes(changes):
     second, _ = Augmentation(changes, BatchSampler(64, 64, 0, 1, 2), 16)(images, LABELS, 7)
     for other in (changed(changes, images, 8)[0], second, images):
         assert not torch.equal(once, other)
+    own, few = Augmentation(changes, WHOLE, 16), (images[:8], LABELS[:8], 7)
+    assert not torch.equal(own(*few, 8)[0], own(*few, 16)[0])  # of later parts of the batch
     assert once.shape == images.shape
     assert once.min() >= 0
     assert once.max() <= 255.01
+
+
+def test_an_image_is_cut_and_moved_by_its_place_in_the_batch_however_that_is_divided():
+    changes, images = Augment(flip=True, shift=2, crop=0.3), noise()
+    whole, _ = changed(changes, images, 7)
+    for rank in (0, 1):
+        own = Augmentation(changes, BatchSampler(32, 32, 0, rank, 2), 16)
+        for first in (0, 8):
+            place = slice(16 * rank + first, 16 * rank + first + 8)
+            part, _ = own(images[place], LABELS[place], 7, first)
+            assert torch.equal(part, whole[place])
 
 
 def test_a_crop_is_a_part_of_the_image_with_the_detail_of_its_margin():
@@ -82,9 +95,9 @@ def test_a_crop_is_a_part_of_the_image_with_the_detail_of_its_margin():
     assert heights.max() <= 150.1
     stripes = torch.tensor([0, 0, 255, 255], dtype=torch.uint8).repeat(16)[None, None, :, None]
     parts, _ = changed(Augment(crop=1 / 16), stripes.expand(32, 64, 64, 1))
-    contrast = parts[:, 8].std(1)
-    assert contrast.max() > 80  # of a small part
-    assert contrast.min() < 20  # of one in which a stripe is less than a pixel wide
+    assert parts[:, 8].std(1).max() > 80  # of a small part
+    parts, _ = changed(Augment(crop=0.6), stripes.expand(32, 64, 64, 1))
+    assert parts[:, 8].std(1).max() < 40  # of large ones, whose stripes are about a pixel wide
 
 
 def test_erasing_blackens_a_rectangle_of_some_images():
@@ -108,8 +121,7 @@ def test_mixed_images_show_as_much_of_each_label_as_it_says():
 
 def test_grey_images_have_no_colours_to_change():
     given = {"name": "sides", "data": Data(path="data/sides"), "model": SMALL}
-    workload = Workload(**given, images=Images(size=8, channels=1), train={"augment": LIST})
+    augment = {"rand_augment": 9}
+    workload = Workload(**given, images=Images(size=8, channels=1), train={"augment": augment})
     [fault] = workload.faults()
-    assert fault.startswith(
-        "train.augment: saturation, hue and rand_augment need images.channels=3"
-    )
+    assert "rand_augment need images.channels=3" in fault

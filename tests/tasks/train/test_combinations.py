@@ -2,16 +2,15 @@
 
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from ray.train import get_context
-from ray.train.torch import get_device
+from ray.train import FailureConfig, RunConfig, ScalingConfig, get_context
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 import models
 from retrain.project import Project
@@ -21,29 +20,24 @@ from tasks.train.launch import run_trainer
 from tasks.train.session import Session
 from tasks.train.step import train_and_save
 from tasks.train.train import best_network, fit, save
-from tests.tasks.train.combinations import EPOCHS, OWN, SIDE, TABLE, Combination, Place, document
+from tests.tasks.train.combinations import EPOCHS, OWN, SIDE, TABLE, Place, document
 from tests.tasks.train.helpers import Trained, validated
 
 
-def train_on_workers(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
-    """Runs trainings by the project's own loop, one after the other in the same workers.
+def train_on_workers(jobs: Sequence[TrainingJob]) -> list[str | None]:
+    """Runs trainings by the project's own loop, one after the other in the same two workers.
 
     Returns:
         What failed in each of them; None for those that ended.
     """
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    streamed = [job for job in jobs if job.streams]
-    assert not streamed or len(jobs) == 1, "a trainer has the images of one training"
-    images = stream.of_trainer(*streamed) if streamed else {}
+    images = stream.of_trainer(jobs[0]) if jobs[0].streams else {}
     replaces_workers = FailureConfig(max_failures=jobs[0].scale.max_failures)  # as a run does
     with tempfile.TemporaryDirectory() as storage:
         trainer = TorchTrainer(
             _work_all,
             train_loop_config={"job": jobs[0], "jobs": list(jobs)},
             torch_config=TorchConfig(backend="gloo", timeout_s=60),
-            scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.4}),
+            scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.4}),
             run_config=RunConfig("combinations", storage, failure_config=replaces_workers),
             **images,
         )
@@ -95,26 +89,6 @@ def _check(job: TrainingJob) -> None:
         assert loss == pytest.approx(told, rel=tolerance, abs=tolerance)
 
 
-def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination, str]:
-    """What fails in combinations that are not refused; Ray is up if some have workers."""
-
-    def together(each: Combination) -> tuple[str, int, str]:
-        """What combinations share that one trainer trains."""
-        return each.loop, each.workers, str(each) if each.storage == "source" else ""
-
-    chosen = sorted((each for each in chosen if each.is_trained), key=together)
-    jobs = {each: place.job(each, Path(f"trained-{n}")) for n, each in enumerate(chosen)}
-    found: dict[Combination, str | None] = {}
-    for (name, workers, _), group in groupby(chosen, together):
-        several = {each: jobs[each] for each in group}
-        if name == OWN and workers:
-            faults = train_on_workers([*several.values()], workers)
-            found |= dict(zip(several, faults, strict=True))
-        else:
-            found |= {each: _attempt(_train, job) for each, job in several.items()}
-    return {each: fault for each, fault in found.items() if fault}
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     return Place(tmp_path_factory.mktemp("combinations"))
@@ -132,4 +106,14 @@ def test_the_page_says_what_is_refused(refused):
 @pytest.mark.slow
 def test_what_is_not_refused_trains(place, refused, ray_session):
     place.write_images()
-    assert train_small(place, [each for each, why in refused.items() if why is None]) == {}
+    chosen = [each for each, why in refused.items() if why is None and each.is_trained]
+    jobs = {each: place.job(each, Path(f"trained-{n}")) for n, each in enumerate(chosen)}
+    own = [each for each in chosen if each.loop == OWN and each.workers]
+    faults = {each: _attempt(_train, jobs[each]) for each in chosen if each not in own}
+    # One trainer for all, but for those whose images stream.
+    groups = [[each for each in own if each.storage == "pixels"]]
+    groups += [[each] for each in own if each.storage == "source"]
+    for group in groups:
+        found = train_on_workers([jobs[each] for each in group])
+        faults |= dict(zip(group, found, strict=True))
+    assert {each: fault for each, fault in faults.items() if fault} == {}

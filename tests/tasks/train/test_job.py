@@ -2,8 +2,8 @@
 
 import pytest
 
-from retrain.workload import Best
-from tasks.train.job import score, stops_early
+from retrain.workload import Best, Scale
+from tasks.train.job import lacking_gpus, score, stops_early
 
 
 def epochs(*accuracies, losses=None):
@@ -65,3 +65,13 @@ def test_a_training_stops_after_as_many_epochs_without_a_better_one(
 ):
     lengths = range(len(history) + 1)
     assert next((n for n in lengths if stops_early(history[:n], choice, patience)), None) == ends
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_required", "gpus", "is_lacking"),
+    [(0, True, 0, True), (0, True, 1, False), (2, True, 1, True), (2, True, 2, False),
+     (2, False, 0, False)],
+)  # fmt: skip
+def test_each_worker_needs_a_gpu_where_they_are_required(workers, is_required, gpus, is_lacking):
+    scale = Scale(workers=workers, require_gpu=is_required)
+    assert lacking_gpus(scale, gpus)[0] == is_lacking

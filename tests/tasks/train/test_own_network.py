@@ -11,7 +11,7 @@ import models
 from retrain.params import load_workload, resolve
 from retrain.project import Project
 from retrain.step import DataVersion
-from retrain.workload import Best, Train
+from retrain.workload import Best, Data, Model, Train, Workload
 from tasks.train.job import check, try_settings
 from tests.tasks.train.helpers import run
 
@@ -72,7 +72,7 @@ def test_the_content_of_its_files_is_in_the_key(tmp_path):
     ]
 
 
-def workload(folder, *, train=None, model=None, images=None):
+def workload(folder, *, train=None, model=None):
     """A workload that is read from a file, with some parameters changed."""
     tree = {
         "data": {"path": "data/sides"},
@@ -82,7 +82,6 @@ def workload(folder, *, train=None, model=None, images=None):
     }
     tree["model"] |= model or {}
     tree["train"] |= train or {}
-    tree["images"] |= images or {}
     (folder / "params.yaml").write_text(json.dumps({"workloads": {"sides": tree}}))
     return resolve(load_workload(folder / "params.yaml", "sides"), Project(folder))
 
@@ -90,10 +89,10 @@ def workload(folder, *, train=None, model=None, images=None):
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"train": {"ema": 0.9}}, "train.ema: train.function does not use it."),
         (
-            {"images": {"storage": "source"}},
-            "images.storage: train.function needs prepared images, and not source.",
+            {"train": {"function": None, "best": {"metric": "f1"}}},
+            "train.best.metric: f1 is not one of train_loss, val_loss, val_accuracy, "
+            "val_macro_recall.",
         ),
         (
             {"train": {"function": "examples.gone:train"}},
@@ -122,6 +121,17 @@ def test_code_that_cannot_be_used_is_found_before_the_training(tmp_path, changes
     with pytest.raises(ValueError, match=re.escape(fault)) as found:
         try_settings(workload(tmp_path, **changes), Project(tmp_path), VERSION)
     assert "\n" not in str(found.value)
+
+
+def test_a_network_that_does_not_take_the_images_is_found_before_the_training(tmp_path):
+    config = {"model_type": "imagegpt", "n_embd": 8, "n_layer": 1, "n_head": 1}
+    model = Model(family="auto", config=config)
+    with pytest.raises(ValueError, match="this imagegpt cannot take images of 224 x 224"):
+        try_settings(
+            Workload(name="sides", data=Data(path="data/sides"), model=model),
+            Project(tmp_path),
+            VERSION,
+        )
 
 
 PLAIN = {"factory": FACTORY, "arguments": {"channels": 1}, "files": {}}

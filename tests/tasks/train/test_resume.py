@@ -33,46 +33,20 @@ def step_of(folder: Path) -> int:
     return read_state(folder)["step"]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, images):
-    return run(tmp_path_factory.mktemp("undisturbed"), images, RECIPE, model=DROPOUT)
-
-
-@pytest.fixture
-def interrupted(images, tmp_path, ending_before):
-    """A training that was stopped before step 15, in its third epoch, with a checkpoint of each."""
-    with ending_before(2 * PER_EPOCH + 3):
+def test_it_goes_on_from_the_last_checkpoint(images, tmp_path, ending_before, steps, caplog):
+    undisturbed = run(tmp_path / "whole", images, RECIPE, model=DROPOUT)
+    with ending_before(2 * PER_EPOCH + 3):  # in its third epoch
         run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN, output="interrupted")
-    return tmp_path
-
-
-def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, steps, caplog):
-    best, *newest = kept(interrupted)
+    best, *newest = kept(tmp_path)
     assert step_of(best) in (PER_EPOCH, 2 * PER_EPOCH)
     assert [step_of(folder) for folder in newest] == [14, 15]
-    caplog.clear()
-    resumed = run(interrupted, images, RECIPE, model=DROPOUT)
+    resumed = run(tmp_path, images, RECIPE, model=DROPOUT)
     assert "train continues at step 15, from its last checkpoint." in caplog.messages
     assert steps == list(range(2 * PER_EPOCH + 3, 4 * PER_EPOCH))
     assert resumed.facts == undisturbed.facts
     assert resumed.model_files() == undisturbed.model_files()
-    losses, others = (
-        [epoch["train_loss"] for epoch in each.history] for each in (resumed, undisturbed)
-    )
-    assert losses == others
-
-
-@pytest.mark.parametrize("damage", ["cut short", "a flipped bit"])
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
-    interrupted, undisturbed, images, steps, damage
-):
-    newest = next(kept(interrupted)[-1].glob("*.pt"))
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content[:-100] if damage == "cut short" else content)
-    resumed = run(interrupted, images, RECIPE, model=DROPOUT)
-    assert steps == list(range(2 * PER_EPOCH + 2, 4 * PER_EPOCH))
-    assert resumed.facts == undisturbed.facts
+    losses = [[epoch["train_loss"] for epoch in each.history] for each in (resumed, undisturbed)]
+    assert losses[0] == losses[1]
 
 
 def test_a_training_that_diverges_leaves_no_checkpoint_of_it(images, tmp_path, monkeypatch):
@@ -83,7 +57,7 @@ def test_a_training_that_diverges_leaves_no_checkpoint_of_it(images, tmp_path, m
         return norms[-1] * float("nan") if len(norms) == 15 else norms[-1]
 
     monkeypatch.setattr(train, "clip_gradients", exploding)
-    with pytest.raises(ValueError, match="diverged in epoch 3"):
+    with pytest.raises(ValueError, match=r"diverged in epoch 3: .* Lower train\.lr"):
         run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN)
     newest = kept(tmp_path)[-1]
     assert step_of(newest) == 14

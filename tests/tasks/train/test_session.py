@@ -1,13 +1,16 @@
 """What is kept of a training: the newest checkpoints and the best, and the history."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from retrain.workload import Best, Scale, Train
-from tasks.train.job import TrainingJob
-from tasks.train.session import CHECKPOINTS, Session
+from tasks.train.job import PROGRESS, TrainingJob
+from tasks.train.session import CHECKPOINTS, UNREPORTED, Meter, Session
 from tests.tasks.train.helpers import SMALL, run
 
 RECIPE = Train(epochs=4, batch_size=16, lr=0.01)
@@ -16,29 +19,40 @@ RECIPE = Train(epochs=4, batch_size=16, lr=0.01)
 @pytest.fixture
 def job(images, tmp_path):
     folders = dict.fromkeys(("pulled", "root", "scratch", "output"), tmp_path)
-    return TrainingJob(
-        SMALL, RECIPE, Scale(threads=1), images=images, start=None, streams=False, **folders
-    )
+    scale = Scale(threads=1, checkpoint_seconds=1e-9)
+    return TrainingJob(SMALL, RECIPE, scale, images=images, start=None, streams=False, **folders)
 
 
 def report(session: Session, *accuracies: float) -> None:
     for accuracy in accuracies:
-        step = 6 * (len(session.reports) + 1)
-        metrics = {"epoch": len(session.reports) + 1, "seconds": 1.0, "val_accuracy": accuracy}
-        session.report(metrics, {"step": step, "weights": {"a": torch.tensor(accuracy)}})
+        number = len(session.reports) + 1
+        metrics = {"epoch": number, "seconds": 2.0, "val_accuracy": accuracy, "loss": 0.5}
+        session.report(metrics, {"step": 6 * number, "weights": {"a": torch.tensor(accuracy)}})
 
 
 def kept(job: TrainingJob) -> list[int]:
     return sorted(int(folder.name) for folder in (job.scratch / CHECKPOINTS).iterdir())
 
 
-def damage(folder: Path) -> None:
+def damage(folder: Path, kind: str = "cut short") -> None:
     [file] = folder.iterdir()
-    file.write_bytes(file.read_bytes()[:-10])
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content[:-10] if kind == "cut short" else content)
+
+
+def progress(job: TrainingJob) -> dict[str, Any]:
+    return json.loads((job.scratch / PROGRESS).read_text())
 
 
 def test_the_two_newest_checkpoints_and_the_best_are_kept(job):
-    report(session := Session(job), 0.5, 0.9, 0.6, 0.7, 0.8)
+    report(session := Session(job), 0.5, 0.9, 0.6)
+    told = progress(job)
+    assert told["text"] == "epoch 3/4  loss 0.500  48 images/s  2 s left"
+    assert (told["fraction"], told["seconds_left"], told["history"]) == (0.75, 2, session.history)
+    report(session, 0.7, 0.8)
+    told = progress(job)
+    assert (told["fraction"], told["seconds_left"], told["text"][:9]) == (1, 0, "epoch 4/4")
     assert kept(job) == [2, 4, 5]
     again = Session(job)
     assert (again.reports, again.step) == (session.reports, 30)
@@ -46,9 +60,51 @@ def test_the_two_newest_checkpoints_and_the_best_are_kept(job):
     assert again.latest()["step"] == 30
 
 
-def test_an_epoch_whose_checkpoint_was_damaged_is_reported_again_and_can_be_the_best(job):
+def test_a_report_without_weights_is_not_the_best(job):
+    report(session := Session(job), 0.5)
+    session.keep({"epoch": 2, "seconds": 1.0, "val_accuracy": 0.9}, None)
+    assert session.best.metrics["epoch"] == 1
+    assert "loss" not in progress(job)["text"]
+    own = job.scratch / "own"
+    own.mkdir()
+    session.keep({"epoch": 3, "seconds": 1.0, "val_accuracy": 0.6}, own)
+    assert (session.best.metrics["epoch"], session.step) == (3, 0)  # of a function of the user's
+    other = replace(job, hyperparameters=RECIPE.model_copy(update={"best": Best(metric="other")}))
+    assert Session(other).best is None
+
+
+@pytest.mark.parametrize(
+    ("workers", "seconds", "steps"),
+    [(1, 1e-9, [*range(1, 25)]), (2, 1e-9, [10, 20]), (1, 600.0, [])],
+)
+def test_several_workers_ask_each_tenth_step_whether_a_checkpoint_is_due(
+    job, workers, seconds, steps
+):
+    job = replace(job, scale=Scale(threads=1, checkpoint_seconds=seconds))
+    session = Session(job, world_size=workers)
+    assert [step for step in range(1, 25) if session.checkpoint_is_due(step)] == steps
+
+
+def test_the_meter_tells_the_recent_speed_and_loss_and_the_time_that_is_left(job, monkeypatch):
+    """Two epochs of ten steps, with 16 images each; the first step took five seconds."""
+    meter, now = Meter(job.scratch, 2, 10, 16), [0.0]
+    monkeypatch.setattr("tasks.train.session.monotonic", lambda: now[0])
+    for step, time, losses in ((1, 5.0, 3.0), (3, 5.1, 9.0), (5, 7.0, 15.0), (13, 11.0, 6.0)):
+        now[0] = time
+        meter.tick(step, torch.tensor(losses), [{"epoch": 1}] if step > 10 else [])
+        if step == 3:
+            assert not (job.scratch / PROGRESS).exists()  # too soon
+    # Eight steps in the last four seconds; twelve in six since the first.
+    assert progress(job) == {
+        "epochs": 2, "fraction": 0.65, "seconds_left": 3.5, "history": [{"epoch": 1}],
+        "text": "epoch 2/2  loss 2.000  32 images/s  4 s left",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["cut short", "a flipped bit"])
+def test_an_epoch_whose_checkpoint_was_damaged_is_reported_again_and_can_be_the_best(job, kind):
     report(Session(job), 0.5, 0.9)
-    damage(Session(job).folder(2))
+    damage(Session(job).folder(2), kind)
     session = Session(job)
     assert session.latest()["step"] == 6
     metrics = {"epoch": 2, "seconds": 1.0, "val_accuracy": 0.9}
@@ -60,8 +116,9 @@ def test_an_epoch_whose_checkpoint_was_damaged_is_reported_again_and_can_be_the_
 
 def test_a_checkpoint_that_was_not_reported_any_more_is_replaced(job):
     report(session := Session(job), 0.5)
-    session.folder(2).mkdir()
-    (session.folder(2) / "half").touch()
+    for folder in (session.folder(2), job.scratch / UNREPORTED):  # which were cut off
+        folder.mkdir()
+        (folder / "half").touch()
     report(Session(job), 0.6)
     assert kept(job) == [1, 2]
     assert Session(job).latest()["weights"]["a"] == torch.tensor(0.6)

@@ -2,20 +2,21 @@ import numpy as np
 import pytest
 import torch
 
+import models
 from models.network import Network
 from retrain.registry import tracking
 from retrain.workload import Augment, Model, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.train.augmentation import Augmentation
-from tasks.train.data_loading import BatchSampler
+from tasks.train.data_loading import BatchSampler, SplitDataset
 from tasks.train.job import TrainingJob
+from tasks.train.recipe import temperature
 from tests.tasks.embed.conftest import write_backbone
 from tests.tasks.train.helpers import (
     KEY,
     LABELS,
     SMALL,
     run,
-    run_interrupted,
     validated,
     write_prepared,
 )
@@ -36,6 +37,9 @@ def test_the_network_learns_and_the_best_epoch_is_kept(trained, images):
     found = trained.facts["val_loss"], trained.facts["val_accuracy"]
     assert found == (best["val_loss"], best["val_accuracy"])
     assert validated(trained, images) == pytest.approx((*found, best["val_macro_recall"]), rel=1e-4)
+    network = models.load(trained.folder / "model").module
+    assert network.temperature == trained.facts["temperature"] != 1
+    assert network.temperature == temperature(network, SplitDataset(images, "val"), 33, "fp32")
 
 
 def test_the_same_training_gives_the_same_bytes_and_another_seed_others(trained, images, tmp_path):
@@ -47,12 +51,9 @@ def test_the_same_training_gives_the_same_bytes_and_another_seed_others(trained,
     assert other.facts["weights"] != trained.facts["weights"]
 
 
-def test_the_first_images_as_the_network_saw_them_are_beside_the_training(
-    images, tmp_path, ending_before
-):
+def test_the_first_images_as_the_network_saw_them_are_beside_the_training(images, tmp_path):
     recipe = RECIPE.model_copy(update={"epochs": 2, "augment": Augment(shift=1, mixup=0.4)})
-    resumed = run_interrupted(tmp_path, images, recipe, ending_before(10))
-    first = np.load(resumed.folder / "report" / "first_batch.npz")
+    first = np.load(run(tmp_path, images, recipe).folder / "report" / "first_batch.npz")
     split, batches = open_prepared(images).split("train"), BatchSampler(96, 16, 0, 0, 1)
     rows = batches.epoch(0)[0]
     given = torch.from_numpy(split.images[rows]), torch.from_numpy(split.labels[rows])
@@ -65,18 +66,15 @@ def test_the_first_images_as_the_network_saw_them_are_beside_the_training(
     ]
 
 
-def test_mlflow_has_one_finished_run_with_everything(trained):
-    run = tracking.client(trained.project).get_run(trained.run_id)
-    assert run.info.status == "FINISHED"
-    assert run.data.tags["retrain.key"] == KEY
+def test_mlflow_has_a_finished_run_with_what_decides_it_and_each_epoch(trained):
+    client = tracking.client(trained.project)
+    run = client.get_run(trained.run_id)
+    assert (run.info.status, run.data.tags["retrain.key"]) == ("FINISHED", KEY)
     expected = {"train.lr": "0.01", "model.family": "vit", "scale.workers": "0"}
     assert expected.items() <= run.data.params.items()
     assert "scale.checkpoint_seconds" not in run.data.params  # may change from try to try
-    assert run.inputs.dataset_inputs[0].dataset.digest == ("ab" * 32)[:36]
-    logged = tracking.client(trained.project).get_metric_history(trained.run_id, "val_accuracy")
-    assert [(metric.step, metric.value) for metric in logged] == [
-        (epoch["epoch"], epoch["val_accuracy"]) for epoch in trained.history
-    ]
+    logged = client.get_metric_history(trained.run_id, "val_accuracy")
+    assert [each.value for each in logged] == [epoch["val_accuracy"] for epoch in trained.history]
 
 
 def test_fewer_images_than_a_batch_make_one_batch(tmp_path, steps):
@@ -86,11 +84,6 @@ def test_fewer_images_than_a_batch_make_one_batch(tmp_path, steps):
     assert trained.facts["batch_size"] == 5
     with pytest.raises(ValueError, match=r"5 training images for 6 workers: make scale\.workers"):
         run(tmp_path / "six", few, Train(epochs=2, batch_size=16), scale=Scale(workers=6))
-
-
-def test_a_training_that_diverges_says_what_to_lower(images, tmp_path):
-    with pytest.raises(ValueError, match=r"diverged in epoch 1: .* Lower train\.lr"):
-        run(tmp_path, images, RECIPE.model_copy(update={"lr": 1e30}))
 
 
 @pytest.mark.parametrize("sizes", [(2**50,), (2**33, 2**33)])
@@ -113,7 +106,8 @@ def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
 def test_a_batch_in_parts_takes_the_same_steps_and_no_more_images_at_once(
     images, tmp_path, monkeypatch
 ):
-    whole = run(tmp_path / "whole", images, RECIPE)
+    recipe = RECIPE.model_copy(update={"epochs": 2})
+    whole = run(tmp_path / "whole", images, recipe)
     micro_batch, forward = set(), Network.forward
 
     def counted(self, images):
@@ -121,7 +115,7 @@ def test_a_batch_in_parts_takes_the_same_steps_and_no_more_images_at_once(
         return forward(self, images)
 
     monkeypatch.setattr(Network, "forward", counted)
-    parts = run(tmp_path / "parts", images, RECIPE.model_copy(update={"micro_batch": 5}))
+    parts = run(tmp_path / "parts", images, recipe.model_copy(update={"micro_batch": 5}))
     assert max(micro_batch) == 5  # in the validation too
     assert parts.model_files() != whole.model_files()  # sums in another order
     for name in ("train_loss", "val_loss"):

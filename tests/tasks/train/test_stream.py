@@ -1,6 +1,7 @@
 """Images that Ray Data decodes while a network trains."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ COUNT = 150
 DATA = Data(path="data")
 RECIPE = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
 in_folders = pytest.mark.parametrize("both", ["folders"], indirect=True)
+in_parquet = pytest.mark.parametrize("both", ["parquet"], indirect=True)
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def test_it_trains_the_network_that_prepared_images_give(both, tmp_path):
     assert streamed.model_files() == shards.model_files()
 
 
+@in_parquet
 def test_each_epoch_has_each_image_once_with_its_label(both, tmp_path, monkeypatch):
     taken: list[tuple[bytes, int]] = []
     backward = train.backward
@@ -146,15 +149,15 @@ def test_a_killed_worker_is_replaced_and_gets_the_images_that_were_left(both, tm
     assert [epoch["epoch"] for epoch in streamed.history] == [1, 2, 3]
 
 
+@in_folders
 @pytest.mark.parametrize("damage", ["removed", "changed"])
-def test_an_image_that_is_lost_during_a_training_is_named(tmp_path, damage):
-    own = prepare(tmp_path / "own", "folders")
-    rows = pd.read_parquet(own.source / "train" / "rows.parquet")
-    lost = own.pulled / "data" / rows["file"][0]
+def test_an_image_that_is_lost_during_a_training_is_named(both, tmp_path, damage):
+    name = pd.read_parquet(both.source / "train" / "rows.parquet")["file"][0]
+    pulled = Path(shutil.copytree(both.pulled, tmp_path / "pulled"))
     if damage == "removed":
-        lost.unlink()
+        (pulled / "data" / name).unlink()
     else:
-        lost.write_bytes(png(999, 10, 8))
-    with pytest.raises(ValueError, match=f"^{rows['file'][0]} of the pulled data.*disk") as raised:
-        run(tmp_path, own.source, RECIPE, pulled=own.pulled)
+        (pulled / "data" / name).write_bytes(png(999, 10, 8))
+    with pytest.raises(ValueError, match=f"^{name} of the pulled data.*disk") as raised:
+        run(tmp_path, both.source, RECIPE, pulled=pulled)
     assert "\n" not in str(raised.value)

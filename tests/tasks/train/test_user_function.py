@@ -10,7 +10,6 @@ from ray.train import TrainingFailedError
 from safetensors.torch import load
 
 import models
-from retrain.registry import tracking
 from retrain.runs.task import is_transient
 from retrain.workload import Best, Model, Scale, Train
 from tasks.train.session import CHECKPOINTS
@@ -27,6 +26,12 @@ def with_function(name, **changes):
     return BASE.model_copy(update={"function": f"{module}:{name}", **changes})
 
 
+def kept(trained):
+    """The numbers of the checkpoints."""
+    folder = trained.project.root / "scratch" / CHECKPOINTS
+    return {int(path.name) for path in folder.iterdir()}
+
+
 @pytest.fixture(scope="module")
 def trained(images, tmp_path_factory):
     root = tmp_path_factory.mktemp("trained")
@@ -39,14 +44,10 @@ def test_it_learns_and_its_best_report_is_the_model(trained, images):
     assert trained.facts["val_accuracy"] == max(accuracies) > 0.8
     assert trained.facts["best_epoch"] == 1 + np.argmax(accuracies)
     assert validated(trained, images)[1] == pytest.approx(max(accuracies))
-    logged = tracking.client(trained.project).get_metric_history(trained.run_id, "val_accuracy")
-    assert [metric.value for metric in logged] == accuracies
+    assert kept(trained) == {3, 4, trained.facts["best_epoch"]}
 
 
 def test_a_training_that_was_over_is_not_repeated(trained, images):
-    scratch = trained.project.root / "scratch"
-    kept = {int(path.name) for path in (scratch / CHECKPOINTS).iterdir()}
-    assert kept == {3, 4, trained.facts["best_epoch"]}
     again = run(trained.project.root, images, with_function("train"), model=MODEL, output="again")
     assert again.facts == trained.facts
     assert again.history == trained.history
@@ -70,15 +71,18 @@ def test_the_best_report_with_weights_is_the_model_under_any_names_or_the_one_it
         ({"score": 0.9}, "filled"),
         ({"score": 0.95}, "none"),
     )
-    for name, given, epoch, value in (
-        ("three", three, 2, 1),
-        ("wrapped", made_up("reports_wrapped"), 1, 7),
-        ("named", made_up("reports_two", arguments={"named": "model.pt"}), 1, 2),
+    tied = Model(family="custom", factory="tests.tasks.train.functions:tied")
+    for name, given, model, epoch, value in (
+        ("three", three, MODEL, 2, 1),
+        ("wrapped", made_up("reports_wrapped"), MODEL, 1, 7),
+        ("named", made_up("reports_two", arguments={"named": "model.pt"}), MODEL, 1, 2),
+        ("tied", made_up("reports_tied"), tied, 1, 3),
     ):
-        trained = run(tmp_path / name, images, given, model=MODEL)
+        trained = run(tmp_path / name, images, given, model=model)
         assert trained.facts["best_epoch"] == epoch
         weights = load(trained.model_files()[models.WEIGHTS])
         assert all((weight == value).all() for weight in weights.values())
+    assert trained.facts["parameters"] == 64 * 64 + 2 * 64 + 64 * 3 + 3  # the shared ones once
 
 
 def test_one_that_does_not_resume_begins_again_after_it_was_lost(images, tmp_path):
@@ -92,35 +96,24 @@ def test_one_that_does_not_resume_begins_again_after_it_was_lost(images, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "whole", "model", "best"),
-    [
-        ("stops_once", "examples.ported:train", MODEL, Best()),
-        (
-            "trainer_stops_once",
-            "examples.huggingface:train",  # which trains a network of the project's
-            SMALL,
-            Best(metric="eval_accuracy"),
-        ),
-    ],
+    ("model", "best"),
+    # The Trainer of transformers trains a network of the project's.
+    [(MODEL, Best()), (SMALL, Best(metric="eval_accuracy"))],
+    ids=["ported", "by a trainer"],
 )
-def test_it_resumes_from_its_last_report(images, tmp_path, name, whole, model, best):
-    recipe = BASE.model_copy(update={"function": whole, "best": best})
-    trained = run(tmp_path / "whole", images, recipe, model=model)
-    assert trained.facts[best.metric] > 0.6
-    assert validated(trained, images)[1] == pytest.approx(trained.facts[best.metric])
-    lost = with_function(name, best=best, arguments={"lost": str(tmp_path / "lost")})
+def test_it_resumes_from_its_last_report(images, tmp_path, model, best):
+    given = {"lost": str(tmp_path / "lost"), "by_trainer": model is SMALL}
+    lost = with_function("stops_once", best=best, arguments=given)
     with pytest.raises(RuntimeError, match="the connection was lost"):
         run(tmp_path, images, lost, model=model, output="lost-output")
     resumed = run(tmp_path, images, lost, model=model)
     assert [entry["epoch"] for entry in resumed.history] == [1, 2, 3, 4]
     assert (tmp_path / "reported").read_text() == "2 2 "
-    if model is SMALL:  # the Trainer of transformers keeps the order of the images
-        assert resumed.model_files() == trained.model_files()
-
-
-def test_what_a_function_imports_from_ray_train_by_name_is_kept_too(images, tmp_path):
-    trained = run(tmp_path, images, made_up("reports_by_name"), model=MODEL)
-    assert [entry["score"] for entry in trained.history] == [0.5, 0.6]  # the second by a helper
+    assert validated(resumed, images)[1] == pytest.approx(resumed.facts[best.metric])
+    if model is SMALL:  # which keeps the order of the images
+        whole = BASE.model_copy(update={"function": "examples.huggingface:train", "best": best})
+        undisturbed = run(tmp_path / "whole", images, whole, model=model)
+        assert resumed.model_files() == undisturbed.model_files()
 
 
 HALF = {"score": 0.5}
@@ -152,11 +145,11 @@ HALF = {"score": 0.5}
             r"reported val_accuracy 0\.990, and the network .* has 0\.\d+ of the validation images",
         ),
         (
-            with_function("raises"),
-            r"raises failed: KeyError: 'learning_rate' \(functions\.py, line \d+\)",
+            with_function("reads_a_file"),
+            r"reads_a_file failed: KeyError: 'file' \(functions\.py, line \d+\)",
         ),
         (
-            with_function("reads_a_file"),
+            with_function("reads_a_file", arguments={"file": "gone.pt"}),
             r"reads_a_file failed: FileNotFoundError: .* 'gone.pt' \(functions.py",
         ),
     ],
@@ -177,14 +170,6 @@ def test_what_it_does_wrong_is_said_in_one_line(images, tmp_path, recipe, said):
         run(tmp_path, images, recipe, model=MODEL)
     assert "\n" not in str(raised.value)
     assert str(raised.value).startswith("train.function")
-
-
-def test_tied_weights_are_saved_and_loaded(images, tmp_path):
-    tied = Model(family="custom", factory="tests.tasks.train.functions:tied")
-    trained = run(tmp_path, images, made_up("reports_tied"), model=tied)
-    module = models.load(trained.folder / "model").module.classifier
-    assert module.second.weight is module.first.weight
-    assert trained.facts["parameters"] == 64 * 64 + 2 * 64 + 64 * 3 + 3
 
 
 @pytest.fixture
@@ -240,5 +225,4 @@ def test_workers_resume_from_the_last_report_when_one_is_lost(for_workers, image
     trained = run(for_workers, images, recipe, model=MODEL, scale=Scale(workers=2))
     assert [entry["epoch"] for entry in trained.history] == [1, 2, 3, 4]
     assert trained.facts["val_accuracy"] > 0.6
-    kept = {int(path.name) for path in (for_workers / "scratch" / CHECKPOINTS).iterdir()}
-    assert kept == {3, 4, trained.facts["best_epoch"]}
+    assert kept(trained) == {3, 4, trained.facts["best_epoch"]}

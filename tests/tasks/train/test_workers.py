@@ -3,45 +3,18 @@
 import pytest
 
 from retrain.workload import Augment, Model, Scale, Train
-from tests.tasks.train.helpers import (
-    assert_alike,
-    killing_a_worker,
-    run,
-    validated,
-    write_prepared,
-)
+from tests.tasks.train.helpers import assert_alike, killing_a_worker, run, validated
 
 pytestmark = pytest.mark.slow
 
 RECIPE = Train(epochs=2, batch_size=16, lr=0.003, augment=Augment(shift=1))
-STEPS = 300
-ALONE = Scale(checkpoint_seconds=0.1)
-SCALE = ALONE.model_copy(update={"workers": 2})
+strategies = pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory):
-    return write_prepared(
-        tmp_path_factory.mktemp("many") / "images", rows=STEPS // 2 * RECIPE.batch_size
-    )
-
-
-@pytest.fixture(scope="module")
-def two_workers(ray_session, tmp_path_factory, many):
-    return run(tmp_path_factory.mktemp("two"), many, RECIPE, scale=SCALE)
-
-
-def test_two_workers_train_as_one_process_does(two_workers, many, tmp_path):
-    assert two_workers.facts["val_accuracy"] > 0.9
-    assert_alike(two_workers, run(tmp_path, many, RECIPE, scale=ALONE))
-
-
-def test_a_killed_worker_is_replaced_and_the_training_ends_the_same(two_workers, many, tmp_path):
-    with killing_a_worker(tmp_path) as processes:
-        trained = run(tmp_path, many, RECIPE, scale=SCALE)
-    assert not [name for name in processes if "Preemption" in name]
-    assert trained.facts == two_workers.facts
-    assert trained.model_files() == two_workers.model_files()
+@strategies
+def test_two_workers_train_as_one_process_does(ray_session, images, tmp_path, strategy):
+    two = run(tmp_path / "two", images, RECIPE, scale=Scale(workers=2, strategy=strategy))
+    assert_alike(two, run(tmp_path / "one", images, RECIPE))
 
 
 BATCH_NORMS = {
@@ -67,27 +40,16 @@ def test_workers_train_any_network_and_evaluate_what_is_saved(
     assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
 
 
-DIVIDED = Scale(workers=2, strategy="fsdp", checkpoint_seconds=1e-9)
-
-
-def test_a_divided_network_trains_as_a_whole_one_when_a_worker_is_killed(
-    ray_session, images, tmp_path
-):
-    alone = run(tmp_path / "alone", images, RECIPE)
-    with killing_a_worker(tmp_path):
-        divided = run(tmp_path, images, RECIPE, scale=DIVIDED)
-    assert_alike(divided, alone)
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@strategies
 def test_three_workers_end_with_the_same_bits_when_one_is_killed(
     ray_session, images, tmp_path, strategy
 ):
     # Of three numbers, unlike of two, the sum depends on the order.
     recipe = RECIPE.model_copy(update={"epochs": 4})
-    scale = DIVIDED.model_copy(update={"workers": 3, "strategy": strategy})
+    scale = Scale(workers=3, strategy=strategy, checkpoint_seconds=1e-9)
     whole = run(tmp_path / "whole", images, recipe, scale=scale)
-    with killing_a_worker(tmp_path):
+    with killing_a_worker(tmp_path) as processes:
         resumed = run(tmp_path, images, recipe, scale=scale)
+    assert not [name for name in processes if "Preemption" in name]
     assert resumed.facts == whole.facts
     assert resumed.model_files() == whole.model_files()
