@@ -78,30 +78,6 @@ def make_workspace(folder: Path, project: Project) -> Workspace:
     return Workspace(folder / "output", folder / "scratch", "key", "vit", project)
 
 
-def failing_write(project: Project, path: str | Path) -> str:
-    """What is said of a pull by a process that cannot write a file of more than 1 MB."""
-    under_dvc = " import dvc.repo;" if str(path).startswith("data/") else ""
-    program = (
-        f"import resource, sys; from pathlib import Path;{under_dvc}"
-        "from retrain.messages import message_of; from retrain.project import Project;"
-        "from retrain.store import Store; from retrain.workload import Data, Model, Workload;"
-        "from tasks.pull.step import data_version, pull;"
-        "from tests.running import RunContext, make\n"
-        "project, data = Project(Path(sys.argv[1])), Data(path=sys.argv[2])\n"
-        "workload = Workload(name='toy', data=data, model=Model(family='vit'))\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))\n"
-        "try:\n"
-        "    inputs = [data_version(data, project).as_input]\n"
-        "    make(Store(project.store), pull, workload, inputs, RunContext('run', project))\n"
-        "except OSError as error:\n"
-        "    print(message_of(error))"
-    )
-    root = Path(__file__).parents[3]
-    said = run(root, sys.executable, "-c", program, str(project.root), str(path))
-    assert not [*(project.store / "pull").glob("*/manifest.json")]
-    return said
-
-
 def run(folder: Path, *command: str) -> str:
     """Runs a command, which must succeed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
