@@ -140,22 +140,15 @@ def promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifac
 
 def trained_in(project: Project, seed: int) -> Artifact:
     """What `train` has left."""
-    return _trained(model_in(_folder(project, seed), seed))
+    made = model_in(project.root / f"trained-{seed}" / "train", seed)
+    return replace(made, provenance={"commit": "c0ffee"})
 
 
 def train(project: Project, seed: int = 0) -> Artifact:
     """A model as `train` leaves it, with its MLflow run."""
-    trained = write_model(_folder(project, seed), seed=seed)
-    write_report(trained, project)
-    return _trained(trained)
-
-
-def _folder(project: Project, seed: int) -> Path:
-    return project.root / f"trained-{seed}" / "train"
-
-
-def _trained(model: Artifact) -> Artifact:
-    return replace(model, provenance={"commit": "c0ffee"})
+    made = write_model(project.root / f"trained-{seed}" / "train", seed=seed)
+    write_report(made, project)
+    return trained_in(project, seed)
 
 
 @pytest.fixture
@@ -227,7 +220,8 @@ def champion(project: Project) -> int | None:
 
 @pytest.fixture
 def place_of_commands(project, monkeypatch):
-    """Makes the project the place where commands run."""
+    """Makes the project the place where commands run, without a Prefect server."""
     text = "workloads: {toy: {data: {path: data/toy}, model: {family: vit}}}\n"
     (project.root / "params.yaml").write_text(text)
     monkeypatch.chdir(project.root)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
