@@ -15,11 +15,11 @@ from retrain.project import Project
 from retrain.workload import Data
 from tasks.pull import step
 from tasks.pull.hub_source import HubSource, splits_of_files
-from tests.tasks.pull.pulling import make_files, make_workspace, parquet, pulled, serving
+from tests.tasks.pull.pulling import make_files, make_workspace, pulled, serving
 from tests.tasks.toy_data import write_files
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
-HUB_FILES = {"README.md": b"# Pets", "data/train-00000-of-00001.parquet": parquet("PAR1 train")}
+FILE = ["data/train-00000-of-00001.parquet"]
 
 
 class HubServer(SimpleHTTPRequestHandler):
@@ -39,20 +39,20 @@ class HubServer(SimpleHTTPRequestHandler):
 @pytest.fixture
 def pull(tmp_path, monkeypatch):
     """Pulls from a hub that has some files."""
-    pets = "api/datasets/me/pets"
+    root, pets = tmp_path / "hub", "api/datasets/me/pets"
 
-    def call(path, files=HUB_FILES, **data):
-        tree = [
-            {"type": "file", "path": name, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
-            for name, body in files.items()
-        ]
+    def call(path, names=FILE, card="# Pets", **data):
+        folder = root / "datasets/me/pets/resolve" / SHA
+        make_files(folder, *names)
+        write_files(folder, {"README.md": card.encode()})
+        tree = [{"type": "file", "path": name, "size": 1, "oid": name} for name in names]
+        tree.append({"type": "file", "path": "README.md", "size": 1, "oid": card})
         known = {
-            f"{pets}/revision/main": json.dumps({"id": "me/pets", "sha": SHA, "siblings": []}),
-            f"{pets}/tree/{SHA}": json.dumps(tree),
+            f"{pets}/revision/main": {"id": "me/pets", "sha": SHA, "siblings": []},
+            f"{pets}/tree/{SHA}": tree,
         }
-        write_files(tmp_path / "hub", {name: text.encode() for name, text in known.items()})
-        write_files(tmp_path / "hub" / "datasets/me/pets/resolve" / SHA, files)
-        with serving(partial(HubServer, directory=str(tmp_path / "hub"))) as url:
+        write_files(root, {name: json.dumps(each).encode() for name, each in known.items()})
+        with serving(partial(HubServer, directory=str(root))) as url:
             set_hub(monkeypatch, url)
             return pulled(Project(tmp_path), path, format="hub", **data)
 
@@ -69,10 +69,8 @@ def set_hub(monkeypatch, url):
 def test_the_parquet_files_of_a_hub_data_set_are_pulled_at_its_commit(pull):
     version, files, facts = pull("me/pets")
     assert version.digest == SHA
-    assert (files, facts) == (
-        {"README.md": "# Pets", "data/train-00000-of-00001.parquet": "PAR1 train"},
-        {"format": "parquet"},
-    )
+    assert files == {"README.md": "# Pets", FILE[0]: FILE[0]}
+    assert facts == {"format": "parquet"}
 
 
 @pytest.mark.parametrize("path", ["me/nothing", "me/pets@nothing", "not a name"])
@@ -82,15 +80,15 @@ def test_a_data_set_that_the_hub_has_not_is_named(pull, path):
 
 
 @pytest.mark.parametrize(
-    ("files", "fault"),
+    ("names", "fault"),
     [
-        ({"README.md": b"# Pets"}, "me/pets.*me/pets@refs/convert/parquet"),
-        (HUB_FILES | {"data/../../../out.parquet": b"PAR1"}, "Invalid filename 'data"),
+        ([], "me/pets.*me/pets@refs/convert/parquet"),
+        ([*FILE, "data/../../../out.parquet"], "Invalid filename 'data"),
     ],
 )
-def test_a_data_set_without_parquet_files_or_with_a_name_outside_is_refused(pull, files, fault):
+def test_a_data_set_without_parquet_files_or_with_a_name_outside_is_refused(pull, names, fault):
     with pytest.raises(ValueError, match=fault):
-        pull("me/pets", files)
+        pull("me/pets", names)
 
 
 def test_a_hub_that_is_away_is_tried_again_but_not_asked_for_a_commit(monkeypatch):
@@ -100,22 +98,17 @@ def test_a_hub_that_is_away_is_tried_again_but_not_asked_for_a_commit(monkeypatc
         HubSource("me/pets", "main").digest()
 
 
-SEVERAL = dict.fromkeys(
-    (
-        "digits/train/0.parquet", "digits/dev/a.parquet", "digits/dev/b.parquet",
-        "digits/extra/0.parquet", "digits/test/0.parquet",
-        "parity/test/0.parquet", "parity/train/0.parquet",
-    ),
-    parquet("PAR1"),
-)  # fmt: skip
+SEVERAL = [
+    "digits/train/0.parquet", "digits/dev/a.parquet", "digits/dev/b.parquet",
+    "digits/extra/0.parquet", "digits/test/0.parquet",
+    "parity/test/0.parquet", "parity/train/0.parquet",
+]  # fmt: skip
 
 
 def test_only_the_files_of_the_named_configuration_are_downloaded(pull, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home"))
-    files = SEVERAL | {"README.md": f"---\n{CARD}---\n# Pets".encode()}
-    assert pull("me/pets", files, configuration="digits")[1].keys() == {
-        "README.md", "digits/train/0.parquet", "digits/dev/a.parquet", "digits/dev/b.parquet",
-    }  # fmt: skip
+    _, files, _ = pull("me/pets", SEVERAL, f"---\n{CARD}---\n# Pets", configuration="digits")
+    assert files.keys() == {"README.md", *SEVERAL[:3]}
     assert not (tmp_path / "home").exists()  # nothing is written outside the run's folder
 
 
