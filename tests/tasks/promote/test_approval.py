@@ -1,12 +1,16 @@
 """What a person decides: an approval, a rejection, a rollback, and what the next run does."""
 
 import json
+import shutil
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from mlflow import MlflowClient
 
+import models
 from flows import rollback
 from retrain.cli.main import main
 from retrain.code import source_of
@@ -14,10 +18,13 @@ from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
 from retrain.registry import decisions, ledger, packages, tracking, versions
 from retrain.step import DataVersion
+from tasks.data import package
 from tasks.promote import package as packaging
+from tasks.promote.approval import approval_status
 from tests.tasks.promote.conftest import (
     AGAIN,
     MANUAL,
+    ROWS,
     approve,
     champion,
     history,
@@ -25,6 +32,7 @@ from tests.tasks.promote.conftest import (
     roll_back,
     train,
 )
+from tests.tasks.toy_model import write_scores
 
 WRONG = "wrong labels in week 12"
 REASON = "the night images look right"
@@ -62,6 +70,18 @@ def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, 
     after = run(pair[1], "champion already", 2, rules=MANUAL)
     assert dry_run(pair[1], "champion already", 2, rules=MANUAL) == after
     assert roll_back(project, REASON)["version"] == 1
+
+
+def test_where_there_is_no_champion_the_first_model_waits(project, run):
+    run(train(project), "first", rules=MANUAL)
+    waiting = decisions.read(project, "toy").waiting
+    assert ": retrain approve toy --reason WHY, or" in approval_status("toy", waiting, None)
+    assert approval_status("toy", waiting, 3).endswith(
+        "; it was compared with no champion, but version 3 is champion by now. Compare it again: "
+        "retrain train toy"
+    )
+    said = f"toy version 1 is approved and is the first champion ({ledger.who()}: {REASON})"
+    assert approve(project, REASON)["outcome"] == said
 
 
 @pytest.mark.parametrize("reason", [REASON, "another one"])
@@ -201,16 +221,27 @@ def test_what_cannot_be_done_is_refused(project, three, reason, to, error, messa
 
 
 def test_the_training_that_was_rolled_back_does_not_come_back_in_another_package(
-    project, run, three, in_another_package, monkeypatch
+    project, run, three, monkeypatch
 ):
-    again = partial(run, three[2], "better", 2)
+    trained, other = three[2], project.root / "other"
+    again = partial(run, trained, "better", 2)
     done = roll_back(project, WRONG)
-    facts = again(scores=in_another_package(three[2], "image.py", "import ", "MENDED = 1\nimport "))
+    shutil.copytree(Path(models.__file__).parent, other / "models")
+    with (other / "models" / "image.py").open("a") as file:
+        file.write("\nMENDED = True\n")
+    code = package.code_of(trained.folder / "model", other)
+    digest = package.package_digest(trained.folder / "model", "fp32", code)
+    scores = write_scores(project.root / "scores", trained, ROWS)
+    with monkeypatch.context() as patch:
+        patch.setattr(packaging, "source_of", lambda name: source_of(name, other))
+        facts = again(scores=replace(scores, facts=scores.facts | {"package": digest}))
     withheld = f"the training of version 4 was rolled back on {done['time'][:10]}: {WRONG}"
     assert (facts["version"], facts["aliases"], facts["withheld"]) == (4, [], withheld)
+    mended = versions.get(project, "toy", 4)
+    assert (mended.package_digest, mended.train_digest) == (digest, trained.digest)
+    assert "MENDED" in (packages.download(project, mended) / "code/models/image.py").read_text()
     for number in (3, 4):  # nor if nobody but the ledger knows the version any more
         tracking.client(project).delete_model_version("toy", str(number))
-    monkeypatch.setattr(packaging, "source_of", source_of)
     facts = again()
     assert (facts["version"], facts["withheld"]) == (5, withheld.replace("4", "5", 1))
     assert again(intent=AGAIN)["aliases"] == ["champion", "reference"]

@@ -108,21 +108,6 @@ def test_the_package_has_the_code_that_it_runs_and_no_other(project, one):
     assert package.digest_of_folder(folder) == champion.package_digest
 
 
-def test_mended_code_makes_a_new_version_of_the_same_training(
-    project, run, one, in_another_package
-):
-    [trained] = one
-    before = versions.champion(project, "toy")
-    mended = in_another_package(trained, "image.py", "import ", "MENDED = True\nimport ")
-    facts = run(trained, "repackaged", 1, mended)
-    assert (facts["version"], facts["aliases"]) == (2, ["champion"])
-    after = versions.champion(project, "toy")
-    assert after.package_digest == mended.facts["package"] != before.package_digest
-    assert (after.train_digest, after.weights) == (before.train_digest, before.weights)
-    code = packages.download(project, after) / "code" / "models" / "image.py"
-    assert "MENDED = True" in code.read_text()
-
-
 @pytest.mark.parametrize("changed", ["weights", "code"])
 def test_what_changed_after_the_evaluation_is_not_registered(project, run, changed):
     trained = train(project)
