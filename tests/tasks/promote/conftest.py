@@ -1,6 +1,5 @@
 """A registry, and what a promotion takes."""
 
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,8 +8,6 @@ from typing import Any
 
 import pytest
 
-import models
-from retrain.code import source_of
 from retrain.params import ParamsEntry
 from retrain.project import Project
 from retrain.registry import decisions, versions
@@ -19,7 +16,6 @@ from retrain.runs.run import DryRun, Run
 from retrain.step import DataVersion, Facts
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Model, Workload
-from tasks.data import package
 from tasks.promote import approval, package as packaging
 from tasks.promote.step import promote
 from tests import templates
@@ -140,41 +136,15 @@ def promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifac
 
 def trained_in(project: Project, seed: int) -> Artifact:
     """What `train` has left."""
-    return _trained(model_in(_folder(project, seed), seed))
+    made = model_in(project.root / f"trained-{seed}" / "train", seed)
+    return replace(made, provenance={"commit": "c0ffee"})
 
 
 def train(project: Project, seed: int = 0) -> Artifact:
     """A model as `train` leaves it, with its MLflow run."""
-    trained = write_model(_folder(project, seed), seed=seed)
-    write_report(trained, project)
-    return _trained(trained)
-
-
-def _folder(project: Project, seed: int) -> Path:
-    return project.root / f"trained-{seed}" / "train"
-
-
-def _trained(model: Artifact) -> Artifact:
-    return replace(model, provenance={"commit": "c0ffee"})
-
-
-@pytest.fixture
-def in_another_package(project, monkeypatch):
-    """Changes a module of what is packaged from now on; gives a model's evaluation in that."""
-
-    def changed(trained: Artifact, module: str, old: str, new: str) -> Artifact:
-        root, model = project.root / f"other-{module}", trained.folder / "model"
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(Path(models.__file__).parent, root / "models", ignore=ignored)
-        file = root / "models" / module
-        assert old in file.read_text()
-        file.write_text(file.read_text().replace(old, new, 1))
-        monkeypatch.setattr(packaging, "source_of", lambda name: source_of(name, root))
-        digest = package.package_digest(model, "fp32", package.code_of(model, root))
-        scores = write_scores(root / "scores", trained, ROWS)
-        return replace(scores, facts=scores.facts | {"package": digest})
-
-    return changed
+    made = write_model(project.root / f"trained-{seed}" / "train", seed=seed)
+    write_report(made, project)
+    return trained_in(project, seed)
 
 
 @pytest.fixture
@@ -227,7 +197,8 @@ def champion(project: Project) -> int | None:
 
 @pytest.fixture
 def place_of_commands(project, monkeypatch):
-    """Makes the project the place where commands run."""
+    """Makes the project the place where commands run, without a Prefect server."""
     text = "workloads: {toy: {data: {path: data/toy}, model: {family: vit}}}\n"
     (project.root / "params.yaml").write_text(text)
     monkeypatch.chdir(project.root)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)

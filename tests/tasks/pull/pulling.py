@@ -1,6 +1,5 @@
 """What the tests of `tasks.pull.step` and its helpers share: projects, and a pull of their data."""
 
-import io
 import os
 import ssl
 import subprocess
@@ -12,31 +11,22 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retrain.project import Project
 from retrain.step import DataVersion, Workspace
 from retrain.workload import Data
 from tasks.pull.step import data_version, pull
-from tests.tasks.toy_data import png
+from tests.tasks.toy_data import png, write_files, write_parquet
 
 
 def make_files(folder: Path, *names: str) -> None:
-    """Writes files, each with its name as its content."""
+    """Writes files, each with its name as its content, or as the path of its image."""
     for name in names:
-        content = parquet(name) if name.endswith(".parquet") else name.encode()
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-
-
-def parquet(text: str) -> bytes:
-    """A Parquet file with an image whose path is a text."""
-    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-    columns = {"image": pa.array([{"bytes": png(0), "path": text}], kind), "label": ["cat"]}
-    file = io.BytesIO()
-    pq.write_table(pa.table(columns), file)
-    return file.getvalue()
+        if name.endswith(".parquet"):
+            write_parquet(folder / name, [{"bytes": png(0), "path": name}], ["cat"])
+        else:
+            write_files(folder, {name: name.encode()})
 
 
 def read_files(folder: Path) -> dict[str, str]:
@@ -76,30 +66,6 @@ def make_workspace(folder: Path, project: Project) -> Workspace:
     (folder / "output").mkdir(parents=True)
     (folder / "scratch").mkdir()
     return Workspace(folder / "output", folder / "scratch", "key", "vit", project)
-
-
-def failing_write(project: Project, path: str | Path) -> str:
-    """What is said of a pull by a process that cannot write a file of more than 1 MB."""
-    under_dvc = " import dvc.repo;" if str(path).startswith("data/") else ""
-    program = (
-        f"import resource, sys; from pathlib import Path;{under_dvc}"
-        "from retrain.messages import message_of; from retrain.project import Project;"
-        "from retrain.store import Store; from retrain.workload import Data, Model, Workload;"
-        "from tasks.pull.step import data_version, pull;"
-        "from tests.running import RunContext, make\n"
-        "project, data = Project(Path(sys.argv[1])), Data(path=sys.argv[2])\n"
-        "workload = Workload(name='toy', data=data, model=Model(family='vit'))\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))\n"
-        "try:\n"
-        "    inputs = [data_version(data, project).as_input]\n"
-        "    make(Store(project.store), pull, workload, inputs, RunContext('run', project))\n"
-        "except OSError as error:\n"
-        "    print(message_of(error))"
-    )
-    root = Path(__file__).parents[3]
-    said = run(root, sys.executable, "-c", program, str(project.root), str(path))
-    assert not [*(project.store / "pull").glob("*/manifest.json")]
-    return said
 
 
 def run(folder: Path, *command: str) -> str:
