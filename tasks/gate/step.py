@@ -96,7 +96,7 @@ def gate(
     verdict, compared, becomes = _verdict(rules, scores, champion, reference, against)
     within = not failures(bounded)
     passed = within and verdict in (*PASSES, *rules.promotes)
-    says: list[str] = []
+    says = [] if verdict == ALREADY else [_baseline(table)]
     if verdict != ALREADY:
         for role, opponent in against.items():
             says += _sentences(rules, role, opponent)
@@ -112,7 +112,7 @@ def gate(
             role: {"version": opponent.version, **(opponent.comparison or {})}
             for role, opponent in against.items()
         },
-        "says": [*says, _guessing(table), *_never_predicted(table)],
+        "says": says + _never_predicted(table),
         "test_images": scores.facts["test_images"],
         "reference": becomes,
         "new_classes": [
@@ -325,7 +325,7 @@ def _sentences(rules: Gate, role: str, opponent: Opponent) -> Iterator[str]:
             yield sentence
 
 
-def _guessing(table: Sequence[Mapping[str, Any]]) -> str:
+def _baseline(table: Sequence[Mapping[str, Any]]) -> str:
     """Says what a model has to surpass to be of any use.
 
     Args:
