@@ -198,16 +198,6 @@ def test_a_file_that_may_be_a_list_and_is_not_understood_is_asked_about(tmp_path
     assert with_folders(tmp_path / "2", name, UNKNOWN[name], format="folders")[0] == "folders"
 
 
-def test_many_lists_are_all_read(tmp_path):
-    files = {}
-    for number, (name, label) in enumerate([*LABELS.items()] * 5):
-        folder = f"batch_{number:03}"
-        files[f"{folder}/{number}.png"] = IMAGES[name]
-        files[f"{folder}/labels.csv"] = table("path, label", [(f"{number}.png", label)])
-    _, images = listed(tmp_path, files)
-    assert (len(images), {*images["label"]}) == (120, {"cat", "dog"})
-
-
 def test_names_in_either_form_of_unicode_are_the_same(tmp_path):
     taken_apart, joined = "ka\u0308tzchen", "k\u00e4tzchen"
     folders = {f"{(taken_apart, 'hund')[n % 2]}/{n}.png": png(n) for n in range(24)}
