@@ -79,9 +79,8 @@ def recalls(root: Path, images: Path, model: Model, settings: dict) -> tuple[flo
     return ours, recall_score(val[1], answers, average="macro")
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case != RARE)) for case in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_a_training_from_scratch(case, tmp_path):
     entry = proposed(case)
     form, settings = entry["images"], entry["train"]

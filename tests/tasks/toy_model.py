@@ -89,7 +89,8 @@ def described(prepared: Artifact) -> Artifact:
     folder = prepared.folder.with_name(f"{prepared.folder.name}-validated")
     folder.mkdir(exist_ok=True)
     rows = pd.read_parquet(prepared.folder / "test" / "rows.parquet")
-    rows = rows.assign(split="test", width=SIZE, height=SIZE, brightness=0.5, contrast=0.5)
+    light = {"brightness": 0.5, "contrast": 0.5}
+    rows = rows.assign(split="test", width=SIZE, height=SIZE, **light)
     rows = rows.reindex(columns=image_table.SCHEMA.names)
     image_table.write(rows, pa.table({}), folder / image_table.FILE_NAME)
     return Artifact("validate", "k", "validated", folder, {})
@@ -103,25 +104,31 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
     }
     table = []
     for split, images in splits.items():
-        name = f"{split}.parquet"
-        named = [{"bytes": data, "path": f"{row}.png"} for row, (data, _) in enumerate(images)]
-        labelled = [label for _, label in images]
-        write_parquet(root / "pull" / "data" / name, named, labelled, row_group_size=17)
-        for row, (data, label) in enumerate(images):
-            known = {"split": split, "path": f"{row}.png", "label": label, "file": name}
-            size = {"row": row, "width": SIZE, "height": SIZE, "mode": "L", "bytes": len(data)}
-            identity = {
+        table += [
+            {
+                "split": split,
+                "path": f"{row}.png",
+                "label": label,
+                "file": f"{split}.parquet",
+                "row": row,
+                "width": SIZE,
+                "height": SIZE,
+                "mode": "L",
+                "bytes": len(data),
                 "sha256": hashlib.sha256(data).hexdigest(),
                 "pixels": digest(inspect(data)[1]),
             }
-            table.append(known | size | identity)
+            for row, (data, label) in enumerate(images)
+        ]
+        named = [{"bytes": data, "path": f"{row}.png"} for row, (data, _) in enumerate(images)]
+        file = root / "pull" / "data" / f"{split}.parquet"
+        write_parquet(file, named, [label for _, label in images], row_group_size=17)
     (root / "validate").mkdir()
     listed = pa.Table.from_pylist(table, image_table.SCHEMA)
     pq.write_table(listed, root / "validate" / image_table.FILE_NAME)
     pq.write_table(listed.slice(0, 0), root / "validate" / image_table.SET_ASIDE)
-    counts = dict(Counter(row["label"] for row in table))
     facts = {
-        "classes": counts,
+        "classes": dict(Counter(row["label"] for row in table)),
         "rows": {"train": len(labels), "val": 0, "test": rows},
         "quarantined": 0,
         "near_duplicates": 0,
@@ -135,8 +142,7 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
 
 def write_report(trained: Artifact, project: Project) -> str:
     """What `train` leaves for people, with a run in MLflow; returns the run's id."""
-    params = {"train.lr": 0.1}
-    run = tracking.start_run(project, "toy", trained.key, params, "digest")
+    run = tracking.start_run(project, "toy", trained.key, {"train.lr": 0.1}, "digest")
     tracking.end_run(project, run, "FINISHED")
     report = trained.folder / "report"
     report.mkdir()
@@ -160,9 +166,8 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     folder.mkdir(parents=True, exist_ok=True)
     predictions.write(pa.table(described), [probabilities], known, folder / predictions.FILE)
     np.save(folder / predictions.GROUPS, np.arange(rows))
-    sizes = dict.fromkeys(("width", "height"), [SIZE] * rows)
-    light = dict.fromkeys(("brightness", "contrast"), [0.5] * rows)
-    write_reference(pa.table(sizes | light), {}, folder)
+    measured = {"width": SIZE, "height": SIZE, "brightness": 0.5, "contrast": 0.5}
+    write_reference(pa.Table.from_pylist([measured] * rows), {}, folder)
     counted = outcomes(predictions.read(folder).tally(LABELS))
     (folder / "classes.json").write_text(json.dumps(counted))
     facts = {

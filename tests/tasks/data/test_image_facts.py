@@ -35,15 +35,6 @@ def test_an_image_is_the_same_in_every_format_without_loss(data):
     assert identity(data) == identity(encoded(Image.open(io.BytesIO(data)), "PNG"))
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_an_image_that_is_turned_by_exif_is_that_of_the_turned_pixels(kind):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    stored = Image.open(io.BytesIO(encoded(PHOTO, kind)))
-    turned = stored.transpose(Image.Transpose.ROTATE_270)
-    assert identity(encoded(PHOTO, kind, exif=exif)) == identity(encoded(turned, "PNG"))
-
-
 def test_a_grey_image_is_the_same_in_one_channel_and_in_three():
     grey = PHOTO.convert("L")
     colour = np.asarray(grey.convert("RGB")).copy()

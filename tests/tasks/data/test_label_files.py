@@ -102,14 +102,54 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_which_of_two_descriptions_counts_is_asked(tmp_path, name):
-    content = CONTRADICTIONS[name]
-    with pytest.raises(ValueError, match=rf"^{name} .*: which counts\? Set data\.format to table"):
-        with_folders(tmp_path, name, content)
-    for format, count in (("folders", 24), ("table", content.count(b".png"))):
-        found, images = with_folders(tmp_path, name, content, format=format)
-        assert (found, len(images)) == (format, count)
+ALL = table("path,label", LABELS.items())
+UNKNOWN = {
+    "labels.csv": table("picture,kind", [(name[:-4], name[:3]) for name in FOLDERS]),
+    "notes.jsonl": b"{",
+    "elsewhere.csv": table("path,label", [("elsewhere.png", "cat")]),
+}
+CASED = [(name, label.title() if "3" in name else label) for name, label in LABELS.items()]
+MORE = {"photos/more.png": png(99), "more.csv": table("picture,kind", [("more.png", "cat")])}
+
+
+@pytest.mark.parametrize(
+    ("files", "question", "answers"),
+    [
+        *(
+            (
+                FOLDERS | {name: content},
+                rf"^{name} .*: which counts\? Set data\.format to table",
+                {"folders": (24, 2), "table": (content.count(b".png"), classes)},
+            )
+            for (name, content), classes in zip(CONTRADICTIONS.items(), (2, 1, 1), strict=True)
+        ),
+        *(
+            (
+                FOLDERS | {name: content},
+                rf"^{name} .*Set data\.format to folders if the folders",
+                {"folders": (24, 2)},
+            )
+            for name, content in UNKNOWN.items()
+        ),
+        (
+            IMAGES | {"labels.csv": table("path,label", CASED)},
+            "'Dog' and 'dog' differ in case only: .* to table if",
+            {"table": (24, 3)},
+        ),
+        (
+            IMAGES | {"labels.csv": ALL} | MORE,
+            r"^more\.csv may list .* \(picture, kind\) .* set data\.format to table if "
+            r"labels\.csv alone counts",
+            {"table": (24, 2)},
+        ),
+    ],
+)
+def test_what_may_be_meant_in_two_ways_is_asked(tmp_path, files, question, answers):
+    with pytest.raises(ValueError, match=question):
+        listed(tmp_path, files)
+    for format, counts in answers.items():
+        found, images = listed(tmp_path, files, format=format)
+        assert (found, len(images), images["label"].nunique()) == (format, *counts)
 
 
 @pytest.mark.parametrize("columns", ["file_name,label", "file_name,site"])
@@ -120,17 +160,6 @@ def test_metadata_of_one_image_of_a_class_folder_is_no_list(tmp_path, columns):
     assert (found, len(images)) == ("folders", 24)
 
 
-def test_classes_of_a_list_that_differ_in_case_only_are_asked_about(tmp_path):
-    rows = [(name, label.title() if "3" in name else label) for name, label in LABELS.items()]
-    files = IMAGES | {"labels.csv": table("path,label", rows)}
-    with pytest.raises(ValueError, match=r"'Dog' and 'dog' differ in case only: .* to table if"):
-        listed(tmp_path, files)
-    assert {*listed(tmp_path, {}, format="table")[1]["label"]} == {"cat", "dog", "Dog"}
-
-
-ALL = table("path,label", LABELS.items())
-
-
 @pytest.mark.parametrize("columns", ["path,label,confidence", "path,predicted_label", "id,x"])
 def test_what_a_model_has_answered_is_no_second_list(tmp_path, columns, caplog):
     answers = [(name, "dog", "0.4")[: columns.count(",") + 1] for name in LABELS]
@@ -138,15 +167,6 @@ def test_what_a_model_has_answered_is_no_second_list(tmp_path, columns, caplog):
     _, images = listed(tmp_path, files)
     assert dict(zip(images["file"], images["label"], strict=True)) == LABELS
     assert "Left out: old_predictions.csv, since labels.csv lists the images" in caplog.text
-
-
-def test_a_table_that_is_not_understood_may_list_what_the_others_lack(tmp_path):
-    more = {"photos/more.png": png(99), "more.csv": table("picture,kind", [("more.png", "cat")])}
-    with pytest.raises(ValueError, match=r"^more\.csv may list .* \(picture, kind\) .* set data\."
-                       r"format to table if labels\.csv alone counts"):  # fmt: skip
-        listed(tmp_path, IMAGES | {"labels.csv": ALL} | more)
-    _, images = listed(tmp_path / "2", IMAGES | {"labels.csv": ALL} | more, format="table")
-    assert len(images) == len(LABELS)
 
 
 @pytest.mark.parametrize(
@@ -182,30 +202,6 @@ def test_a_path_on_another_machine_is_known_by_its_end(tmp_path, path):
     files = {"export.csv": table("annotator,image,choice", rows), "other/1.png": png(99)}
     _, images = listed(tmp_path, IMAGES | files, format="table")
     assert dict(zip(images["file"], images["label"], strict=True)) == LABELS
-
-
-UNKNOWN = {
-    "labels.csv": table("picture,kind", [(name[:-4], name[:3]) for name in FOLDERS]),
-    "notes.jsonl": b"{",
-    "elsewhere.csv": table("path,label", [("elsewhere.png", "cat")]),
-}
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_a_file_that_may_be_a_list_and_is_not_understood_is_asked_about(tmp_path, name):
-    with pytest.raises(ValueError, match=rf"^{name} .*Set data\.format to folders if the folders"):
-        with_folders(tmp_path, name, UNKNOWN[name])
-    assert with_folders(tmp_path / "2", name, UNKNOWN[name], format="folders")[0] == "folders"
-
-
-def test_many_lists_are_all_read(tmp_path):
-    files = {}
-    for number, (name, label) in enumerate([*LABELS.items()] * 5):
-        folder = f"batch_{number:03}"
-        files[f"{folder}/{number}.png"] = IMAGES[name]
-        files[f"{folder}/labels.csv"] = table("path, label", [(f"{number}.png", label)])
-    _, images = listed(tmp_path, files)
-    assert (len(images), {*images["label"]}) == (120, {"cat", "dog"})
 
 
 def test_names_in_either_form_of_unicode_are_the_same(tmp_path):

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from tasks.data.shards import Shards, shard_name
+from tasks.data.shards import Shards, digest_of_learnt, shard_name
+from tests.tasks.train.helpers import write_prepared
 
 
 @pytest.fixture
@@ -28,3 +29,20 @@ def test_rows_come_in_the_order_that_was_asked_for(shards, pixels, rows):
     assert found.dtype == np.uint8
     found[:] = 0  # the file stays
     assert np.array_equal(shards[rows], pixels[rows])
+
+
+@pytest.mark.parametrize(
+    ("file", "is_read"),
+    [
+        ("labels.json", True),
+        ("images.json", True),
+        ("train/labels.npy", True),
+        ("val/images-00001.npy", True),
+        ("test/labels.npy", False),
+    ],
+)
+def test_all_that_a_training_reads_is_in_the_digest(tmp_path, file, is_read):
+    folder = write_prepared(tmp_path / "images")
+    before = digest_of_learnt(folder)
+    (folder / file).write_bytes((folder / file).read_bytes() + b" ")
+    assert (digest_of_learnt(folder) != before) is is_read

@@ -101,7 +101,8 @@ IN_TIME = ["train"] * 42 + ["val"] * 6 + ["test"] * 12
 
 
 def test_names_say_times_and_numbers_in_them_count_as_such(tmp_path):
-    images = divided(tmp_path, photos(), time=r"day (\d+)\.png")
+    bad = {f"cat/p0/day {n}.png": png(n, 2, 2) for n in range(90, 100)}  # are not divided
+    images = divided(tmp_path, photos() | bad, time=r"day (\d+)\.png")
     days = images.index.str.extract(r"day (\d+)", expand=False).astype(int)
     assert list(images["split"].to_numpy()[np.argsort(days)]) == IN_TIME
 
@@ -138,33 +139,6 @@ def test_a_group_that_the_datas_own_splits_divide_is_named_in_the_error(tmp_path
     )
 
 
-DAYS = "\n".join(["file_name,day", *(f"{name},{{}}" for name in photos())])
-
-
-@pytest.mark.parametrize(
-    ("data", "days", "reason"),
-    [
-        ({"group": r"(nothing)\.tif"}, (), r"data.group: no image has a \(nothing\)"),
-        ({"group": "patient"}, (), "data.group: patient is neither near_duplicates nor a regular"),
-        ({"time": "taken"}, (), "data.time: taken is neither exif nor a regular expression with a"),
-        ({"split": Split(val=0.0, test=0.0)}, (), "splits without an image: 2 of 3: val, test"),
-        ({"slices": ("town",)}, ("1", "2"), "no column town, but aspect, .*contrast, day, file"),
-        (
-            {"time": "day"}, ("23/11/2026", "24/11/2026"),
-            "data.time: '23/11/2026' of cat/p0/day 0.png is no time",
-        ),
-        (
-            {"time": "day"}, ("2026-11-23", "7"),
-            "data.time: some values of .* are numbers and some are dates",
-        ),
-    ],
-)  # fmt: skip
-def test_groups_times_and_splits_that_there_are_not_are_refused(tmp_path, data, days, reason):
-    files = photos() | ({"metadata.csv": DAYS.format(*30 * days).encode()} if days else {})
-    with pytest.raises(ValueError, match=reason):
-        divided(tmp_path, files, **data)
-
-
 def test_dates_are_in_the_order_of_time_however_they_are_written():
     written = ["2026-01-31T23:30:00-02:00", "2026-02-01", "2026-02", None]
     frame = pd.DataFrame({"path": written, "file": written, "split": None, "taken": None})
@@ -189,18 +163,52 @@ def test_the_classes_are_named(tmp_path, content):
     assert {path[:9]: label for path, label in zip(images.path, images.label, strict=True)} == CODES
 
 
+def with_days(*days):
+    """The photos, and a list that says a day of each, in turns."""
+    rows = [f"{name},{days[number % 2]}" for number, name in enumerate(photos())]
+    return photos() | {"metadata.csv": "\n".join(["file_name,day", *rows]).encode()}
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("files", "data", "reason"),
     [
-        ("names.txt", b"n01440764 tench", "no name for the class 'n02084071' of n02084071/0.png"),
-        ("names.txt", b"n01440764 dog\nn02084071 dog", "names 2 classes 'dog'"),
-        ("names.txt", b"n01440764", "is no list of names"),
-        ("names.txt", b"{", "is no list of names"),
-        ("gone.txt", LINES, "the data has no file gone.txt"),
-        ("../outside.txt", LINES, r"the data has no file \.\./outside.txt"),
+        (photos(), {"group": r"(nothing)\.tif"}, r"data.group: no image has a \(nothing\)"),
+        (photos(), {"group": "patient"}, "data.group: patient is neither near_duplicates nor a r"),
+        (photos(), {"time": "day"}, "data.time: day is neither exif nor a regular expression wi"),
+        (photos(), {"split": Split(val=0.0, test=0.0)}, "splits without an image: 2 of 3: val, t"),
+        (
+            with_days(1, 2), {"slices": ("town",)},
+            "gate.slices: the data has no column town, but aspect, .*, contrast, day, file",
+        ),
+        (
+            with_days("23/11/2026", "24/11/2026"), {"time": "day"},
+            "data.time: '23/11/2026' of cat/p0/day 0.png is no time",
+        ),
+        (
+            with_days("2026-11-23", "7"), {"time": "day"},
+            "data.time: some values of .* are numbers and some are dates",
+        ),
+        *(
+            (
+                CODED | {"names.txt": content}, {"label_names": "names.txt"},
+                f"data.label_names: .*{reason}",
+            )
+            for content, reason in (
+                (b"n01440764 tench", "no name for the class 'n02084071' of n02084071/0.png"),
+                (b"n01440764 dog\nn02084071 dog", "names 2 classes 'dog'"),
+                (b"n01440764", "is no list of names"),
+                (b"{", "is no list of names"),
+            )
+        ),
+        *(
+            (
+                CODED | {"../names.txt": LINES}, {"label_names": name},
+                f"data.label_names: the data has no file {name}",
+            )
+            for name in ("names.txt", "../names.txt")
+        ),
     ],
-)
-def test_a_file_without_the_names_is_refused(tmp_path, name, content, message):
-    (tmp_path / "outside.txt").write_bytes(content)
-    with pytest.raises(ValueError, match=f"data.label_names: .*{message}"):
-        run(tmp_path, CODED | {"names.txt": content}, TOLERANT, label_names=name)
+)  # fmt: skip
+def test_what_the_data_does_not_say_is_refused(tmp_path, files, data, reason):
+    with pytest.raises(ValueError, match=reason):
+        divided(tmp_path, files, **data)
