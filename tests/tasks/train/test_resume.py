@@ -65,6 +65,11 @@ def test_a_training_that_diverges_leaves_no_checkpoint_of_it(images, tmp_path, m
     assert all(value.isfinite().all() for value in weights.values())
 
 
+def test_a_training_that_diverges_in_its_last_step_is_refused(images, tmp_path):
+    with pytest.raises(ValueError, match="diverged in epoch 1"):
+        run(tmp_path, images, Train(epochs=1, batch_size=96, lr=1e30))
+
+
 # A table of position biases with one row for many pairs of pixels: threads add up its gradient.
 BIASED = {
     "model_type": "swin", "patch_size": 1, "window_size": 16, "depths": [1], "num_heads": [1],

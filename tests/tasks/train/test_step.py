@@ -11,6 +11,7 @@ from tasks.train.augmentation import Augmentation
 from tasks.train.data_loading import BatchSampler, SplitDataset
 from tasks.train.job import TrainingJob
 from tasks.train.recipe import temperature
+from tasks.train.session import CHECKPOINTS
 from tests.tasks.embed.conftest import write_backbone
 from tests.tasks.train.helpers import (
     KEY,
@@ -37,6 +38,8 @@ def test_the_network_learns_and_the_best_epoch_is_kept(trained, images):
     found = trained.facts["val_loss"], trained.facts["val_accuracy"]
     assert found == (best["val_loss"], best["val_accuracy"])
     assert validated(trained, images) == pytest.approx((*found, best["val_macro_recall"]), rel=1e-4)
+    checkpoints = (trained.project.root / "scratch" / CHECKPOINTS).iterdir()
+    assert max(int(path.name) for path in checkpoints) == RECIPE.epochs  # one of each, soon after
     network = models.load(trained.folder / "model").module
     assert network.temperature == trained.facts["temperature"] != 1
     assert network.temperature == temperature(network, SplitDataset(images, "val"), 33, "fp32")

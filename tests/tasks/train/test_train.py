@@ -85,6 +85,7 @@ def test_a_training_ends_early_says_so_and_is_then_over(images, tmp_path, steps,
     trained = run(tmp_path, images, hyperparameters)
     losses = [epoch["train_loss"] for epoch in trained.history]
     assert losses == pytest.approx([losses[0]] * 3, rel=0.02)  # an epoch leaves out some images
+    assert losses[0] == pytest.approx(trained.history[0]["val_loss"], rel=0.1)
     assert "train ended early: val_loss was no better in the last 2 of 3 evaluations" in caplog.text
     best = np.argmin([epoch["val_loss"] for epoch in trained.history])
     assert trained.facts["best_epoch"] == 1 + best
