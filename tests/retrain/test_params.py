@@ -267,8 +267,9 @@ def test_decided_parameters_can_be_read_again_as_a_lineage_records_them(tmp_path
 
 @pytest.mark.parametrize(
     "value",
-    [1, 0.1, 1e-05, 3.4e12, True, None, "adamw", "no", "1e-3", "null", "a: b", " x", [1, 2.5]],
+    [1, 0.1, 1e-05, 3.4e12, True, None, "adamw", "no", "1e-3", "null", "a: b", " ü b", [1, 2.5]],
 )  # fmt: skip
 def test_a_value_is_written_as_it_is_read(value):
     name, again = parse_override(f"key={as_yaml(value)}")
+    assert "\\u" not in as_yaml(value)
     assert (name, again, type(again)) == ("key", value, type(value))

@@ -133,6 +133,11 @@ def test_a_mirror_that_is_away_is_told_once_and_the_next_run_sends(
     assert store.mirror.has("toy", made.key)
 
 
+def test_a_bucket_that_is_not_there_is_told(bucket, context, tmp_path, caplog):
+    make(Store(tmp_path / "one", Mirror("s3://no-such-bucket-of-ours/prefix")), context)
+    assert "no-such-bucket-of-ours" in caplog.text
+
+
 def test_a_package_that_is_not_installed_is_named(context, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(UsageError, match="gcsfs"):

@@ -113,6 +113,49 @@ def test_a_decision_is_the_last_one_on_its_version_with_no_champion_after_it():
     assert ledger_of("1 ?2 ?3").latest(waits) is None
 
 
+@pytest.mark.parametrize(
+    ("steps", "alias", "there", "fault", "is_settled"),
+    [
+        ("", None, (1,), None, True),
+        ("", 1, (1,), "vit has no champion in its ledger, but somebody has given the alias", True),
+        ("1 2", 2, (1, 2), None, True),
+        (
+            "1 2",
+            1,
+            (1, 2),
+            "Version 1 has the alias champion of vit, but its ledger says vers",
+            False,
+        ),
+        (
+            "1 2",
+            None,
+            (1, 2),
+            "No version has the alias champion of vit, but its ledger says",
+            False,
+        ),
+        (
+            "1 2",
+            None,
+            (1,),
+            "vit has no champion, but its ledger says version 2: that was del",
+            True,
+        ),
+        ("1 2", None, (), "The registered model of vit is gone, or lacks its tag", True),
+    ],
+)
+def test_what_is_wrong_with_the_champion_is_said(steps, alias, there, fault, is_settled):
+    entries = ledger_of(steps).entries
+    tags = {"retrain.verdict": entries[-1].mark} if entries else {}
+    rows = dict.fromkeys(there, ledger.Row("run", "file:///package", 0, tags))
+    aliases = {"champion": alias} if alias else {}
+    found = ledger.Ledger("vit", entries, "run", bool(there), aliases, rows)
+    assert found.is_settled == is_settled
+    assert (found.fault or "None").startswith(str(fault))
+    untold = dict.fromkeys(there, ledger.Row("run", "file:///package", 0, {}))
+    last = entries[-1] if entries and entries[-1].version in there else None
+    assert replace(found, versions=untold).untold == last
+
+
 def test_an_entry_is_refused_that_is_longer_than_mlflow_takes():
     for reason, changed in (("x" * 501, None), (None, "x" * 6000)):
         with pytest.raises(ValueError, match=r"too long for its ledger: .* 500 characters"):

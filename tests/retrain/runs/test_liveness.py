@@ -31,7 +31,7 @@ with Processes(Path(sys.argv[1])).hold():
 """
 
 
-def start(store, program=HELD):
+def begin(store, program=HELD):
     process = subprocess.Popen(
         [sys.executable, "-c", program, store],
         cwd=liveness.__file__.partition("/retrain/runs/")[0],
@@ -51,7 +51,7 @@ def test_a_killed_process_is_known_until_it_is_forgotten_with_its_temporary_file
         assert processes.temporary().exists()
         assert re.match(rf"process {os.getpid()} on .* \(.*\), since 20", words)
         assert [*processes.alive()] == [liveness.PROCESS]
-        with start(tmp_path) as other:
+        with begin(tmp_path) as other:
             assert len(processes.alive()) == 2
             other.kill()
         assert [*processes.alive()] == [liveness.PROCESS]
@@ -66,30 +66,36 @@ def test_a_killed_process_is_known_until_it_is_forgotten_with_its_temporary_file
     assert list((tmp_path / liveness.LOCKS).iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("kills", "boot", "name", "was_out"),
+    [
+        (3, "boot", liveness.PROCESS, False),
+        (4, "boot", liveness.PROCESS, True),
+        (4, "boot", "one that has noted nothing", False),
+        (4, "another", liveness.PROCESS, False),  # start of the machine, or another machine
+        (4, "", liveness.PROCESS, False),
+        (None, "boot", liveness.PROCESS, False),  # another system
+    ],
+)
 def test_memory_was_out_if_the_kernel_has_killed_for_it_since_the_process_began(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, kills, boot, name, was_out
 ):
-    processes, counts = Processes(tmp_path), tmp_path / "vmstat"
-    names = ["other", liveness.PROCESS]
+    processes, counts, start = Processes(tmp_path), tmp_path / "vmstat", tmp_path / "boot"
     monkeypatch.setattr(liveness, "VMSTAT", counts)
+    monkeypatch.setattr(liveness, "BOOT", start)
     counts.write_text("nr_free_pages 7\noom_kill 3\n")
+    start.write_text("boot")
     with processes.hold():
-        assert not processes.memory_was_out(names)
         processes.note_memory_kills()
-        assert not processes.memory_was_out(names)
-        counts.write_text("nr_free_pages 5\noom_kill 4\n")
-        assert processes.memory_was_out(names)
-        assert not processes.memory_was_out(["other"])
-        monkeypatch.setattr(liveness, "BOOT", tmp_path / "boot")
-        for boot in ("", "of another machine"):
-            (tmp_path / "boot").write_text(boot)
-            assert not processes.memory_was_out(names)
-        counts.unlink()
-        assert not processes.memory_was_out(names)
+        start.write_text(boot)
+        counts.write_text(f"nr_free_pages 5\noom_kill {kills}\n")
+        if kills is None:
+            counts.unlink()
+        assert processes.memory_was_out(["other", name]) == was_out
 
 
 def test_processes_with_the_same_number_in_two_containers_do_not_wait_for_each_other(tmp_path):
-    with start(tmp_path, f"import os; os.getpid = lambda: {os.getpid()}\n{HELD}") as other:
+    with begin(tmp_path, f"import os; os.getpid = lambda: {os.getpid()}\n{HELD}") as other:
         with Processes(tmp_path).hold():
             assert len(Processes(tmp_path).alive()) == 2
         other.kill()

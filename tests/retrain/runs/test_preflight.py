@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from flows.train import train
+from flows.validate import validate
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.runs import preflight
@@ -28,6 +29,7 @@ def faults(tmp_path, **sections):
 
 
 def test_each_fault_is_a_line(tmp_path):
+    validate.check(workload(limits={"evaluate": 3}), Project(tmp_path))  # a step of another flow
     gate = Gate(min={"acuracy": 0.9}, metric="loss")
     assert faults(tmp_path, gate=gate, limits={"trian": 1.0}) == [
         "workload toy: limits.trian: no such step. Did you mean 'train'?",
