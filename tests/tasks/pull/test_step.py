@@ -15,7 +15,7 @@ from retrain.project import Project
 from retrain.runs import preflight
 from retrain.workload import Data
 from tasks.pull.step import data_version, pull
-from tests.tasks.pull.pulling import make_files, make_workspace, pulled
+from tests.tasks.pull.pulling import little_disk, make_files, make_workspace, pulled
 
 ROOT = Path(__file__).parents[3]
 PETS = {"cat/1.png": "1", "dog/2.png": "2"}
@@ -95,6 +95,14 @@ def test_an_archive_that_is_broken_or_leads_elsewhere_is_refused_and_leaves_noth
     with pytest.raises(ValueError, match=fault):
         pull(data, data_version(data, project), space)
     assert not space.scratch.exists()
+
+
+def test_a_disk_that_takes_no_more_is_no_verdict_on_the_data(project, tmp_path):
+    files = {name: text * 2_000_000 for name, text in PETS.items()}
+    make_archive(tmp_path / "pets.zip", "zip", files)
+    with little_disk():
+        pulled(project, tmp_path / "pets.zip")
+    assert pulled(project, tmp_path / "pets.zip")[1] == files
 
 
 @pytest.mark.parametrize(
