@@ -143,6 +143,15 @@ def test_a_pod_may_little_and_has_bounds():
         assert container["resources"]["requests"]["cpu"]
 
 
+def test_a_pool_of_kubernetes_gets_a_limit_when_it_is_made_and_keeps_another_one():
+    """As that of deploy/worker.sh, which tests/test_team_servers.py runs."""
+    shell = documents("prefect-worker.yaml")[-1]["spec"]["template"]["spec"]["initContainers"][0]
+    limit = (
+        r'if \[ "\$is_new" \]; then.*\n +prefect work-pool set-concurrency-limit kubernetes 1\nfi'
+    )
+    assert re.search(limit, shell["args"][0])
+
+
 def test_all_that_run_steps_see_one_store():
     volume = {"name": "store", "persistentVolumeClaim": {"claimName": "retrain-store"}}
     [claim] = documents("store.yaml")

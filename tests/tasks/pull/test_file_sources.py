@@ -12,7 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from retrain.errors import UsageError
 from retrain.runs.task import is_transient
 from tasks.pull import file_sources
-from tasks.pull.file_sources import LocalSource, UrlSource
+from tasks.pull.file_sources import LocalSource, UrlSource, reaching
 from tests.tasks.pull.pulling import make_files, pulled, read_files, serving, version_of
 
 
@@ -200,6 +200,16 @@ def test_a_file_that_changes_on_the_server_or_breaks_off_is_an_error(tmp_path):
         Changing.announced, Changing.headers_sent = None, {"ETag": "2"}
         with pytest.raises(ValueError, match="has changed since the run started"):
             place.fetch(digest, tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(TimeoutError(), "TimeoutError"), (RuntimeError("no\n  answer"), "no answer")],
+)
+def test_what_a_storage_library_says_is_one_line(error, said):
+    told = rf"^Is it there\? \({said}\)$"
+    with pytest.raises(ConnectionError, match=told), reaching("Is it there?"):
+        raise error
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/pets", "nonsense://pets"])

@@ -5,6 +5,7 @@ import os
 import shutil
 import tarfile
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from retrain.project import Project
 from retrain.runs import preflight
 from retrain.workload import Data
 from tasks.pull.step import data_version, pull
-from tests.tasks.pull.pulling import make_files, make_workspace, pulled
+from tests.tasks.pull.pulling import little_disk, make_files, make_workspace, pulled
 
 ROOT = Path(__file__).parents[3]
 PETS = {"cat/1.png": "1", "dog/2.png": "2"}
@@ -61,9 +62,10 @@ def test_an_archive_is_unpacked_without_what_only_wraps_it(project, tmp_path, mo
 
 
 def test_an_archive_among_other_files_stays_one(project, tmp_path):
-    make_files(tmp_path / "pets", "cat/1.png", "dog/2.png")
-    make_archive(tmp_path / "pets" / "extra.zip", "zip", PETS)
-    assert pulled(project, tmp_path / "pets")[1].keys() == {*PETS, "extra.zip"}
+    make_files(tmp_path / "all" / "pets", *PETS)
+    make_archive(tmp_path / "all" / "pets" / "extra.zip", "zip", PETS)
+    assert pulled(project, tmp_path / "all" / "pets")[1].keys() == {*PETS, "extra.zip"}
+    assert len(pulled(project, tmp_path / "all")[1]) == 3  # a folder alone is none, either
 
 
 LINK = r"^The data's archive has a link, '.*'\. Pack"
@@ -97,18 +99,36 @@ def test_an_archive_that_is_broken_or_leads_elsewhere_is_refused_and_leaves_noth
     assert not space.scratch.exists()
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["", " ", ".", "./.", "data/..", "..", "/", "//", "{link}", "{root}", "file:///",
-     "file://{root}", "local://{root}"],
+def test_a_disk_that_takes_no_more_is_no_verdict_on_the_data(project, tmp_path):
+    files = {name: text * 2_000_000 for name, text in PETS.items()}
+    make_archive(tmp_path / "pets.zip", "zip", files)
+    with little_disk():
+        pulled(project, tmp_path / "pets.zip")
+    assert pulled(project, tmp_path / "pets.zip")[1] == files
+
+
+HOLDS_IT = (
+    "", " ", ".", "./.", "data/..", "..", "/", "//", "{root}/link", "{root}", "file:///",
+    "file://{root}", "local://{root}",
 )  # fmt: skip
+ELSEWHERE = ("data", "data/digits", "../pets", "{root}/pets", "s3://pets", "memory://{root}")
+
+
+@pytest.mark.parametrize("path", [*HOLDS_IT, *ELSEWHERE])
 def test_a_path_that_holds_the_project_is_refused_before_anything_is_read(tmp_path, path):
     shutil.copy(ROOT / "params.yaml", tmp_path)
-    project = Project(tmp_path)
     (tmp_path / "link").symlink_to(tmp_path)
-    path = path.format(root=tmp_path, link=tmp_path / "link")
-    with pytest.raises(UsageError, match=r"data\.path.*\.$"):
-        preflight.check([pull], load_workload(project.params, "vit", {"data.path": path}), project)
+    project, changes = Project(tmp_path), {"data.path": path.format(root=tmp_path)}
+    refused = pytest.raises(UsageError, match=r"data\.path.*\.$")
+    with refused if path in HOLDS_IT else nullcontext():
+        preflight.check([pull], load_workload(project.params, "vit", changes), project)
+
+
+def test_an_empty_folder_beside_the_classes_is_named(project, tmp_path):
+    make_files(tmp_path / "pets", *PETS)
+    (tmp_path / "pets" / "bee").mkdir()
+    with pytest.raises(ValueError, match="bee"):
+        pulled(project, tmp_path / "pets")
 
 
 @pytest.mark.parametrize(
