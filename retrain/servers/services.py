@@ -24,6 +24,7 @@ from retrain.file_io import write_json, write_text
 from retrain.locks import locked
 from retrain.params import load_section, workload_names
 from retrain.project import Project
+from retrain.runs import console
 from retrain.servers import databases, deployments, reachable, serving
 from retrain.servers.program import POOL, end_processes
 from retrain.workload import Serve
@@ -230,7 +231,11 @@ def _choosing_ports() -> Iterator[None]:
     """
     folder = os.open("/tmp", os.O_RDONLY)  # which every user of the machine may lock
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.say("Waits until the servers of another clone have started.")
+            fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
         os.close(folder)
