@@ -29,7 +29,7 @@ from tests.flows.conftest import RETRAIN, copy_clone, make_clone, until
 
 pytestmark = pytest.mark.slow
 
-TRIALS = int(os.environ.get("TRIALS", "4"))
+TRIALS = int(os.environ.get("TRIALS", "2"))
 AIMED = int(os.environ.get("AIMED", "1"))
 SERVED = int(os.environ.get("SERVED", "1"))
 SEED = int(os.environ.get("SEED", "0"))
