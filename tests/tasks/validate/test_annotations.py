@@ -171,7 +171,7 @@ def with_days(*days):
     ("files", "data", "reason"),
     [
         (photos(), {"group": r"(nothing)\.tif"}, r"data.group: no image has a \(nothing\)"),
-        (photos(), {"group": "patient"}, "data.group: patient is neither near_duplicates nor a r"),
+        (photos(), {"group": "patient"}, "data.group: patient is neither .*These are there: none"),
         (photos(), {"time": "day"}, "data.time: day is neither exif nor a regular expression wi"),
         (photos(), {"split": Split(val=0.0, test=0.0)}, "splits without an image: 2 of 3: val, t"),
         (
