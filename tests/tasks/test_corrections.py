@@ -14,15 +14,22 @@ from tasks import corrections
 from tasks.data import review_list
 from tasks.data.corrections import read
 from tasks.data.review_list import WRONG_LABEL
-from tests.tasks.toy_data import png, write_files, write_parquet
+from tests.tasks.toy_data import parquet, png, write_files
 
-PARAMS = "workloads:\n  photos:\n    data:\n      path: {path}\n    model:\n      family: vit\n"
+PARAMS = """workloads:
+  photos:
+    data:
+      path: {path}
+      label_names: {names}
+    model:
+      family: vit
+"""
 
 
 @pytest.fixture
 def project(tmp_path):
     """A project whose workload has images in class folders outside `data/`."""
-    (tmp_path / "params.yaml").write_text(PARAMS.format(path="images"))
+    (tmp_path / "params.yaml").write_text(PARAMS.format(path="images", names="null"))
     return Project(tmp_path)
 
 
@@ -51,24 +58,6 @@ def contents(project: Project) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.*")}
 
 
-def take_over(project: Project, rows, changes) -> flow.Import:
-    """Takes labels over: what changes (path, before, after) is written beside the data alone."""
-    images, file = contents(project), write_csv(project, *rows)
-    plan = flow.plan(project, "photos", file)
-    document = plan.document(is_applied=False)
-    assert [tuple(each.values()) for each in document["changes"]] == changes
-    assert contents(project) == images
-    plan.apply()
-    assert contents(project).items() > images.items()
-    given = {each["path"]: each["sha256"].lower() for each in rows}
-    assert read(project.root / "images") == {given[path]: after for path, _, after in changes}
-    written = contents(project)
-    again = flow.plan(project, "photos", file)
-    again.apply()
-    assert (again.changes, again.read, contents(project)) == ([], plan.read, written)
-    return plan
-
-
 FILES = {
     "train/cat/1.png": png(1),
     "train/cat/deep/2.png": png(2),
@@ -85,17 +74,87 @@ CORRECTED = [
 CORRECTED[1]["sha256"] = CORRECTED[1]["sha256"].upper()  # as a program may have written it
 
 
-def test_corrections_are_written_beside_the_data_and_nothing_else_changes(project):
+PHOTOS = [png(number) for number in range(5)]
+LISTED = {"a/1.png": PHOTOS[1], "a/2.png": PHOTOS[2], "3.png": PHOTOS[3]}
+OF_LISTED = (
+    [row("a/1.png", PHOTOS[1], "a, b"), row("3.png", PHOTOS[3], "cat")],
+    [("a/1.png", "cat", "a, b"), ("3.png", None, "cat")],
+)
+
+
+PARQUET = parquet({"image": PHOTOS, "label": [*"cdcdd"]}, row_group_size=2)
+
+
+@pytest.mark.parametrize(
+    ("files", "rows", "changes"),
+    [
+        (
+            FILES,
+            CORRECTED,
+            [("train/cat/1.png", "cat", "dog"), ("train/cat/deep/2.png", "cat", "dog")],
+        ),
+        (  # a copy is corrected by what it is
+            FILES | {"train/dog/copy.png": png(1)},
+            [row("train/dog/copy.png", png(1), "dog"), row("train/cat/1.png", png(1), "dog")],
+            [("train/cat/1.png", "cat", "dog")],
+        ),
+        (
+            {"a.parquet": PARQUET},
+            [
+                row(f"a.parquet:{number}", PHOTOS[number], label, "a.parquet", number)
+                for number, label in ((4, "d"), (3, "c"))
+            ],
+            [("a.parquet:3", "d", "c")],
+        ),
+        (  # the class is named as people see it
+            {"n1/1.png": png(1), "n2/2.png": png(2), "names.txt": b"n1 tench\nn2 goldfish\n"},
+            [row("n1/1.png", png(1), "goldfish")],
+            [("n1/1.png", "tench", "goldfish")],
+        ),
+        (
+            LISTED | {"a.csv": b'id,path,label\n1,a/1.png,cat\n2,a/2.png,"a, b"\n3,3.png,\n'},
+            *OF_LISTED,
+        ),
+        (
+            LISTED
+            | {
+                "a.jsonl": b'{"file": "a/1.png", "class": "cat"}\n'
+                b'{"file":"a/2.png","class":"a, b"}\n{"file":"3.png","class":null}'
+            },
+            *OF_LISTED,
+        ),
+    ],
+)
+def test_corrections_are_written_beside_the_data_and_nothing_else_changes(
+    project, files, rows, changes
+):
+    if "names.txt" in files:
+        (project.root / "params.yaml").write_text(PARAMS.format(path="images", names="names.txt"))
+    write_files(project.root / "images", files)
+    file = write_csv(project, *rows)
+    plan = flow.plan(project, "photos", file)
+    document = plan.document(is_applied=False)
+    assert [tuple(each.values()) for each in document["changes"]] == changes
+    assert contents(project) == files
+    plan.apply()
+    written = contents(project)
+    assert written == files | {"corrections.csv": written["corrections.csv"]}
+    given = {each["path"]: each["sha256"].lower() for each in rows}
+    assert read(project.root / "images") == {given[path]: after for path, _, after in changes}
+    again = flow.plan(project, "photos", file)
+    again.apply()
+    assert (again.changes, again.read, contents(project)) == ([], plan.read, written)
+
+
+def test_it_is_counted_what_leaves_a_class_and_what_comes_to_it(project):
     write_files(project.root / "images", FILES)
-    changes = [("train/cat/1.png", "cat", "dog"), ("train/cat/deep/2.png", "cat", "dog")]
-    plan = take_over(project, CORRECTED, changes)
+    plan = flow.plan(project, "photos", write_csv(project, *CORRECTED))
     assert plan.classes == {"cat": {"leave": 2, "come": 0}, "dog": {"leave": 0, "come": 2}}
-    assert plan.read == 3
-    assert plan.commands == ["retrain train photos"]
+    assert (plan.read, plan.commands) == (3, ["retrain train photos"])
 
 
 def test_what_others_have_in_data_stays_as_it_is_pinned(project):
-    (project.root / "params.yaml").write_text(PARAMS.format(path="data/my photos"))
+    (project.root / "params.yaml").write_text(PARAMS.format(path="data/my photos", names="null"))
     write_files(project.root / "data/my photos", FILES)
     plan = flow.plan(project, "photos", write_csv(project, *CORRECTED))
     assert plan.commands[0] == "dvc add 'data/my photos'"
@@ -112,12 +171,6 @@ def test_the_rows_of_corrections_say_who_and_when(project):
         [written] = csv.DictReader(stream)
     assert (written["label"], written["by"]) == ("dog", "Ada Lovelace")
     assert began <= datetime.fromisoformat(written["at"]) <= datetime.now(UTC)
-
-
-def test_copies_of_an_image_are_corrected_by_what_they_are(project):
-    write_files(project.root / "images", FILES | {"train/dog/copy.png": png(1)})
-    rows = [row("train/dog/copy.png", png(1), "dog"), row("train/cat/1.png", png(1), "dog")]
-    take_over(project, rows, [("train/cat/1.png", "cat", "dog")])
 
 
 @pytest.mark.parametrize(
@@ -154,19 +207,6 @@ def test_a_file_that_cannot_be_taken_over_is_refused(tmp_path, content, message)
         corrections.read(tmp_path / "a.csv")
 
 
-@pytest.mark.parametrize(
-    ("stored", "class_names"),
-    [(["cat", "dog", "cat", "dog", "dog"], None), ([0, 1, 0, 1, 1], ["cat", "dog"])],
-)
-def test_images_of_parquet_files_are_corrected(project, stored, class_names):
-    images, file = [png(number) for number in range(5)], "train.parquet"
-    write_parquet(
-        project.root / "images" / file, images, stored, names=class_names, row_group_size=2
-    )
-    rows = [row(f"{file}:{n}", images[n], label, file, n) for n, label in ((4, "dog"), (3, "cat"))]
-    take_over(project, rows, [(f"{file}:3", "dog", "cat")])
-
-
 def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project):
     file = write_csv(project, row("1.png", png(1), "cat"))
     for path, refusal in {
@@ -174,33 +214,6 @@ def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project):
         "s3://bucket/images": "correct them where it is",
         "corrected.csv": "is no folder",
     }.items():
-        (project.root / "params.yaml").write_text(PARAMS.format(path=path))
+        (project.root / "params.yaml").write_text(PARAMS.format(path=path, names="null"))
         with pytest.raises(UsageError, match=refusal):
             flow.plan(project, "photos", file)
-
-
-def test_a_correction_names_the_class_as_people_see_it(project):
-    text = PARAMS.format(path="images").replace("    model", "      label_names: a.txt\n    model")
-    (project.root / "params.yaml").write_text(text)
-    files = {"n01/1.png": png(1), "n02/2.png": png(2), "a.txt": b"n01 tench\nn02 goldfish\n"}
-    write_files(project.root / "images", files)
-    rows = [row("n01/1.png", png(1), "goldfish")]
-    take_over(project, rows, [("n01/1.png", "tench", "goldfish")])
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("labels.csv", 'id,path,label\n1,a/1.png,cat\n2,a/2.png,"a, b"\n3,3.png,\n'),
-        (
-            "labels.jsonl",
-            '{"file": "a/1.png", "class": "cat"}\n{"file":"a/2.png","class":"a, b"}\n'
-            '{"file":"3.png","class":null}',
-        ),
-    ],
-)
-def test_listed_images_are_corrected_and_the_list_stays(project, name, text):
-    files = {"a/1.png": png(1), "a/2.png": png(2), "3.png": png(3), name: text.encode()}
-    write_files(project.root / "images", files)
-    rows = [row("a/1.png", png(1), "a, b"), row("3.png", png(3), "cat")]
-    take_over(project, rows, [("a/1.png", "cat", "a, b"), ("3.png", None, "cat")])

@@ -48,6 +48,13 @@ def write_files(root: Path, files: dict[str, bytes]) -> None:
         path.write_bytes(data)
 
 
+def parquet(columns: dict, **options) -> bytes:
+    """A Parquet file with these columns."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer, **options)
+    return buffer.getvalue()
+
+
 def write_parquet(path: Path, images: list, labels: list, *, names=None, **options) -> None:
     """A file as the Hugging Face hub has it; with `names`, its labels are their numbers.
 

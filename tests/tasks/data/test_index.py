@@ -1,7 +1,4 @@
-import io
-
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image, TiffImagePlugin
 
@@ -10,7 +7,7 @@ from retrain.workload import Data
 from tasks.data import index
 from tasks.data.index import list_unlabelled
 from tasks.data.raw_images import places_of
-from tests.tasks.toy_data import encoded, png, write_files, write_parquet
+from tests.tasks.toy_data import encoded, parquet, png, write_files, write_parquet
 
 
 def listed(folder, format="auto", **data):
@@ -28,12 +25,6 @@ def rows(folder, format="auto", **data):
 
 IMAGES, LABELS = pa.array([png(1), png(2)]), pa.array(["cat", "dog"])
 BOTH = {"image": IMAGES, "label": LABELS}
-
-
-def parquet(columns: dict, **options) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(pa.table(columns), buffer, **options)
-    return buffer.getvalue()
 
 
 def overwritten(content: bytes, begin: int, count: int) -> bytes:
@@ -368,9 +359,9 @@ def test_a_split_without_any_class_is_left_out_with_a_sentence(tmp_path, caplog)
 
 def test_metadata_beside_class_folders_is_no_data(tmp_path):
     described(tmp_path, CLASS_FOLDERS)
-    table = pa.table({"file_name": ["a/1.png", "b/2.png"], "site": ["x", "y"]})
-    pq.write_table(table, tmp_path / "data/metadata.parquet")
-    write_files(tmp_path / "data", {"b/metadata.csv": b"file_name,age\n1.png,7"})  # of its folder
+    table = parquet({"file_name": ["a/1.png", "b/2.png"], "site": ["x", "y"]})
+    of_folder = {"b/metadata.csv": b"file_name,age\n1.png,7"}
+    write_files(tmp_path / "data", {"metadata.parquet": table} | of_folder)
     found = listed(tmp_path)
     assert (found.format, found.images["site"].to_pylist()) == ("folders", ["x", None, None, "y"])
     assert found.images["age"].to_pylist() == [None, None, 7, None]

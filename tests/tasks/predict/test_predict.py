@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,7 +17,7 @@ from tasks.data import package
 from tasks.data.champion import RegisteredVersion
 from tasks.predict.predict import Source, open_source, predict, sample
 from tasks.promote.package import write_package
-from tests.tasks.toy_data import png as picture, write_files, write_parquet
+from tests.tasks.toy_data import parquet, png as picture, write_files
 from tests.tasks.toy_model import LABELS, VERSION, pixels, plain_probabilities, png, write_model
 
 ROWS = 50
@@ -109,8 +108,8 @@ def test_a_folder_is_read_at_any_depth_whatever_its_folders_are_named(tmp_path, 
 
 def test_parquet_needs_no_classes_and_its_names_mean_no_splits(tmp_path):
     named = [{"bytes": picture(0), "path": "a.png"}, {"bytes": picture(1), "path": None}]
-    write_parquet(tmp_path / "test.parquet", named, ["ant", "bee"])
-    pq.write_table(pa.table({"image": [picture(2), None]}), tmp_path / "x.parquet")
+    tables = {"test.parquet": {"image": named}, "x.parquet": {"image": [picture(2), None]}}
+    write_files(tmp_path, {name: parquet(table) for name, table in tables.items()})
     assert read(tmp_path) == [
         ("a.png", picture(0)),
         ("test.parquet#1", picture(1)),
@@ -120,7 +119,7 @@ def test_parquet_needs_no_classes_and_its_names_mean_no_splits(tmp_path):
 
 
 def test_another_column_is_named_by_an_option(tmp_path):
-    pq.write_table(pa.table({"jpg": [picture(2)], "id": [7]}), tmp_path / "x.parquet")
+    write_files(tmp_path, {"x.parquet": parquet({"jpg": [picture(2)], "id": [7]})})
     with pytest.raises(ValueError, match="but jpg, id: set --image-column to one of them"):
         read(tmp_path)
     assert read(tmp_path, "jpg") == [("x.parquet#0", picture(2))]

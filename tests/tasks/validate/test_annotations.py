@@ -7,13 +7,12 @@ import shutil
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from retrain.workload import Split
 from tasks.validate.annotations import read_groups, read_times
-from tests.tasks.toy_data import encoded, png
+from tests.tasks.toy_data import encoded, parquet, png
 from tests.tasks.validate.validating import FILES, TOLERANT, quarantine, rejection, run
 
 
@@ -79,7 +78,7 @@ def test_a_group_has_one_name_however_its_numbers_are_stored():
 
 
 def test_a_column_of_the_parquet_files_says_groups_and_times(tmp_path):
-    (tmp_path / "data").mkdir()
+    files = {}
     for numbers in np.arange(60).reshape(3, 20):
         table = {
             "image": [png(n) for n in numbers],
@@ -87,9 +86,8 @@ def test_a_column_of_the_parquet_files_says_groups_and_times(tmp_path):
             "patient": numbers % 12,
             "day": [datetime.date(2026, 1, 1) + datetime.timedelta(int(n)) for n in numbers],
         }
-        file = tmp_path / f"data/{numbers[0]:02}.parquet"
-        pq.write_table(pa.table(table), file, row_group_size=7)
-    by_group = divided(tmp_path, {}, "parquet", group="patient")
+        files[f"{numbers[0]:02}.parquet"] = parquet(table, row_group_size=7)
+    by_group = divided(tmp_path, files, "parquet", group="patient")
     assert (by_group.groupby(np.arange(60) % 12)["split"].nunique() == 1).all()
     shutil.rmtree(tmp_path / "validate")
     by_time = divided(tmp_path, {}, "parquet", time="day")
@@ -173,7 +171,7 @@ def with_days(*days):
     ("files", "data", "reason"),
     [
         (photos(), {"group": r"(nothing)\.tif"}, r"data.group: no image has a \(nothing\)"),
-        (photos(), {"group": "patient"}, "data.group: patient is neither near_duplicates nor a r"),
+        (photos(), {"group": "patient"}, "data.group: patient is neither .*These are there: none"),
         (photos(), {"time": "day"}, "data.time: day is neither exif nor a regular expression wi"),
         (photos(), {"split": Split(val=0.0, test=0.0)}, "splits without an image: 2 of 3: val, t"),
         (

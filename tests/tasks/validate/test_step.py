@@ -73,6 +73,18 @@ def test_good_data_is_accepted_and_described(tmp_path):
     assert len(pq.read_table(folder / "quarantined.parquet")) == 0
 
 
+@pytest.mark.parametrize(
+    ("files", "cut"),
+    [
+        ({name: data for name, data in FILES.items() if not name.startswith("val")}, ["val"]),
+        ({f"{('cat', 'dog')[n % 2]}/{n}.png": png(n) for n in range(30)}, []),  # all of them
+    ],
+)
+def test_the_splits_that_are_cut_out_of_others_are_said(tmp_path, files, cut):
+    facts, _ = run(tmp_path, files, TOLERANT)
+    assert facts["cut"] == cut
+
+
 def test_of_several_pictures_the_first_one_counts_and_it_is_said(tmp_path, caplog):
     frames = [Image.fromarray(np.full((8, 8), value, np.uint8)) for value in (50, 200)]
     gif = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
