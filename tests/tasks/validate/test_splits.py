@@ -68,6 +68,14 @@ def test_a_class_has_enough_images_in_each_split_where_it_has_three_times_as_man
             assert counts[label, "train"]
 
 
+def test_the_order_of_the_images_changes_nothing():
+    rng = np.random.default_rng(0)
+    labels, pixels = drawn(rng, 10, 20)
+    splits, order = divide(labels, pixels), rng.permutation(len(labels))
+    shuffled = divide([labels[n] for n in order], [pixels[n] for n in order])
+    assert shuffled == [splits[n] for n in order]
+
+
 def test_no_training_image_is_ever_held_out_because_others_come():
     """But for classes so small that all their images would have been held out."""
     rng = np.random.default_rng(0)
