@@ -236,8 +236,6 @@ def document(refused: Mapping[Combination, str | None]) -> str:
         *_table("network", "storage", columns, plain),
         "\n## Recipes\n",
         *_table("recipe", "network", columns, recipes),
-        "\n## What a refusal says\n",
-        *(f"- {why}" for why in sorted({why for why in refused.values() if why})),
     ]
     return "\n".join(lines) + "\n"
 
@@ -253,7 +251,7 @@ In the first table a tick is for both of `images.storage`, in the second for all
 first one has in that column; `no` is for none. Recipes are tried with `pixels`, and once with
 `source`. The function is `examples/huggingface.py`; workers train one of its networks. Grey images
 have fewer augmentations, `torch.compile` needs a compiler, and NCCL a GPU for each worker: these
-are refused as well where they cannot be had.
+are refused as well where they cannot be had. A refusal says why.
 """
 
 
