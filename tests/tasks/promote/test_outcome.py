@@ -192,6 +192,7 @@ def test_a_run_shows_what_it_was_decided_by(capsys):
         outcome.verdict(run).sentence,
     ):
         assert line in lines, line
+    outcome.show(run | {"champion": None})  # which it takes, too
 
 
 def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, run):
