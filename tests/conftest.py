@@ -112,15 +112,12 @@ def listening():
         def log_message(self, *_):
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv(notifications.URL, f"http://127.0.0.1:{server.server_port}/secret")
+    url = "http://127.0.0.1:{}/secret"
+    with HTTPServer(("127.0.0.1", 0), Handler) as server, pytest.MonkeyPatch.context() as patch:
+        threading.Thread(target=server.serve_forever).start()
+        patch.setenv(notifications.URL, url.format(server.server_port))
         yield received
-    server.shutdown()
-    thread.join()
-    server.server_close()
+        server.shutdown()
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from tests.tasks.toy_model import (
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
 WORKLOAD._entry = ParamsEntry("toy", "toy", {})  # as `load_workload` has it
 DATA = DataVersion("data-1", tracked=True)
-PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}
+RULE = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9}
 REQUIREMENTS = "numpy==2.4.6\n"
 ROWS = 20
 PROMOTE, COMPARE, AGAIN = None, False, True  # as `Run` has it
@@ -156,10 +156,11 @@ def dry_run(project, images):
 
 def decide(verdict: str, champion: int | None) -> Facts:
     """The facts of the gate."""
+    passed = verdict in ("first", "better", "repackaged", "champion already")
     return {
-        "passed": verdict in ("first", "better", "repackaged", "champion already"),
+        "passed": passed,
         "verdict": verdict,
-        "rules": [PASSED],
+        "rules": [RULE | {"passed": passed}],
         "says": ["Nothing was compared."],
         "comparisons": {},
         "slices": [],

@@ -2,17 +2,19 @@
 
 import hashlib
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 
 from retrain.cli.main import main
 from retrain.registry import lineage, packages, tracking, versions
+from retrain.runs import console
 from retrain.step import DataVersion
 from retrain.store import Artifact
 from tasks.data import image_table
 from tasks.promote import outcome
-from tests.tasks.promote.conftest import COMPARE, DATA, REQUIREMENTS, ROWS, train
+from tests.tasks.promote.conftest import COMPARE, DATA, REQUIREMENTS, ROWS, WORKLOAD, train
 from tests.tasks.toy_model import write_model
 
 RULE = {"rule": "accuracy >= 0.9", "value": 0.87654, "bound": 0.9, "passed": False}
@@ -165,6 +167,34 @@ def test_the_card_says_what_is_known(tmp_path):
     assert "They were measured by class, site, side, and by nothing else" in text
 
 
+def test_a_run_shows_what_it_was_decided_by(capsys):
+    others = [
+        {"rule": "a [new] rule", "says": "cannot be told", "passed": None},
+        {"rule": "log_loss <= 1", "value": 0.25, "passed": True},
+    ]
+    run = document("below bounds", passed=False, rules=[RULE, *others])
+    run |= {
+        "metrics": {"accuracy": 0.87654},
+        "champion": {"version": 3, "metrics": {"accuracy": 0.9}},
+    }
+    run["decision"] |= {"slices": [FEW | {"judged": True}], "says": ["So it is."]}
+    with console.shown_on(sys.stdout):
+        outcome.show(run)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for line in (
+        "metric this model champion (version 3)",
+        "accuracy 0.8765 0.9000",
+        "site: a|b 9 0.5000 0.2000 to 0.8000",
+        "failed accuracy >= 0.9 (is 0.8765)",
+        "cannot tell a [new] rule (cannot be told)",
+        "passed log_loss <= 1 (is 0.2500)",
+        "So it is.",
+        outcome.verdict(run).sentence,
+    ):
+        assert line in lines, line
+    outcome.show(run | {"champion": None})  # which it takes, too
+
+
 def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, run):
     trained = train(project)
     run(trained, "cannot tell")
@@ -200,6 +230,8 @@ def test_a_version_carries_its_lineage_and_the_command_prints_it(
     assert lineage.output_of(record, "train")["digest"] == version.train_digest
     assert lineage.output_of(record, "train")["provenance"]["commit"] == "c0ffee"
     assert record["metrics"] == version.metrics
+    given = WORKLOAD.model_dump(mode="json", exclude={"name"})  # as a file of parameters has them
+    assert record["parameters"] == given
     splits = lineage.digests_of_images(images[1].folder / image_table.FILE_NAME)
     assert record["images"]["splits"] == splits
     assert splits["test"]["rows"] == ROWS

@@ -72,6 +72,8 @@ def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, dry_ru
         dry_run(champion, "first", None)
     assert dry_run(challenger, "cannot tell", 1) is None
     second = run(challenger, "cannot tell", champion=1)
+    assert (second["aliases"], second.keys()) == ([], first.keys())  # nothing was withheld
+    assert history(project)[-1].reason.startswith("accuracy >= 0.9 fails")
     before = state(project)
     assert dry_run(challenger, "cannot tell", 1) == second
     assert dry_run(challenger, "below bounds", 1) is None

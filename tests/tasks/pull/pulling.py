@@ -106,14 +106,11 @@ def serving(
     handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None
 ) -> Iterator[str]:
     """Serves HTTP on a free port of this machine; gives the URL of its root."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    if tls:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()

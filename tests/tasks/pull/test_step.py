@@ -16,7 +16,7 @@ from retrain.project import Project
 from retrain.runs import preflight
 from retrain.workload import Data
 from tasks.pull.step import data_version, pull
-from tests.tasks.pull.pulling import little_disk, make_files, make_workspace, pulled
+from tests.tasks.pull.pulling import little_disk, make_files, make_workspace, pulled, read_files
 
 ROOT = Path(__file__).parents[3]
 PETS = {"cat/1.png": "1", "dog/2.png": "2"}
@@ -97,6 +97,14 @@ def test_an_archive_that_is_broken_or_leads_elsewhere_is_refused_and_leaves_noth
     with pytest.raises(ValueError, match=fault):
         pull(data, data_version(data, project), space)
     assert not space.scratch.exists()
+
+
+def test_what_a_killed_run_has_unpacked_is_not_taken(project, tmp_path):
+    make_archive(tmp_path / "pets", "zip", PETS)
+    data, space = Data(path=str(tmp_path / "pets")), make_workspace(tmp_path / "work", project)
+    make_files(space.scratch / "unpacked", "cow/1.png")
+    pull(data, data_version(data, project), space)
+    assert read_files(space.folder / "data") == PETS
 
 
 def test_a_disk_that_takes_no_more_is_no_verdict_on_the_data(project, tmp_path):
