@@ -155,6 +155,22 @@ def test_a_version_that_was_deleted_is_registered_again_by_a_run(project, run, p
     assert approve(project, REASON)["version"] == champion(project) == 3
 
 
+def test_an_alias_of_somebody_else_is_named_and_hides_no_other_workload(
+    project, pair, place_of_commands, capsys
+):
+    params = project.root / "params.yaml"
+    pets = "pets: {data: {path: data/toy}, model: {family: vit}}, toy: {"
+    params.write_text(params.read_text().replace("toy: {", pets, 1))
+    client = tracking.client(project)
+    client.create_registered_model("pets")
+    client.create_model_version("pets", "file:///elsewhere")
+    client.set_registered_model_alias("pets", "champion", "1")
+    assert main(["status", "--json"]) == 0
+    found = {each["workload"]: each for each in json.loads(capsys.readouterr().out)}
+    assert (found["toy"]["champion"]["version"], found["pets"]["champion"]) == (1, None)
+    assert "somebody has given the alias champion to version 1" in found["pets"]["fault"]
+
+
 def test_the_commands_show_what_waits_and_decide(project, run, pair, place_of_commands, capsys):
     assert main(["status"]) == 0
     assert "toy version 2 waits for approval since " in capsys.readouterr().out
