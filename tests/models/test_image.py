@@ -123,6 +123,8 @@ def test_colours_of_16_bits_are_read(value, shade):
         (b"<html>404</html>", "not an image"),
         (encode(scene(), "EPS"), "not an"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull$"),
+        (encode(scene(), "TIFF", tiffinfo={254: 1}), "^a camera's raw file: export"),  # a thumbnail
+        (encode(scene(), "TIFF", tiffinfo={50706: 1}), "^a camera's raw file: export"),  # a DNG
         (colour_of_16_bits(4095), r"end below a sixteenth .* camera of 12 bits"),
     ],
 )

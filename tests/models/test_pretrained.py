@@ -45,6 +45,10 @@ def test_a_folder_has_the_version_of_the_files_that_are_read(tmp_path):
     assert len({first, second, find_version("start", tmp_path)}) == 3
     write(start)
     assert find_version("start", tmp_path) == first
+    (start / "model.safetensors").unlink()
+    old = {"_use_new_zipfile_serialization": False}  # a file as PyTorch wrote it until 2020
+    torch.save({"weight": torch.zeros(4)}, start / "pytorch_model.bin", **old)
+    assert find_version("start", tmp_path) != first
 
 
 def declared(**settings):

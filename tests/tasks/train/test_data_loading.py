@@ -95,11 +95,11 @@ def test_a_part_lies_in_its_free_space_and_is_made_smaller_where_it_does_not_fit
 
 
 def test_parts_have_all_sizes_from_the_least_and_shapes_from_narrow_to_wide():
-    numbers = np.array([[0, 0, 0.1, 0.2], [0.5, 0.5, 0.3, 0.4], [1, 1, 0.5, 0.6]])
+    numbers = np.array([[0, 0.5, 0.1, 0.2], [0.5, 1, 0.3, 0.4], [1, 0, 0.5, 0.6]])
     assert parts_of(numbers, 0.2) == [
-        Part(pytest.approx(0.2), pytest.approx(3 / 4), 0.1, 0.2),
-        Part(pytest.approx(0.6), pytest.approx(1.0), 0.3, 0.4),
-        Part(pytest.approx(1.0), pytest.approx(4 / 3), 0.5, 0.6),
+        Part(pytest.approx(0.2), pytest.approx(1.0), 0.1, 0.2),
+        Part(pytest.approx(0.6), pytest.approx(4 / 3), 0.3, 0.4),
+        Part(pytest.approx(1.0), pytest.approx(3 / 4), 0.5, 0.6),
     ]
 
 

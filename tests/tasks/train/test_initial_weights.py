@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 import torch
 from safetensors.torch import load
 
@@ -31,14 +30,15 @@ def test_it_begins_where_the_champion_ended_in_both_loops(images, tmp_path):
     (package / packages.MODEL).symlink_to(before.folder / "model")
     start = SimpleNamespace(package=package, version=VERSION)
     theirs = load(before.model_files()[models.WEIGHTS])
-    function = {"function": "examples.huggingface:train", "best": Best(metric="eval_accuracy")}
+    function = {
+        "function": "tests.tasks.train.functions:reports_the_model",
+        "arguments": {"metrics": {"score": 0.5}},
+        "best": Best(metric="score"),
+    }
     for name, changes in (("own", {}), ("function", function)):
-        recipe = AGAIN.model_copy(update=changes)
-        after = run(tmp_path / name, images, recipe, start=start)
+        after = run(tmp_path / name, images, AGAIN.model_copy(update=changes), start=start)
         for key, value in load(after.model_files()[models.WEIGHTS]).items():
             assert torch.allclose(value, theirs[key], atol=1e-4), key
-        told = after.facts[recipe.best.metric]
-        assert told == pytest.approx(before.facts["val_accuracy"], abs=0.05)
         assert after.facts["start"] == VERSION.weights
     assert "start" not in before.facts
 

@@ -43,9 +43,9 @@ def test_one_cycle_is_pytorchs():
 @pytest.mark.parametrize("patience", [0, 2])
 def test_the_plateau_is_pytorchs(patience):
     random = np.random.default_rng(0)
-    # At the end they fall, too little or just enough.
+    # At the end they fall, too little or just enough; and stay at the least there is.
     falling = 0.4 * np.cumprod([1 - share * 1e-4 for share in (0, 0.9, 0.9, 0.9, 1.1, 0.9) * 3])
-    losses = [*np.linspace(1, 0.5, 5), *random.uniform(0.45, 0.6, 40), *falling]
+    losses = [*np.linspace(1, 0.5, 5), *random.uniform(0.45, 0.6, 40), *falling, *[0.0] * 5]
     hyperparameters = Train(
         lr=0.01, warmup=0, schedule="plateau", plateau=Plateau(factor=0.8, patience=patience)
     )

@@ -86,8 +86,8 @@ def test_several_workers_ask_each_tenth_step_whether_a_checkpoint_is_due(
 
 
 def test_the_meter_tells_the_recent_speed_and_loss_and_the_time_that_is_left(job, monkeypatch):
-    """Two epochs of ten steps, with 16 images each; the first step took five seconds."""
-    meter, now = Meter(job.scratch, 2, 10, 16), [0.0]
+    """Three epochs of ten steps, with 16 images each; the first step took five seconds."""
+    meter, now = Meter(job.scratch, 3, 10, 16), [0.0]
     monkeypatch.setattr("tasks.train.session.monotonic", lambda: now[0])
     for step, time, losses in ((1, 5.0, 3.0), (3, 5.1, 9.0), (5, 7.0, 15.0), (13, 11.0, 6.0)):
         now[0] = time
@@ -96,8 +96,8 @@ def test_the_meter_tells_the_recent_speed_and_loss_and_the_time_that_is_left(job
             assert not (job.scratch / PROGRESS).exists()  # too soon
     # Eight steps in the last four seconds; twelve in six since the first.
     assert progress(job) == {
-        "epochs": 2, "fraction": 0.65, "seconds_left": 3.5, "history": [{"epoch": 1}],
-        "text": "epoch 2/2  loss 2.000  32 images/s  4 s left",
+        "epochs": 3, "fraction": 13 / 30, "seconds_left": 8.5, "history": [{"epoch": 1}],
+        "text": "epoch 2/3  loss 2.000  32 images/s  8 s left",
     }  # fmt: skip
 
 

@@ -5,14 +5,13 @@ import torch
 import models
 from models.network import Network
 from retrain.registry import tracking
-from retrain.workload import Augment, Model, Scale, Train
+from retrain.workload import Augment, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.train.augmentation import Augmentation
 from tasks.train.data_loading import BatchSampler, SplitDataset
 from tasks.train.job import TrainingJob
 from tasks.train.recipe import temperature
 from tasks.train.session import CHECKPOINTS
-from tests.tasks.embed.conftest import write_backbone
 from tests.tasks.train.helpers import (
     KEY,
     LABELS,
@@ -97,13 +96,6 @@ def test_memory_that_cannot_be_had_is_the_users_to_mend(images, tmp_path, monkey
     monkeypatch.setattr(TrainingJob, "build", too_large)
     with pytest.raises(ValueError, match=r"not enough memory to train .* train\.micro_batch"):
         run(tmp_path, images, RECIPE)
-
-
-def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
-    write_backbone(tmp_path / "starting-points" / "tiny")
-    model = Model(family="vit", pretrained="starting-points/tiny")
-    trained = run(tmp_path, images, RECIPE.model_copy(update={"epochs": 1}), model=model)
-    assert str(tmp_path).encode() not in b"".join(trained.model_files().values())
 
 
 def test_a_batch_in_parts_takes_the_same_steps_and_no_more_images_at_once(

@@ -6,14 +6,10 @@ import torch
 from safetensors.torch import load
 
 import models
-from retrain.workload import Augment, Best, ColorJitter, Model, Plateau, Train
+from retrain.workload import Augment, Best, ColorJitter, Plateau, Train
 from tests.tasks.train.helpers import SMALL, run, run_interrupted, validated
 
 BASE = Train(epochs=3, batch_size=16, lr=0.01)
-RESNET = {
-    "model_type": "resnet", "embedding_size": 8, "layer_type": "basic",
-    "downsample_in_first_stage": False,
-}  # fmt: skip
 CHOICES = {
     "ema": {"ema": 0.9},
     "freeze": {"freeze_epochs": 1},
@@ -49,16 +45,6 @@ def test_it_changes_the_training_resumes_to_the_bit_and_says_what_is_saved(
     loss, *_ = validated(resumed, images)
     close = 0.05 if recipe.precision == "bf16" else 1e-5
     assert resumed.facts["val_loss"] == pytest.approx(loss, rel=close)
-
-
-def test_a_network_with_batch_norms_learns_and_goes_on_to_the_bit(images, tmp_path, ending_before):
-    resnet = Model(family="auto", config=RESNET | {"hidden_sizes": [8, 16], "depths": [1, 1]})
-    recipe = BASE.model_copy(update={"epochs": 6, "augment": Augment(shift=1)})
-    trained = run_interrupted(tmp_path, images, recipe, ending_before(15), model=resnet)
-    assert trained.facts["val_accuracy"] > 0.6
-    weights = models.load(trained.folder / "model").module.state_dict()
-    counts = {int(each) for name, each in weights.items() if "num_batches_tracked" in name}
-    assert counts == {6 * trained.facts["best_epoch"]}
 
 
 def test_a_frozen_backbone_stays_as_it_was_and_drops_nothing_out(images, tmp_path):
