@@ -47,11 +47,11 @@ def test_an_experiment_that_was_deleted_is_restored(project):
 def test_a_run_records_what_it_was_made_from(project):
     of_repository = Project(project.root)
     vars(of_repository)["commit"] = "c0ffee"
-    run = tracking.client(project).get_run(start(of_repository, "five"))
+    run = tracking.client(project).get_run(start(of_repository, "five" * 9))
     expected = {"train.lr": "0.001", "model.family": "vit", "model.pretrained": "None"}
     assert run.data.params == expected
     assert run.data.tags["mlflow.source.git.commit"] == "c0ffee"
-    assert run.info.run_name == "digits-five"
+    assert run.info.run_name == "digits-fivefive"
     [used] = run.inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("digits", ("ab" * 32)[:36])
     assert used.dataset.source == '{"digest": "' + "ab" * 32 + '"}'

@@ -104,6 +104,12 @@ def test_a_version_is_never_registered_without_its_commit_in_silence(tmp_path, m
     assert "No commit is recorded, because git does not tell it" in capsys.readouterr().err
 
 
+def test_a_registered_model_that_a_person_has_made_gets_a_ledger(project, name, tmp_path):
+    tracking.client(project).create_registered_model(name)
+    decisions.apply(project, register(project, name, "a", tmp_path), decision(1))
+    assert versions.champion(project, name).version == 1
+
+
 def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project, name):
     client = tracking.client(project)
     client.create_registered_model(name)
