@@ -1,7 +1,10 @@
+import logging
+
 import pytest
 
 from retrain.project import Project
 from retrain.registry import tracking
+from retrain.runs import console
 
 PARAMS = {"train.lr": 0.001, "model.family": "vit", "model.pretrained": None}
 EPOCH = {
@@ -88,3 +91,12 @@ def test_the_best_epoch_is_logged_once_and_a_better_one_beside_it(project):
     history = mlflow.get_metric_history(run_id, "best_val_accuracy")
     assert [metric.value for metric in history] == [0.5, 0.75]
     assert len(mlflow.get_metric_history(run_id, "best_val_loss")) == 1
+
+
+def test_what_was_mended_is_told_where_a_person_looks(monkeypatch, caplog, capsys, tmp_path):
+    caplog.set_level(logging.INFO, "retrain")
+    tracking.tell("mended [a]")
+    assert (capsys.readouterr().err, caplog.messages) == ("mended [a]\n", [])
+    monkeypatch.setattr(console.Output, "log", tmp_path / "run.log")  # in a run
+    tracking.tell("mended [b]")
+    assert (capsys.readouterr().err, caplog.messages) == ("", ["mended [b]"])

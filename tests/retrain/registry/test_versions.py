@@ -38,6 +38,8 @@ def test_a_version_is_found_by_what_names_it(made):
     champion = versions.champion(made, "vit")
     assert (champion.version, champion.aliases, champion.verdict) == (2, ("champion",), "better")
     assert champion.broken == "it answers nonsense"
+    assert champion.created.endswith("+00:00")
+    assert "." not in champion.created  # of a second
     first = versions.find_version(made, "vit", "package-a")
     assert (first.version, first.aliases, first.verdict) == (1, ("canary",), "not better")
     assert versions.find_version(made, "vit", "package-c") is None
