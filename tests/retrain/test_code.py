@@ -60,6 +60,32 @@ def test_comments_docstrings_formatting_and_code_for_type_checkers_do_not_count(
     assert digests() == before
 
 
+TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    N = 1\nelse:\n    N = "
+DIFFERENT = [
+    "def step(x):\n    return x",
+    "def step(x):\n    return -x",
+    "def step(x=1):\n    return x",
+    "def step(x):\n    print(x)\n    return x",  # it begins with no docstring
+    "def step(x):\n    print(x, x)\n    return x",
+    "def step(x):\n    return f'a{x}'",
+    "def step(x):\n    return f'b{x}'",
+    "def step(x):\n    return f'a{x!r}'",
+    "if N:\n    M = 1",
+    "if N:\n    M = 1\nelse:\n    M = 2",
+    "if TYPES:\n    M = 1",
+    f"{TYPES}2",
+    f"{TYPES}3",
+]
+
+
+def test_what_code_does_is_in_its_digest(write, digests):
+    found = set()
+    for text in DIFFERENT:
+        write("tasks/step", text)
+        found.add(digests()["tasks.step"])
+    assert len(found) == len(DIFFERENT)
+
+
 def test_imports_are_followed_inside_functions_and_packages_and_beside_them(write, digests):
     for name in ("tasks/deep", "mine", "shared/numbers", "retrain", "tasks/other"):
         write(name, "N = 1")

@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+import subprocess
 from dataclasses import replace
 from importlib import metadata
 from types import SimpleNamespace
@@ -131,6 +132,22 @@ def test_what_cannot_be_reproduced_is_refused_at_once(missing, monkeypatch, tmp_
     with pytest.raises(UsageError, match="vit version 3 cannot be reproduced"):
         lineage.reproduce(Project(tmp_path), SimpleNamespace(title="vit version 3"), print)
     assert not (tmp_path / ".retrain").exists()
+
+
+def test_a_commit_is_checked_out_beside_the_clone_and_goes_again(tmp_path):
+    clone = Project(tmp_path / "project")  # in a folder of the repository
+    clone.root.mkdir()
+    clone.params.write_text("as it was")
+    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm start"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    clone.params.write_text("as it is now")
+    with lineage._checked_out(clone, clone.git("rev-parse", "HEAD")) as copy:
+        assert copy.params.read_text() == "as it was"
+        assert copy.store.is_relative_to(clone.state / "reproduce")
+    assert not (clone.state / "reproduce").exists()
+    missing = lineage._checked_out(clone, "c0ffee")
+    with pytest.raises(ValueError, match=r"Commit c0ffee is not in this clone\. Fetch it"), missing:
+        pass
 
 
 @pytest.mark.parametrize(

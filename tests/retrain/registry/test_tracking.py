@@ -1,7 +1,10 @@
+import logging
+
 import pytest
 
 from retrain.project import Project
 from retrain.registry import tracking
+from retrain.runs import console
 
 PARAMS = {"train.lr": 0.001, "model.family": "vit", "model.pretrained": None}
 EPOCH = {
@@ -47,11 +50,11 @@ def test_an_experiment_that_was_deleted_is_restored(project):
 def test_a_run_records_what_it_was_made_from(project):
     of_repository = Project(project.root)
     vars(of_repository)["commit"] = "c0ffee"
-    run = tracking.client(project).get_run(start(of_repository, "five"))
+    run = tracking.client(project).get_run(start(of_repository, "five" * 9))
     expected = {"train.lr": "0.001", "model.family": "vit", "model.pretrained": "None"}
     assert run.data.params == expected
     assert run.data.tags["mlflow.source.git.commit"] == "c0ffee"
-    assert run.info.run_name == "digits-five"
+    assert run.info.run_name == "digits-fivefive"
     [used] = run.inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("digits", ("ab" * 32)[:36])
     assert used.dataset.source == '{"digest": "' + "ab" * 32 + '"}'
@@ -88,3 +91,12 @@ def test_the_best_epoch_is_logged_once_and_a_better_one_beside_it(project):
     history = mlflow.get_metric_history(run_id, "best_val_accuracy")
     assert [metric.value for metric in history] == [0.5, 0.75]
     assert len(mlflow.get_metric_history(run_id, "best_val_loss")) == 1
+
+
+def test_what_was_mended_is_told_where_a_person_looks(monkeypatch, caplog, capsys, tmp_path):
+    caplog.set_level(logging.INFO, "retrain")
+    tracking.tell("mended [a]")
+    assert (capsys.readouterr().err, caplog.messages) == ("mended [a]\n", [])
+    monkeypatch.setattr(console.Output, "log", tmp_path / "run.log")  # in a run
+    tracking.tell("mended [b]")
+    assert (capsys.readouterr().err, caplog.messages) == ("", ["mended [b]"])

@@ -38,6 +38,8 @@ def test_a_version_is_found_by_what_names_it(made):
     champion = versions.champion(made, "vit")
     assert (champion.version, champion.aliases, champion.verdict) == (2, ("champion",), "better")
     assert champion.broken == "it answers nonsense"
+    assert champion.created.endswith("+00:00")
+    assert "." not in champion.created  # of a second
     first = versions.find_version(made, "vit", "package-a")
     assert (first.version, first.aliases, first.verdict) == (1, ("canary",), "not better")
     assert versions.find_version(made, "vit", "package-c") is None
@@ -102,6 +104,12 @@ def test_a_version_is_never_registered_without_its_commit_in_silence(tmp_path, m
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     register(Project(tmp_path), "vit", "a", tmp_path)
     assert "No commit is recorded, because git does not tell it" in capsys.readouterr().err
+
+
+def test_a_registered_model_that_a_person_has_made_gets_a_ledger(project, name, tmp_path):
+    tracking.client(project).create_registered_model(name)
+    decisions.apply(project, register(project, name, "a", tmp_path), decision(1))
+    assert versions.champion(project, name).version == 1
 
 
 def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project, name):
