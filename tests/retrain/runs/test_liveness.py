@@ -66,15 +66,18 @@ def test_a_killed_process_is_known_until_it_is_forgotten_with_its_temporary_file
     assert list((tmp_path / liveness.LOCKS).iterdir()) == []
 
 
+OWN = "this process"  # whose name is another one in each process of the tests
+
+
 @pytest.mark.parametrize(
     ("kills", "boot", "name", "was_out"),
     [
-        (3, "boot", liveness.PROCESS, False),
-        (4, "boot", liveness.PROCESS, True),
+        (3, "boot", OWN, False),
+        (4, "boot", OWN, True),
         (4, "boot", "one that has noted nothing", False),
-        (4, "another", liveness.PROCESS, False),  # start of the machine, or another machine
-        (4, "", liveness.PROCESS, False),
-        (None, "boot", liveness.PROCESS, False),  # another system
+        (4, "another", OWN, False),  # start of the machine, or another machine
+        (4, "", OWN, False),
+        (None, "boot", OWN, False),  # another system
     ],
 )
 def test_memory_was_out_if_the_kernel_has_killed_for_it_since_the_process_began(
@@ -91,7 +94,8 @@ def test_memory_was_out_if_the_kernel_has_killed_for_it_since_the_process_began(
         counts.write_text(f"nr_free_pages 5\noom_kill {kills}\n")
         if kills is None:
             counts.unlink()
-        assert processes.memory_was_out(["other", name]) == was_out
+        named = liveness.PROCESS if name == OWN else name
+        assert processes.memory_was_out(["other", named]) == was_out
 
 
 def test_processes_with_the_same_number_in_two_containers_do_not_wait_for_each_other(tmp_path):
@@ -189,7 +193,7 @@ LAST = f"{liveness.ENDED} It was its third try, and there is no other."
         ("small", "process-gone", "CANCELLING", "CANCELLED", None, None),  # by a person
         ("small", "process-gone", "COMPLETED", "COMPLETED", None, None),
         ("rollback", "process-gone", "RUNNING", "CRASHED", None, liveness.ENDED),
-        ("small", liveness.PROCESS, "RUNNING", "RUNNING", None, None),  # which is alive
+        ("small", OWN, "RUNNING", "RUNNING", None, None),  # which is alive
         # Another clone with the same store may have forgotten its process.
         ("small", "process-forgotten", "RUNNING", "RUNNING", None, None),
         ("small", liveness.OWN_SERVER, "RUNNING", "CRASHED", SECOND, None),
@@ -200,7 +204,9 @@ def test_a_deployment_s_run_whose_process_is_dead_is_run_again_at_most_twice(
 ):
     (project.store / liveness.LOCKS).mkdir(parents=True)
     (project.store / liveness.LOCKS / "process-gone.lock").touch()  # which nobody holds
-    tags = [tag, "process-gone"] if tag.startswith("try") else [tag]
+    tags = {OWN: [liveness.PROCESS]}.get(tag, [tag])
+    if tag.startswith("try"):
+        tags.append("process-gone")
     with get_client(sync_client=True) as client, Processes(project.store).hold():
         deployment = client.create_deployment(client.create_flow_from_name(flow), uuid4().hex)
         parameters = {"workload": "toy"}
