@@ -132,6 +132,7 @@ OURS = re.compile(
     r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏ ]*(starting|pull|validate|preprocess|train|evaluate|gate|promote|metric|─+"
     r"|best epoch|accuracy|calibration_error|log_loss|macro_|rows|worst_class_recall|vit version 1"
     r"|These files differ from the commit|Class 'class-0' is never predicted|report|plots"
+    r"|To answer always|The network has started from random weights"
     r"|MLflow run|Makes mlflow.db|took|The data at http://127.0.0.1)"
 )
 
