@@ -166,7 +166,7 @@ def test_own_images_have_a_champion_of_their_own_and_a_renamed_class_is_dropped_
     assert renamed["decision"]["verdict"] == "not worse"
     classes = "The classes are not those of photos version 1, the champion: class-00 is new, and"
     assert f"{classes} class-0 is gone." in renamed["warnings"]
-    assert "does not know their classes." in renamed["decision"]["says"][0]
+    assert "does not know their classes." in renamed["decision"]["says"][1]
     assert (renamed["model"]["version"], renamed["model"]["aliases"]) == (2, ["champion"])
 
 
