@@ -1,6 +1,8 @@
 """The workloads that are shipped, with small stand-ins for the data and weights of the examples."""
 
+import re
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
 # Where the weights below were trained: another processor or library may round otherwise.
 REFERENCE = {
     "processor": "AMD EPYC",
+    "kind": ["25", "17", "1024 KB"],  # family, model and cache, by which kernels divide their sums
     "instructions": ["avx2", "avx512_bf16", "avx512f"],
     "cores": 2,  # so many threads divide the sums of a network whose size is not known
     "accelerators": [],
@@ -37,7 +40,10 @@ def check_weights(workload, document):
     """Compares what was trained with what is noted, where that can be the same."""
     libraries = {name: version(name) for name in REFERENCE["libraries"]}
     here = {name: value for name, value in hardware.machine().items() if name in REFERENCE}
-    here["libraries"] = libraries
+    cpu = Path("/proc/cpuinfo")
+    kind = r"^(?:cpu family|model|cache size)\s*: (.*)$"
+    found = re.findall(kind, cpu.read_text(encoding="utf-8"), re.MULTILINE) if cpu.exists() else []
+    here |= {"kind": found[:3], "libraries": libraries}
     if here != REFERENCE:
         pytest.skip(f"what {workload} has trained is not compared: {here}, and not {REFERENCE}")
     assert document["training"]["weights"][:12] == WEIGHTS[workload]
