@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,35 @@ def end_lost_runs(project: Project) -> None:
         logger.warning("The runs that were killed could not be ended: %s", error)
         return
     processes.forget(killed)
+
+
+def end_unnoticed_crashes(pool: str, seconds: float) -> None:
+    """Does what `notify_of_crash` would have done for runs that were killed as they began.
+
+    Prefect's worker loads the flow to call its hooks, and finds none if the process was killed
+    before it had said where its flow is. The state then has still the worker's own message.
+
+    Args:
+        pool: The work pool.
+        seconds: For how long a run has been crashed, so that the worker has called the hooks.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import WorkPoolFilter
+
+    now = datetime.now(UTC)
+    ended = {"before_": now - timedelta(seconds=seconds), "after_": now - timedelta(days=1)}
+    try:
+        with get_client(sync_client=True) as client:
+            crashed = client.read_flow_runs(
+                flow_run_filter=runs_in(["CRASHED"], end_time=ended),
+                work_pool_filter=WorkPoolFilter.model_validate({"name": {"any_": [pool]}}),
+            )
+        for run in crashed:
+            signal = SIGNAL.search((run.state and run.state.message) or "")
+            if run.state and signal and signal[1]:
+                notify_of_crash(None, run, run.state)
+    except Exception as error:  # the next look does it
+        logger.warning("Crashed runs could not be read: %s", error)
 
 
 def runs_in(states: Collection[str], **more: Any) -> "FlowRunFilter":

@@ -11,8 +11,9 @@ from uuid import uuid4
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL
-from prefect.states import State
+from prefect.states import Crashed, State
 
 from retrain.project import Project
 from retrain.runs import liveness
@@ -226,3 +227,27 @@ def test_a_deployment_s_run_whose_process_is_dead_is_run_again_at_most_twice(
         assert {*each.tags} - {liveness.OWN_SERVER} == expected
     said = [each["text"].splitlines()[0] for each in webhook]
     assert said == ([f"toy: the run crashed: {told}"] if told else [])
+
+
+def test_a_run_that_was_killed_before_its_flow_was_known_is_run_again(
+    project, prefect_session, webhook
+):
+    pool, killed = f"pool-{uuid4().hex}", "Process exited with status code: -9. SIGKILL"
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
+        deployment = client.create_deployment(
+            client.create_flow_from_name("small"), uuid4().hex, work_pool_name=pool
+        )
+        for said in (killed, "It could not be submitted."):
+            run = client.create_flow_run_from_deployment(deployment, tags=["mine"])
+            client.set_flow_run_state(run.id, Crashed(message=said), force=True)
+        liveness.end_unnoticed_crashes(pool, 60)  # its worker may be about to do it
+        for _ in range(2):
+            liveness.end_unnoticed_crashes(pool, 0)
+        found = [each for each in client.read_flow_runs() if each.deployment_id == deployment]
+    messages = [each.state.message for each in found]
+    assert sum("Goes on from run" in message for message in messages) == 1
+    assert [messages.count(said) for said in (killed, liveness.ENDED)] == [0, 1]
+    assert "It could not be submitted." in messages
+    assert len(found) == 3
+    assert list(webhook) == []
