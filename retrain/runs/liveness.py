@@ -191,15 +191,15 @@ def end_lost_runs(project: Project) -> None:
     processes.forget(killed)
 
 
-def end_unnoticed_crashes(pool: str, seconds: float) -> None:
-    """Does what `notify_of_crash` would have done for runs that were killed as they began.
+def run_crashed_again(pool: str, seconds: float) -> None:
+    """Has runs of deployments run again that were killed as they began.
 
-    Prefect's worker loads the flow to call its hooks, and finds none if the process was killed
-    before it had said where its flow is. The state then has still the worker's own message.
+    Prefect's worker loads the flow to call `notify_of_crash`, and finds none if the process was
+    killed before it had said where its flow is. Of runs for which it was called, nothing changes.
 
     Args:
         pool: The work pool.
-        seconds: For how long a run has been crashed, so that the worker has called the hooks.
+        seconds: For how long a run has been crashed, so that the worker has called its hooks.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter
@@ -212,12 +212,12 @@ def end_unnoticed_crashes(pool: str, seconds: float) -> None:
                 flow_run_filter=runs_in(["CRASHED"], end_time=ended),
                 work_pool_filter=WorkPoolFilter.model_validate({"name": {"any_": [pool]}}),
             )
-        for run in crashed:
-            signal = SIGNAL.search((run.state and run.state.message) or "")
-            if run.state and signal and signal[1]:
-                notify_of_crash(None, run, run.state)
+            for run in crashed:
+                signal = SIGNAL.search((run.state and run.state.message) or "")
+                if signal and signal[1]:
+                    _run_again(client, run, ENDED)
     except Exception as error:  # the next look does it
-        logger.warning("Crashed runs could not be read: %s", error)
+        logger.warning("The runs that have crashed could not be read: %s", error)
 
 
 def runs_in(states: Collection[str], **more: Any) -> "FlowRunFilter":

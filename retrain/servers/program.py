@@ -126,7 +126,7 @@ def _end_lost_runs() -> None:
         sleep(LOST_SECONDS)
         if liveness.Processes(project.store).killed():
             liveness.end_lost_runs(project)
-        liveness.end_unnoticed_crashes(POOL, LOST_SECONDS)
+        liveness.run_crashed_again(POOL, LOST_SECONDS)
 
 
 def _end_with_input() -> None:

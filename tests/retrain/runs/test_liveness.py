@@ -241,13 +241,12 @@ def test_a_run_that_was_killed_before_its_flow_was_known_is_run_again(
         for said in (killed, "It could not be submitted."):
             run = client.create_flow_run_from_deployment(deployment, tags=["mine"])
             client.set_flow_run_state(run.id, Crashed(message=said), force=True)
-        liveness.end_unnoticed_crashes(pool, 60)  # its worker may be about to do it
+        liveness.run_crashed_again(pool, 60)  # its worker may be about to do it
         for _ in range(2):
-            liveness.end_unnoticed_crashes(pool, 0)
+            liveness.run_crashed_again(pool, 0)
         found = [each for each in client.read_flow_runs() if each.deployment_id == deployment]
     messages = [each.state.message for each in found]
     assert sum("Goes on from run" in message for message in messages) == 1
-    assert [messages.count(said) for said in (killed, liveness.ENDED)] == [0, 1]
-    assert "It could not be submitted." in messages
+    assert {killed, "It could not be submitted."} < {*messages}
     assert len(found) == 3
     assert list(webhook) == []
