@@ -254,6 +254,12 @@ class Workers(Multiprocess):
             super().restart_all()
         self._replaced.set()
 
+    def keep_subprocess_alive(self) -> None:
+        """Starts workers anew that died."""
+        for process in self.processes:  # else one that dies while it is asked is waited for
+            process.child_conn.close()
+        super().keep_subprocess_alive()
+
     def terminate_all(self) -> None:
         """Ends the workers; one that still loads would hear of it only when it has loaded."""
         for process in self.processes:

@@ -209,8 +209,10 @@ def test_a_killed_server_leaves_nothing_behind_and_another_one_goes_on(project):
         answers_with(url, 3)
         processes = processes_of(psutil.Process(process.pid))
         worker = next(each for each in processes if "spawn_main" in " ".join(each.cmdline()))
+        worker.suspend()
+        sleep(2)  # by then it is asked whether it lives
         worker.kill()
-        until(lambda: len(processes_of(psutil.Process(process.pid))) == len(processes))
+        until(lambda: {*processes_of(psutil.Process(process.pid))} - {*processes})
         answers_with(url, 3)
     until(lambda: not any(each.is_running() for each in processes))
 
