@@ -84,10 +84,9 @@ class Combination:
         return SHARINGS[self.sharing]["scale.workers"]
 
     @property
-    def is_trained(self) -> bool:
-        """Workers start for each function anew, so that one has two."""
-        few = (self.network, self.recipe) == ("pretrained vit", "plain")
-        return self.loop == OWN or not self.workers or few
+    def starts_workers(self) -> bool:
+        """Whether its workers start for it alone; others are trained in the same ones."""
+        return bool(self.workers) and (self.loop == FUNCTION or self.storage == "source")
 
 
 def combinations(networks: Iterable[str]) -> Iterator[Combination]:
@@ -100,6 +99,22 @@ def combinations(networks: Iterable[str]) -> Iterator[Combination]:
             streams_once = (loop, sharing, network) == (OWN, "one process", "vit")
             if recipe == "plain" or streams_once or storage == "pixels":
                 yield Combination(network, loop, storage, sharing, recipe)
+
+
+def to_train(refused: Mapping[Combination, str | None]) -> list[Combination]:
+    """Those that a test trains: all that is not refused by one process, by workers some of it.
+
+    That are all networks, each third of them with each recipe, and one where workers start anew.
+    """
+    allowed = [each for each, why in refused.items() if why is None]
+    started = [each for each in allowed if each.starts_workers and each.recipe == "plain"]
+    shared = [each for each in allowed if each.workers and not each.starts_workers]
+    return [
+        *(each for each in allowed if not each.workers),
+        *(each for each in started if each.network == "pretrained vit"),
+        *(each for each in shared if each.recipe == "plain"),
+        *[each for each in shared if each.recipe != "plain"][::3],
+    ]
 
 
 class Place:
@@ -243,15 +258,17 @@ def document(refused: Mapping[Combination, str | None]) -> str:
 HEAD = """# What goes with what
 
 Each combination of a network, a loop, `images.storage`, workers with a strategy
-and a recipe is either refused before a run starts, or trained by a test, in small: two epochs; then
-the saved network is loaded, and its loss compared with what the training said. This page is written
+and a recipe is either refused before a run starts, or it trains. A test does that, in small: two
+epochs; then the saved network is loaded, and its loss compared with what the training said. By
+workers it trains each network, and with each recipe a third of the networks. This page is written
 by `python -m tests.tasks.train.combinations`, from what is refused.
 
 In the first table a tick is for both of `images.storage`, in the second for all networks that the
 first one has in that column; `no` is for none. Recipes are tried with `pixels`, and once with
-`source`. The function is `examples/huggingface.py`; workers train one of its networks. Grey images
-have fewer augmentations, `torch.compile` needs a compiler, and NCCL a GPU for each worker: these
-are refused as well where they cannot be had. A refusal says why.
+`source`. The function is `examples/huggingface.py`; workers train one network with it, and with
+each strategy one whose images stream. Grey images have fewer augmentations, `torch.compile` needs a
+compiler, and NCCL a GPU for each worker: these are refused as well where they cannot be had. A
+refusal says why.
 """
 
 

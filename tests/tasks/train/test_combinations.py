@@ -20,7 +20,7 @@ from tasks.train.launch import run_trainer
 from tasks.train.session import Session
 from tasks.train.step import train_and_save
 from tasks.train.train import best_network, fit, save
-from tests.tasks.train.combinations import EPOCHS, OWN, SIDE, TABLE, Place, document
+from tests.tasks.train.combinations import EPOCHS, OWN, SIDE, TABLE, Place, document, to_train
 from tests.tasks.train.helpers import Trained, validated
 
 
@@ -106,7 +106,7 @@ def test_the_page_says_what_is_refused(refused):
 @pytest.mark.slow
 def test_what_is_not_refused_trains(place, refused, ray_session):
     place.write_images()
-    chosen = [each for each, why in refused.items() if why is None and each.is_trained]
+    chosen = to_train(refused)
     jobs = {each: place.job(each, Path(f"trained-{n}")) for n, each in enumerate(chosen)}
     own = [each for each in chosen if each.loop == OWN and each.workers]
     faults = {each: _attempt(_train, jobs[each]) for each in chosen if each not in own}
