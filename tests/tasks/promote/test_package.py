@@ -76,6 +76,7 @@ def example_of(folder):
     return pa.table(columns).replace_schema_metadata({"labels": json.dumps(LABELS)})
 
 
+@pytest.mark.slow
 def test_a_package_requires_what_its_modules_import_and_finds_only_that(tmp_path):
     ours = {"mlflow", "numpy", "pandas", "pi-heif", "pillow", "safetensors", "torch"}
     scipy, optuna = tmp_path / "scipy", tmp_path / "optuna"
