@@ -85,9 +85,7 @@ def little_disk() -> Iterator[None]:
 def run(folder: Path, *command: str) -> str:
     """Runs a command, which must succeed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout
+    return subprocess.check_output(command, cwd=folder, text=True, env=environment)
 
 
 def dvc(folder: Path, *arguments: str) -> str:
