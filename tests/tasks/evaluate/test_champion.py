@@ -1,6 +1,5 @@
 """The champion answers from its own package, in a process of its own."""
 
-import json
 import logging
 import shutil
 from contextlib import contextmanager
@@ -13,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import models
 from retrain.errors import DamagedArtifactError, RejectedDataError
-from retrain.file_io import sha256_of
+from retrain.file_io import sha256_of, write_json
 from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from retrain.registry.ledger import Decision
@@ -95,14 +95,11 @@ def older(made):
     Gives the runner and what it made of the champion.
     """
     folder = shutil.copytree(made.written, made.project.root / "older")
-    code = folder / "code" / "models"
-    (code / "vit_network.py").rename(code / "transformer_of_old_network.py")
-    description = folder / "artifacts" / "model" / "model.json"
-    description.write_text(
-        description.read_text().replace('"family": "vit"', '"family": "transformer_of_old"')
-    )
-    serving = package.serving_of(folder / package.MODEL, "fp32")
-    (folder / package.SERVING).write_text(json.dumps(serving))
+    code, description = folder / package.CODE / "models", folder / package.MODEL / models.MODEL
+    (code / "vit_network.py").rename(code / "old_network.py")
+    saved = description.read_text()
+    description.write_text(saved.replace('"family": "vit"', '"family": "old"'))
+    write_json(folder / package.SERVING, package.serving_of(folder / package.MODEL, "fp32"))
     invert_images(folder)
     version = appoint(made, folder)
     runner = runner_in(made.project)
@@ -116,7 +113,6 @@ def test_a_champion_whose_family_is_gone_answers_with_its_own_code(made, older):
     expected = plain_probabilities(made.trained.folder / "model", 255 - pixels(ROWS), 256)
     table = pq.read_table(champion.evaluation.folder / "predictions.parquet")
     assert np.abs(np.stack(table["probabilities"].to_numpy()) - expected).max() < 1e-6
-    assert table["prediction"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
     right = expected.argmax(1) == np.arange(ROWS) % len(LABELS)
     assert champion.evaluation.facts["metrics"]["accuracy"] == pytest.approx(right.mean())
     assert champion.registered.version == version
