@@ -1,8 +1,11 @@
-"""A network of a user's, for `test_package.py`, whose module needs a further library."""
+"""A network of a user's, for `test_package.py`: its module needs scipy, and others unseen."""
+
+from importlib import import_module
 
 from scipy.special import expit
 from torch import nn
 
 
-def build_model(num_classes):
+def build_model(num_classes, unseen="scipy"):
+    import_module(unseen)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes, bias=bool(expit(1.0))))

@@ -20,10 +20,8 @@ from tasks.data.package import images_of
 from tasks.promote import export as exporting
 from tasks.promote.export import FORMATS, export, readme
 from tests.tasks.promote.conftest import COMPARE, ROWS
-from tests.tasks.toy_data import encoded
+from tests.tasks.toy_data import encoded, write_files
 from tests.tasks.toy_model import IMAGES, LABELS, VERSION, model_in, write_report
-
-ROOT = Path(__file__).parents[3]
 
 # Names what a program has imported of this project, after it has run.
 OURS = """
@@ -133,6 +131,10 @@ def test_what_cannot_be_written_is_one_sentence(project, version, tmp_path, monk
     needed = r"needs onnx and onnxruntime and onnxscript: .*pip install -e '\.\[onnx\]"
     with pytest.raises(UsageError, match=needed):
         export(project, version, tmp_path / "toy", "onnx")
+    [file] = project.root.glob("mlruns/**/packages/*/requirements.txt")
+    file.write_text(f"{file.read_text()}\n")
+    with pytest.raises(ValueError, match=r"requirements\.txt in .* has changed since"):
+        export(project, version, tmp_path / "toy", "huggingface")
     assert not (tmp_path / "toy").exists()
 
 
@@ -148,8 +150,8 @@ def test_a_network_of_ones_own_is_exported_with_the_module_of_its_package(
     write_report(trained, project)
     run(trained, "first", intent=COMPARE)
     version = versions.get(project, "toy", 1)
-    # As in the command: the project's folder is not where modules are imported from.
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(ROOT))])
+    write_files(tmp_path / "changed", {"examples/network.py": b"raise NotImplementedError"})
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "changed"), *sys.path])
     for name in ("examples", "examples.network"):
         monkeypatch.delitem(sys.modules, name)
     done = export(project, version, tmp_path / "onnx", "onnx")
