@@ -212,7 +212,6 @@ def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, 
     assert shown.startswith("**Compared** on ")
     assert shown.count("there was no champion to compare it with") == 1  # not twice
     assert shown.endswith(text.partition("## Training")[2])
-    assert not list(packages.download(project, version).rglob("*.md"))
     assert packages.read_card(project, replace(version, package_digest="older")) is None
 
 
