@@ -108,16 +108,20 @@ def test_the_program_of_the_readme_answers_in_a_process_without_the_project(
     assert float(probability) == pytest.approx(right.max(), abs=1e-5)
 
 
-def test_an_onnx_file_gives_the_probabilities_of_the_package(
-    project, version, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("form", "apart", "said"),
+    [
+        ("onnx", 0.002, r"For 0 they differ by 0\.001 at most, which 100% of the images"),
+        ("huggingface", 0.11, r"For 0 they differ by 0\.1 at most, which 95% of the images"),
+    ],
+)
+def test_an_export_that_gives_other_answers_is_none(
+    project, version, tmp_path, monkeypatch, form, apart, said
 ):
-    done = export(project, version, tmp_path / "toy", "onnx")
-    assert (done.compared, done.same) == (ROWS, ROWS)
-    assert done.difference < 1e-5
-    write, answer = FORMATS["onnx"]
-    monkeypatch.setitem(FORMATS, "onnx", (write, lambda *of: answer(*of) + 0.002))
-    with pytest.raises(ValueError, match=r"For 0 they differ by 0\.001 at most, which 100% of the"):
-        export(project, version, tmp_path / "other", "onnx")
+    write, answer = FORMATS[form]
+    monkeypatch.setitem(FORMATS, form, (write, lambda *of: answer(*of) + apart))
+    with pytest.raises(ValueError, match=said):
+        export(project, version, tmp_path / "other", form)
     assert not (tmp_path / "other").exists()
 
 
@@ -155,7 +159,7 @@ def test_a_network_of_ones_own_is_exported_with_the_module_of_its_package(
     for name in ("examples", "examples.network"):
         monkeypatch.delitem(sys.modules, name)
     done = export(project, version, tmp_path / "onnx", "onnx")
-    assert (done.compared, done.same) == (ROWS, ROWS)
+    assert (done.compared, done.same, done.difference < 1e-5) == (ROWS, ROWS, True)
     with pytest.raises(ValueError, match="use --format onnx"):
         export(project, version, tmp_path / "huggingface", "huggingface")
 
