@@ -20,7 +20,7 @@ from tasks.data.package import images_of
 from tasks.promote import export as exporting
 from tasks.promote.export import FORMATS, export, readme
 from tests.tasks.promote.conftest import COMPARE, ROWS
-from tests.tasks.toy_data import encoded, write_files
+from tests.tasks.toy_data import encoded
 from tests.tasks.toy_model import IMAGES, LABELS, VERSION, model_in, write_report
 
 # Names what a program has imported of this project, after it has run.
@@ -154,8 +154,9 @@ def test_a_network_of_ones_own_is_exported_with_the_module_of_its_package(
     write_report(trained, project)
     run(trained, "first", intent=COMPARE)
     version = versions.get(project, "toy", 1)
-    write_files(tmp_path / "changed", {"examples/network.py": b"raise NotImplementedError"})
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "changed"), *sys.path])
+    # As in the command: the project's folder is not where modules are imported from.
+    root = str(Path(models.__file__).parents[1])
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", root)])
     for name in ("examples", "examples.network"):
         monkeypatch.delitem(sys.modules, name)
     done = export(project, version, tmp_path / "onnx", "onnx")
