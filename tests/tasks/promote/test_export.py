@@ -192,11 +192,13 @@ def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channe
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_program_of_the_readme_answers_as_another_network_that_was_saved(
-    project, tmp_path, monkeypatch, capsys, form
+    project, tmp_path, monkeypatch, capsys, recwarn, form
 ):
     model = saved(tmp_path / "model", "auto", {"config": RESNET}, resize="crop")
     write, answer = FORMATS[form]
+    recwarn.clear()
     write(model, tmp_path)
+    assert [str(warning.message) for warning in recwarn] == []
     images = [png(side, side, seed=side) for side in (32, 40, 64)]
     right = expected(model, images)
     assert np.ptp(right, axis=0).max() > 1e-3  # each image has another answer
