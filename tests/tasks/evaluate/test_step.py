@@ -24,6 +24,7 @@ from tests.tasks.toy_model import (
     LABELS,
     pixels,
     plain_probabilities,
+    write_custom,
     write_model,
     write_prepared,
     write_report,
@@ -75,6 +76,14 @@ def test_a_class_that_the_model_does_not_know_is_counted_as_wrong(tmp_path):
     assert (metrics["accuracy"], metrics["worst_class_recall"]) == (0.5, 0)
     likelihood = [0.6, np.finfo(np.float32).eps]
     assert metrics["log_loss"] == pytest.approx(-np.log(likelihood).mean())
+
+
+def test_the_images_of_a_network_that_tells_no_features_are_kept_without(scored, tmp_path):
+    trained = write_custom(tmp_path / "train", channels=1)
+    write_report(trained, scored.project)
+    folder, _ = run(tmp_path / "evaluate", trained, scored.images, scored.project)
+    kept = pq.read_table(folder / "reference.parquet")
+    assert (kept["features"].null_count, kept["confidence"].null_count) == (ROWS, 0)
 
 
 def learnt_after(scored, folder, images, start=None, export=None) -> list[int] | None:

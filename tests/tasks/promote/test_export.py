@@ -21,7 +21,7 @@ from tasks.promote import export as exporting
 from tasks.promote.export import FORMATS, export, readme
 from tests.tasks.promote.conftest import COMPARE, ROWS
 from tests.tasks.toy_data import encoded
-from tests.tasks.toy_model import IMAGES, LABELS, VERSION, model_in, write_report
+from tests.tasks.toy_model import LABELS, VERSION, write_custom, write_report
 
 # Names what a program has imported of this project, after it has run.
 OURS = """
@@ -145,12 +145,7 @@ def test_what_cannot_be_written_is_one_sentence(project, version, tmp_path, monk
 def test_a_network_of_ones_own_is_exported_with_the_module_of_its_package(
     project, run, tmp_path, monkeypatch
 ):
-    settings = {"factory": "examples.network:build_model", "arguments": {"channels": 1}}
-    folder = project.root / "custom"
-    network = models.build("custom", settings, (8, 8, 1), len(LABELS))
-    made = {"settings": settings, "labels": LABELS, "images": IMAGES}
-    models.save(network, folder / "model", family="custom", **made)
-    trained = model_in(folder)
+    trained = write_custom(project.root / "custom", channels=1)
     write_report(trained, project)
     run(trained, "first", intent=COMPARE)
     version = versions.get(project, "toy", 1)

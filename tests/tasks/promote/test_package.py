@@ -6,16 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import models
 from retrain.registry import versions
 from tasks.data.raw_images import open_images
 from tasks.promote import package as packaging
 from tests.tasks.promote.conftest import ROWS, history, train
 from tests.tasks.toy_model import (
-    IMAGES,
     LABELS,
     pixels,
     png,
+    write_custom,
     write_data,
     write_model,
     write_scores,
@@ -75,10 +74,7 @@ def test_an_answer_is_the_same_if_all_its_probabilities_are(expected, answer, ap
 
 def test_a_package_requires_what_its_modules_import_and_finds_only_that(tmp_path):
     factory = "tests.tasks.promote.network_of_a_user:build_model"
-    settings = {"factory": factory, "arguments": {"unseen": "optuna"}}
-    network = models.build("custom", settings, (8, 8, 1), len(LABELS))
-    made = {"settings": settings, "labels": LABELS, "images": IMAGES}
-    models.save(network, tmp_path / "model", family="custom", **made)
+    write_custom(tmp_path, factory, unseen="optuna")
     package = tmp_path / "package"
     packaging.write_package(tmp_path / "model", "fp32", dict.fromkeys(LABELS, 1), package)
     lines = (package / "requirements.txt").read_text().splitlines()
