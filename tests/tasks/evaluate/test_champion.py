@@ -237,7 +237,8 @@ def test_test_images_that_the_champion_has_learnt_are_counted_before(
     made, tmp_path, init, learnt, said
 ):
     """As they are when one more look-alike has brought a group from train to test."""
-    champion = appoint(made, made.written)
+    run_id = tracking.start_run(made.project, "toy", "key", {}, "digest")
+    appoint(SimpleNamespace(**vars(made) | {"run_id": run_id}), made.written)
     table = {
         "split": ["test"] * 8 + ["train"],
         "pixels": [f"{number:016x}" for number in range(9)],
@@ -247,13 +248,11 @@ def test_test_images_that_the_champion_has_learnt_are_counted_before(
     runner = runner_in(made.project)
     train = WORKLOAD.train.model_copy(update={"init": init})
     runner.workload = WORKLOAD.model_copy(update={"train": train})
-    file = made.project.state / "learnt_pixels" / f"{champion.run_id}.npy"
+    file = made.project.state / "learnt_pixels" / f"{run_id}.npy"
     file.parent.mkdir(parents=True, exist_ok=True)
     if learnt:
         np.save(file, np.array(learnt, np.uint64))
-    validated = Artifact("validate", "k", "d", tmp_path, {})
-    found = followed(runner, learnt_test_images, validated)
-    file.unlink(missing_ok=True)
+    found = followed(runner, learnt_test_images, Artifact("validate", "k", "d", tmp_path, {}))
     assert (found is None) is not bool(said)
     assert all(each in found for each in said)
 
