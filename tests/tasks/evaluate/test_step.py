@@ -18,7 +18,6 @@ from tasks.data import predictions
 from tasks.data.image_facts import digest, image_id
 from tasks.data.metrics import outcomes, summarise
 from tasks.data.predictions import LEARNT
-from tasks.promote.package import write_package
 from tests.tasks.evaluate.conftest import ROWS, run
 from tests.tasks.toy_model import (
     LABELS,
@@ -107,9 +106,7 @@ def test_what_a_version_has_learnt_includes_what_its_start_had(scored, tmp_path)
         name="toy", weights="w0", package_digest="package", train_digest="t", family="vit",
         images={}, classes="classes", metrics={}, run_id=scored.run_id,
     )  # fmt: skip
-    package = tmp_path / "package"
-    write_package(scored.trained.folder / "model", "fp32", dict.fromkeys(LABELS, 12), package)
-    versions.register(scored.project, candidate, package)
+    versions.register(scored.project, candidate, scored.package)
     images = write_prepared(tmp_path / "images", ROWS)
     rows = pd.DataFrame({"pixels": ["f" * 64]})
     rows.to_parquet(images.folder / "train" / "rows.parquet")
