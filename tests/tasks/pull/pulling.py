@@ -1,7 +1,6 @@
 """What the tests of `tasks.pull.step` and its helpers share: projects, and a pull of their data."""
 
 import os
-import resource
 import ssl
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from retrain.project import Project
 from retrain.step import DataVersion, Workspace
@@ -68,18 +66,6 @@ def make_workspace(folder: Path, project: Project) -> Workspace:
     (folder / "output").mkdir(parents=True)
     (folder / "scratch").mkdir()
     return Workspace(folder / "output", folder / "scratch", "key", "vit", project)
-
-
-@contextmanager
-def little_disk() -> Iterator[None]:
-    """Has the system refuse what makes a file longer than 1 MB, as a full disk does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def run(folder: Path, *command: str) -> str:

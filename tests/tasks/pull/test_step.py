@@ -2,6 +2,7 @@
 
 import io
 import os
+import resource
 import tarfile
 import zipfile
 
@@ -11,7 +12,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data, Model, Workload
 from tasks.pull.step import data_version, pull
-from tests.tasks.pull.pulling import little_disk, make_files, make_workspace, pulled, read_files
+from tests.tasks.pull.pulling import make_files, make_workspace, pulled, read_files
 
 PETS = {"cat/1.png": "1", "dog/2.png": "2"}
 WRAPPED = {f"w/v/{name}": text for name, text in PETS.items()}
@@ -104,8 +105,13 @@ def test_what_a_killed_run_has_unpacked_is_not_taken(project, tmp_path):
 def test_a_disk_that_takes_no_more_is_no_verdict_on_the_data(project, tmp_path):
     files = {name: text * 2_000_000 for name, text in PETS.items()}
     make_archive(tmp_path / "pets.zip", "zip", files)
-    with little_disk():
-        pulled(project, tmp_path / "pets.zip")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            pulled(project, tmp_path / "pets.zip")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert pulled(project, tmp_path / "pets.zip")[1] == files
 
 
