@@ -54,20 +54,24 @@ def test_an_example_has_runs_of_neighbours_evenly_spaced_over_the_test_split(
 
 
 @pytest.mark.parametrize(
-    ("expected", "answer", "apart", "is_same"),
+    ("precision", "expected", "answer", "apart", "is_same"),
     [
-        ([0.6, 0.3, 0.1], [0.6, 0.3, 0.1], 0.0, True),
-        ([0.6, 0.3, 0.1], [0.6005, 0.2995, 0.1], 0.0005, True),
-        ([0.6, 0.3, 0.1], [0.7, 0.2, 0.1], 0.1, False),  # the same label, and another answer
-        ([0.6, 0.3, 0.1], [0.6, 0.2, 0.2], 0.1, False),
-        ([0.4002, 0.3998, 0.2], [0.3998, 0.4002, 0.2], 0.0004, True),  # a tie
-        ([0.4008, 0.3992, 0.2], [0.3999, 0.4001, 0.2], 0.0009, False),
+        ("fp32", [0.6, 0.3, 0.1], [0.6, 0.3, 0.1], 0.0, True),
+        ("fp32", [0.6, 0.3, 0.1], [0.6005, 0.2995, 0.1], 0.0005, True),
+        ("fp32", [0.6, 0.3, 0.1], [0.62, 0.28, 0.1], 0.02, False),  # the same label
+        ("fp32", [0.6, 0.3, 0.1], [0.6, 0.29, 0.11], 0.01, False),
+        ("fp32", [0.4002, 0.3998, 0.2], [0.3998, 0.4002, 0.2], 0.0004, True),  # a tie
+        ("fp32", [0.4008, 0.3992, 0.2], [0.3999, 0.4001, 0.2], 0.0009, False),
+        ("bf16", [0.6, 0.3, 0.1], [0.619, 0.281, 0.1], 0.019, True),
+        ("bf16", [0.6, 0.3, 0.1], [0.621, 0.279, 0.1], 0.021, False),
     ],
 )
-def test_an_answer_is_the_same_if_all_its_probabilities_are(expected, answer, apart, is_same):
+def test_an_answer_is_the_same_if_all_its_probabilities_are(
+    precision, expected, answer, apart, is_same
+):
     example = pa.table({"probabilities": [expected, [1.0, 0.0, 0.0]]})
     answers = np.array([answer, [1.0, 0.0, 0.0]], np.float32)
-    found, same = packaging.differences(example, answers, 1e-3)
+    found, same = packaging.differences(example, answers, packaging.TOLERANCE[precision])
     assert found == pytest.approx([apart, 0.0], abs=1e-6)
     assert same.tolist() == [is_same, True]
 
