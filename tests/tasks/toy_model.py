@@ -197,8 +197,21 @@ def write_model(folder: Path, labels=LABELS, seed: int = 0) -> Artifact:
     return model_in(folder, seed)
 
 
+def write_custom(
+    folder: Path, factory: str = "examples.network:build_model", **arguments: object
+) -> Artifact:
+    """A network that a function of a user's makes, which was not trained."""
+    import models
+
+    settings = {"factory": factory, "arguments": arguments}
+    network = models.build("custom", settings, (SIZE, SIZE, 1), len(LABELS))
+    saved = {"settings": settings, "labels": LABELS, "images": IMAGES}
+    models.save(network, folder / "model", family="custom", **saved)
+    return model_in(folder)
+
+
 def model_in(folder: Path, seed: int = 0) -> Artifact:
-    """What `write_model` has written."""
+    """What `write_model` or `write_custom` has written."""
     model = folder / "model"
     weights = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
     return Artifact("train", f"key{seed}", f"digest{seed}", folder, {"weights": weights})

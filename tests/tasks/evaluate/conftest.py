@@ -9,8 +9,16 @@ from retrain.project import Project
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Gate
 from tasks.evaluate.step import evaluate
+from tasks.promote.package import write_package
 from tests import templates
-from tests.tasks.toy_model import described, workspace, write_model, write_prepared, write_report
+from tests.tasks.toy_model import (
+    LABELS,
+    described,
+    workspace,
+    write_model,
+    write_prepared,
+    write_report,
+)
 
 ROWS = 45
 
@@ -24,13 +32,16 @@ def run(folder: Path, trained: Artifact, images: Artifact, project: Project):
 
 @pytest.fixture(scope="package")
 def scored(tmp_path_factory):
-    """A model with its history and its MLflow run, and its evaluation."""
+    """A model with its history, its MLflow run and its package, and its evaluation."""
     project = Project(tmp_path_factory.mktemp("scored"))
     templates.place_mlflow_database(project.root)
     trained = write_model(project.root / "train")
     run_id = write_report(trained, project)
     images = write_prepared(project.root / "images", ROWS)
     folder, facts = run(project.root / "evaluate", trained, images, project)
+    package = project.root / "package"
+    write_package(trained.folder / "model", "fp32", dict.fromkeys(LABELS, 12), package)
     return SimpleNamespace(
-        trained=trained, images=images, folder=folder, facts=facts, run_id=run_id, project=project
-    )
+        trained=trained, images=images, folder=folder, facts=facts, run_id=run_id, project=project,
+        package=package,
+    )  # fmt: skip

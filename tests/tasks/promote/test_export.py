@@ -21,9 +21,7 @@ from tasks.promote import export as exporting
 from tasks.promote.export import FORMATS, export, readme
 from tests.tasks.promote.conftest import COMPARE, ROWS
 from tests.tasks.toy_data import encoded
-from tests.tasks.toy_model import IMAGES, LABELS, VERSION, model_in, write_report
-
-ROOT = Path(__file__).parents[3]
+from tests.tasks.toy_model import LABELS, VERSION, write_custom, write_report
 
 # Names what a program has imported of this project, after it has run.
 OURS = """
@@ -110,16 +108,20 @@ def test_the_program_of_the_readme_answers_in_a_process_without_the_project(
     assert float(probability) == pytest.approx(right.max(), abs=1e-5)
 
 
-def test_an_onnx_file_gives_the_probabilities_of_the_package(
-    project, version, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("form", "apart", "said"),
+    [
+        ("onnx", 0.002, r"For 0 they differ by 0\.001 at most, which 100% of the images"),
+        ("huggingface", 0.11, r"For 0 they differ by 0\.1 at most, which 95% of the images"),
+    ],
+)
+def test_an_export_that_gives_other_answers_is_none(
+    project, version, tmp_path, monkeypatch, form, apart, said
 ):
-    done = export(project, version, tmp_path / "toy", "onnx")
-    assert (done.compared, done.same) == (ROWS, ROWS)
-    assert done.difference < 1e-5
-    write, answer = FORMATS["onnx"]
-    monkeypatch.setitem(FORMATS, "onnx", (write, lambda *of: answer(*of) + 0.002))
-    with pytest.raises(ValueError, match=r"For 0 they differ by 0\.001 at most, which 100% of the"):
-        export(project, version, tmp_path / "other", "onnx")
+    write, answer = FORMATS[form]
+    monkeypatch.setitem(FORMATS, form, (write, lambda *of: answer(*of) + apart))
+    with pytest.raises(ValueError, match=said):
+        export(project, version, tmp_path / "other", form)
     assert not (tmp_path / "other").exists()
 
 
@@ -133,27 +135,27 @@ def test_what_cannot_be_written_is_one_sentence(project, version, tmp_path, monk
     needed = r"needs onnx and onnxruntime and onnxscript: .*pip install -e '\.\[onnx\]"
     with pytest.raises(UsageError, match=needed):
         export(project, version, tmp_path / "toy", "onnx")
+    [file] = project.root.glob("mlruns/**/packages/*/requirements.txt")
+    file.write_text(f"{file.read_text()}\n")
+    with pytest.raises(ValueError, match=r"requirements\.txt in .* has changed since"):
+        export(project, version, tmp_path / "toy", "huggingface")
     assert not (tmp_path / "toy").exists()
 
 
 def test_a_network_of_ones_own_is_exported_with_the_module_of_its_package(
     project, run, tmp_path, monkeypatch
 ):
-    settings = {"factory": "examples.network:build_model", "arguments": {"channels": 1}}
-    folder = project.root / "custom"
-    network = models.build("custom", settings, (8, 8, 1), len(LABELS))
-    made = {"settings": settings, "labels": LABELS, "images": IMAGES}
-    models.save(network, folder / "model", family="custom", **made)
-    trained = model_in(folder)
+    trained = write_custom(project.root / "custom", channels=1)
     write_report(trained, project)
     run(trained, "first", intent=COMPARE)
     version = versions.get(project, "toy", 1)
     # As in the command: the project's folder is not where modules are imported from.
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(ROOT))])
+    root = str(Path(models.__file__).parents[1])
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", root)])
     for name in ("examples", "examples.network"):
         monkeypatch.delitem(sys.modules, name)
     done = export(project, version, tmp_path / "onnx", "onnx")
-    assert (done.compared, done.same) == (ROWS, ROWS)
+    assert (done.compared, done.same, done.difference < 1e-5) == (ROWS, ROWS, True)
     with pytest.raises(ValueError, match="use --format onnx"):
         export(project, version, tmp_path / "huggingface", "huggingface")
 
@@ -185,11 +187,13 @@ def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channe
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_program_of_the_readme_answers_as_another_network_that_was_saved(
-    project, tmp_path, monkeypatch, capsys, form
+    project, tmp_path, monkeypatch, capsys, recwarn, form
 ):
     model = saved(tmp_path / "model", "auto", {"config": RESNET}, resize="crop")
     write, answer = FORMATS[form]
+    recwarn.clear()
     write(model, tmp_path)
+    assert [str(warning.message) for warning in recwarn] == []
     images = [png(side, side, seed=side) for side in (32, 40, 64)]
     right = expected(model, images)
     assert np.ptp(right, axis=0).max() > 1e-3  # each image has another answer

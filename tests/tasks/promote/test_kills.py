@@ -15,7 +15,7 @@ from retrain.project import Project
 from retrain.registry import decisions, packages, tracking, versions
 from tasks.promote import package as packaging
 from tests import templates
-from tests.tasks.promote.conftest import approve, roll_back, run_on, train, trained_in
+from tests.tasks.promote.conftest import approve, champion, roll_back, run_on, train, trained_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("not_loaded")]
 
@@ -26,8 +26,7 @@ REASON = "the night images look right"
 
 def promote(images, project, seed, before):
     """Promotes a model, as a run does that finds the champion before, or what a kill has left."""
-    champion = versions.champion(project, "toy")
-    number = champion and champion.version
+    number = champion(project)
     verdict = "first" if before is None else "better"
     if number != before:
         verdict = "champion already"
@@ -36,10 +35,7 @@ def promote(images, project, seed, before):
 
 def roll_back_once(images, project):
     """As a person who gives the command again only if it was not carried out."""
-    if (
-        versions.champion(project, "toy").version == 3
-        or not decisions.read(project, "toy").is_settled
-    ):
+    if champion(project) == 3 or not decisions.read(project, "toy").is_settled:
         roll_back(project, REASON)
 
 
@@ -142,11 +138,10 @@ def kill_at_each(name: str, images, root: Path, folder: Path) -> None:
     undisturbed = clone("undisturbed")
     act(images, undisturbed)
     expected, number = state(undisturbed), 0
-    assert versions.champion(undisturbed, "toy").version == after
+    assert champion(undisturbed) == after
     while is_killed(number, partial(act, images, clone(number))):
         killed = Project(folder / str(number))
-        champion = versions.champion(killed, "toy")
-        assert (champion and champion.version) in (before, after)
+        assert champion(killed) in (before, after)
         act(images, killed)
         assert state(killed) == expected, number
         number += 1

@@ -1,20 +1,24 @@
 """What is registered is loaded in a process of its own before it becomes champion."""
 
-import json
 import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
-import models
 from retrain.registry import versions
+from tasks.data.raw_images import open_images
 from tasks.promote import package as packaging
 from tests.tasks.promote.conftest import ROWS, history, train
-from tests.tasks.toy_model import IMAGES, LABELS, pixels, png, write_model, write_scores
-
-COUNTS = dict.fromkeys(LABELS, 1)
+from tests.tasks.toy_model import (
+    LABELS,
+    pixels,
+    png,
+    write_custom,
+    write_data,
+    write_model,
+    write_scores,
+)
 
 
 def test_a_version_that_answers_something_else_is_not_promoted(project, run, one):
@@ -36,54 +40,51 @@ def test_a_version_that_answers_something_else_is_not_promoted(project, run, one
     assert run(trained, "not better", 1, scores)["version"] == 2
 
 
+@pytest.mark.parametrize(("kept", "missing"), [(64, 0), (4, 0), (1, 1)])
+def test_an_example_has_runs_of_neighbours_evenly_spaced_over_the_test_split(
+    tmp_path, monkeypatch, kept, missing
+):
+    starts = (0, 13, 26, 39, 52, 65, 78, 92)
+    rows = [start + row for start in starts for row in range(8)][:kept]
+    size = sum(len(png(image)) for image in pixels(100)[rows])
+    monkeypatch.setattr(packaging, "MAX_BYTES", size - missing)
+    pulled, validated = write_data(tmp_path, 100)
+    found = packaging.sample(open_images(pulled), validated.folder)
+    assert found["path"].to_pylist() == [f"{row}.png" for row in rows]
+
+
 @pytest.mark.parametrize(
-    ("expected", "answer", "apart", "is_same"),
+    ("precision", "expected", "answer", "apart", "is_same"),
     [
-        ([0.6, 0.3, 0.1], [0.6, 0.3, 0.1], 0.0, True),
-        ([0.6, 0.3, 0.1], [0.6005, 0.2995, 0.1], 0.0005, True),
-        ([0.6, 0.3, 0.1], [0.7, 0.2, 0.1], 0.1, False),  # the same label, and another answer
-        ([0.6, 0.3, 0.1], [0.6, 0.2, 0.2], 0.1, False),
-        ([0.4002, 0.3998, 0.2], [0.3998, 0.4002, 0.2], 0.0004, True),  # a tie
-        ([0.4008, 0.3992, 0.2], [0.3999, 0.4001, 0.2], 0.0009, False),
+        ("fp32", [0.6, 0.3, 0.1], [0.6, 0.3, 0.1], 0.0, True),
+        ("fp32", [0.6, 0.3, 0.1], [0.6005, 0.2995, 0.1], 0.0005, True),
+        ("fp32", [0.6, 0.3, 0.1], [0.62, 0.28, 0.1], 0.02, False),  # the same label
+        ("fp32", [0.6, 0.3, 0.1], [0.6, 0.29, 0.11], 0.01, False),
+        ("fp32", [0.4002, 0.3998, 0.2], [0.3998, 0.4002, 0.2], 0.0004, True),  # a tie
+        ("fp32", [0.4008, 0.3992, 0.2], [0.3999, 0.4001, 0.2], 0.0009, False),
+        ("bf16", [0.6, 0.3, 0.1], [0.619, 0.281, 0.1], 0.019, True),
+        ("bf16", [0.6, 0.3, 0.1], [0.621, 0.279, 0.1], 0.021, False),
     ],
 )
-def test_an_answer_is_the_same_if_all_its_probabilities_are(expected, answer, apart, is_same):
+def test_an_answer_is_the_same_if_all_its_probabilities_are(
+    precision, expected, answer, apart, is_same
+):
     example = pa.table({"probabilities": [expected, [1.0, 0.0, 0.0]]})
     answers = np.array([answer, [1.0, 0.0, 0.0]], np.float32)
-    found, same = packaging.differences(example, answers, 1e-3)
+    found, same = packaging.differences(example, answers, packaging.TOLERANCE[precision])
     assert found == pytest.approx([apart, 0.0], abs=1e-6)
     assert same.tolist() == [is_same, True]
 
 
-def write_custom(folder, module):
-    """The package of a network that a module here makes; gives its requirements, by name."""
-    settings = {"factory": f"tests.tasks.promote.{module}:build_model", "arguments": {}}
-    network = models.build("custom", settings, (8, 8, 1), len(LABELS))
-    made = {"settings": settings, "labels": LABELS, "images": IMAGES}
-    models.save(network, folder / "model", family="custom", **made)
-    packaging.write_package(folder / "model", "fp32", COUNTS, folder / "package")
-    lines = (folder / "package" / "requirements.txt").read_text().splitlines()
-    return dict(line.split("==") for line in lines)
-
-
-def example_of(folder):
-    """An image, and what the network of a package answers for it, but for a tenth of certainty."""
-    image = pixels(1)[0]
-    loaded = models.load(folder / "model")
-    [answer] = loaded.module.probabilities(torch.from_numpy(image[None]), "fp32").tolist()
-    less = [0.9 * each + 0.1 / len(answer) for each in answer]
-    columns = {"path": ["0.png"], "image": [png(image)], "probabilities": [less]}
-    return pa.table(columns).replace_schema_metadata({"labels": json.dumps(LABELS)})
-
-
-@pytest.mark.slow
 def test_a_package_requires_what_its_modules_import_and_finds_only_that(tmp_path):
-    ours = {"mlflow", "numpy", "pandas", "pi-heif", "pillow", "safetensors", "torch"}
-    scipy, optuna = tmp_path / "scipy", tmp_path / "optuna"
-    assert write_custom(scipy, "network_with_scipy").keys() == ours | {"scipy"}
-    assert write_custom(optuna, "network_with_optuna").keys() == ours
-    example, said = example_of(scipy), r"^it answers '(\w+)' for 0\.png, .* '\1'; .* up to 0\.0"
-    with pytest.raises(ValueError, match=said):
-        packaging.check_answers(scipy / "package", example, tmp_path)
+    factory = "tests.tasks.promote.network_of_a_user:build_model"
+    write_custom(tmp_path, factory, unseen="optuna")
+    package = tmp_path / "package"
+    packaging.write_package(tmp_path / "model", "fp32", dict.fromkeys(LABELS, 1), package)
+    lines = (package / "requirements.txt").read_text().splitlines()
+    needed = {"mlflow", "numpy", "pandas", "pi-heif", "pillow", "safetensors", "scipy", "torch"}
+    assert {line.partition("==")[0] for line in lines} == needed
+    columns = {"path": ["0.png"], "image": [png(pixels(1)[0])], "probabilities": [[1.0, 0, 0, 0]]}
+    # It has found scipy before.
     with pytest.raises(ValueError, match="No module named 'optuna': the requirements of the pack"):
-        packaging.check_answers(optuna / "package", example, tmp_path)
+        packaging.check_answers(package, pa.table(columns), tmp_path)

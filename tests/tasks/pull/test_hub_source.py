@@ -66,13 +66,6 @@ def set_hub(monkeypatch, url):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
-def test_the_parquet_files_of_a_hub_data_set_are_pulled_at_its_commit(pull):
-    version, files, facts = pull("me/pets")
-    assert version.digest == SHA
-    assert files == {"README.md": "# Pets", FILE[0]: FILE[0]}
-    assert facts == {"format": "parquet"}
-
-
 @pytest.mark.parametrize("path", ["me/nothing", "me/pets@nothing", "not a name"])
 def test_a_data_set_that_the_hub_has_not_is_named(pull, path):
     with pytest.raises(UsageError, match=r"data\.path: the Hugging Face hub gives no"):
@@ -105,10 +98,14 @@ SEVERAL = [
 ]  # fmt: skip
 
 
-def test_only_the_files_of_the_named_configuration_are_downloaded(pull, tmp_path, monkeypatch):
+def test_the_files_of_the_named_configuration_are_pulled_at_their_commit(
+    pull, tmp_path, monkeypatch
+):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home"))
-    _, files, _ = pull("me/pets", SEVERAL, f"---\n{CARD}---\n# Pets", configuration="digits")
-    assert files.keys() == {"README.md", *SEVERAL[:3]}
+    card = f"---\n{CARD}---\n# Pets"
+    version, files, facts = pull("me/pets", SEVERAL, card, configuration="digits")
+    assert (version.digest, facts) == (SHA, {"format": "parquet"})
+    assert files == {"README.md": card, **{name: name for name in SEVERAL[:3]}}
     assert not (tmp_path / "home").exists()  # nothing is written outside the run's folder
 
 
