@@ -44,7 +44,7 @@ def serving_photos(folder, *, breaks=False):
 
         def do_GET(self):
             if self.command == "GET" and breaks:
-                self.send_error(403)  # others are tried again for two minutes
+                self.send_error(500)
             elif self.headers["Authorization"] == login and self.headers["X-Token"] == TOKEN:
                 getattr(super(), f"do_{self.command}")()
             else:
@@ -159,7 +159,7 @@ def test_a_run_that_fails_shows_and_leaves_no_secret(interactive, clone, served,
     with serving_photos(served, breaks=True) as url:
         arguments = (*RETRAIN, "train", "vit", "--json", *SIZES, "--set", f"data.path={url}")
         done = clone.run(*arguments, code=1, **ENVIRONMENT, **netrc)
-    assert "or it may not be read" in json.loads(done.stdout)["error"]
-    assert "or it may not be read" in done.stderr
+    assert "cannot be read. Is it reachable?" in json.loads(done.stdout)["error"]
+    assert "cannot be read. Is it reachable?" in done.stderr
     assert not any(secret in done.stdout + done.stderr for secret in SECRETS)
     assert left_in(clone.root) == []
