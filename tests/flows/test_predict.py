@@ -34,7 +34,6 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
     assert refused.stderr == f"retrain: --output {output} exists: add --force to replace it.\n"
 
 
-@pytest.mark.slow
 def test_the_suffix_of_the_output_says_its_form_wherever_the_images_are(clone, first, tmp_path):
     write_files(tmp_path / "images", {"a.png": png(1), "b.png": png(2), "broken.png": b"no image"})
     folder = tmp_path / "images"
@@ -98,7 +97,6 @@ def test_what_cannot_be_done_is_one_line(clone, arguments, message):
     assert message in errors
 
 
-@pytest.mark.slow
 def test_what_has_drifted_is_told_to_prefect_and_to_people(clone, first, tmp_path, webhook):
     wide = {f"{number}.png": png(number, width=24) for number in range(60)}
     write_files(tmp_path / "wide", wide)

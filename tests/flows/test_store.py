@@ -48,7 +48,6 @@ def test_verify_finds_damage_and_repair_takes_it_out(copy, first):
     assert copy.retrain("verify").stdout == whole
 
 
-@pytest.mark.slow
 def test_an_output_whose_file_was_damaged_is_made_again_and_nothing_else(copy, first):
     [classes] = copy.root.glob(".retrain/store/evaluate/*/classes.json")
     whole = classes.read_bytes()
@@ -84,7 +83,6 @@ def test_a_champion_that_is_not_there_is_told_where_nothing_changed(copy, first)
     assert "MLmodel in" in copy.retrain("verify", code=1).stdout
 
 
-@pytest.mark.slow
 def test_a_registry_that_was_lost_gets_a_champion_only_if_a_person_says_so(copy, first):
     (copy.root / "mlflow.db").unlink()
     for command in (("train", "vit"), ("status",)):

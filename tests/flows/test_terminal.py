@@ -74,7 +74,6 @@ def test_tables_and_help_fit_the_terminal(clone, first, command):
     assert max(map(len, lines)) <= COLUMNS
 
 
-@pytest.mark.slow
 def test_colours_are_only_where_they_are_wanted(clone, first):
     assert "\x1b" in Terminal(clone, "status").end()
     assert not COLOUR.search(Terminal(clone, "status", NO_COLOR="1").end())
