@@ -1,5 +1,7 @@
 """A promotion by rules of the gate that are not those of `params.yaml` says so everywhere."""
 
+import pytest
+
 from retrain.project import Project
 from retrain.registry import packages, tracking, versions
 from tests.flows.conftest import copy_clone
@@ -16,6 +18,7 @@ def in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_a_promotion_by_loosened_rules_is_marked_and_said_before_and_no_reference(
     clone, first, tmp_path
 ):

@@ -3,11 +3,13 @@
 import json
 
 import pyarrow.parquet as pq
+import pytest
 
 from retrain.project import Project
 from retrain.registry import versions
 
 
+@pytest.mark.slow
 def test_labels_that_come_later_say_whether_the_champion_is_worse(clone, first, tmp_path):
     [test] = (clone.root / ".retrain/store/pull").glob("*/data/test.parquet")
     output = tmp_path / "out.parquet"

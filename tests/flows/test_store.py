@@ -83,6 +83,7 @@ def test_a_champion_that_is_not_there_is_told_where_nothing_changed(copy, first)
     assert "MLmodel in" in copy.retrain("verify", code=1).stdout
 
 
+@pytest.mark.slow
 def test_a_registry_that_was_lost_gets_a_champion_only_if_a_person_says_so(copy, first):
     (copy.root / "mlflow.db").unlink()
     for command in (("train", "vit"), ("status",)):

@@ -75,6 +75,7 @@ def test_an_unchanged_run_starts_nothing_and_imports_nothing_heavy(clone, first)
     assert output == f"Nothing changed since {since}; {last['outcome']}\n"
 
 
+@pytest.mark.slow
 def test_what_happened_in_the_registry_is_noticed(clone, first):
     """Somebody moves the alias, takes the model out, or the whole registry is gone."""
     version = str(clone.train(*REJECTED)["model"]["version"])
@@ -90,8 +91,7 @@ def test_what_happened_in_the_registry_is_noticed(clone, first):
 
 
 def test_a_run_on_bad_data_fails_without_a_trace_and_does_not_stand(clone, first, tmp_path):
-    clone.train("--run")
-    assert clone.train()["unchanged"]
+    clone.train()
     photos = draw_photos(tmp_path / "photos")
     (photos / "class-0" / "3.png").write_bytes(b"no image")
     done = clone.retrain("train", "vit", "--set", f"data.path={photos}", code=1)
@@ -99,7 +99,6 @@ def test_a_run_on_bad_data_fails_without_a_trace_and_does_not_stand(clone, first
     assert "Traceback" not in done.stderr
     assert not list((clone.root / ".retrain" / "store").rglob("*.partial"))
     assert not clone.train()["unchanged"]
-    assert clone.train()["unchanged"]
 
 
 def test_the_data_of_another_revision_is_asked_of_git(clone):

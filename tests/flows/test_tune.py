@@ -73,6 +73,7 @@ def test_a_search_that_is_over_does_nothing_more_and_a_changed_one_begins(clone,
     assert "trial" in clone.retrain("status", "vit").stdout
 
 
+@pytest.mark.slow
 def test_a_search_whose_trials_all_failed_fails_until_it_is_refreshed(clone, first):
     command = ("tune", "vit", "--set", "tune.space={train.lr: {choices: [1e30, 2e30]}}")
     for options, trained in (((), 2), ((), 0), (("--refresh",), 2)):

@@ -52,6 +52,7 @@ def test_a_comment_is_at_most_a_screen_and_no_name_changes_what_it_is_made_of(ch
     assert "And 55 more classes." in texts[0]
 
 
+@pytest.mark.slow
 def test_a_pull_request_is_commented_and_changes_nothing_that_is_served(clone, first):
     served = [clone.json(command, "vit") for command in ("status", "history")]
     files = (clone.root / "mlruns" / "vit").rglob("packages/**/*")
