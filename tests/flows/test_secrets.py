@@ -95,7 +95,7 @@ def interactive(clone, served, netrc):
     listening = set()
     with serving_photos(served) as url:
         more = ENVIRONMENT | netrc
-        given = ("train", "vit", "--set", f"data.path={url}", *SIZES)
+        given = (*RETRAIN, "train", "vit", "--set", f"data.path={url}", *SIZES)
         terminal = Terminal(clone, *given, columns=400, **more)  # so that no line is wrapped
         process = psutil.Process(terminal.process.pid)
         watching = threading.Thread(target=watch, args=(process, listening))

@@ -28,13 +28,13 @@ for command in ("status", "history", "lineage"):
 class Terminal:
     """A command that runs in a terminal."""
 
-    def __init__(self, clone, *command):
+    def __init__(self, clone, *command, columns=COLUMNS, **more):
         self.screen, shown = pty.openpty()
-        fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+        fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.process = subprocess.Popen(
             command,
             cwd=clone.root,
-            env=clone.environment | {"TERM": "xterm-256color"},
+            env=clone.environment | {"TERM": "xterm-256color"} | more,
             stdin=shown,
             stdout=shown,
             stderr=shown,
