@@ -15,7 +15,6 @@ import pytest
 from retrain.cli import maintenance
 from retrain.cli.main import main
 from retrain.errors import UsageError
-from retrain.project import Project
 from retrain.runs import preflight
 from tests.flows.conftest import free_port
 
@@ -23,14 +22,13 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def clone(tmp_path, monkeypatch):
+def clone(project, tmp_path, monkeypatch):
     """A project with a remote of DVC, where nothing is wrong."""
     for name in ("params.yaml", "requirements.lock"):
         shutil.copy(ROOT / name, tmp_path)
-    project = Project(tmp_path)
     (tmp_path / ".dvc" / "remote").mkdir(parents=True)
     configure(project, "remote")
-    for name in ("RETRAIN_STORE", "MLFLOW_TRACKING_URI", "RAY_ADDRESS", "PREFECT_API_URL"):
+    for name in ("RAY_ADDRESS", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return project
