@@ -9,7 +9,6 @@ from retrain import store_mirror
 from retrain.errors import MirrorError, UsageError
 from retrain.outputs import MANIFEST
 from retrain.store import Store, verify
-from retrain.store_mirror import Mirror
 from tests import running
 from tests.retrain.test_store import DATA, STEP, WORKLOAD
 
@@ -25,8 +24,8 @@ def new_process():
 @pytest.fixture(params=["s3", "file"])
 def either(request, tmp_path):
     if request.param == "file":
-        return Mirror(f"file://{tmp_path}/remote")
-    return Mirror(request.getfixturevalue("bucket"))
+        return store_mirror.Mirror(f"file://{tmp_path}/remote")
+    return store_mirror.Mirror(request.getfixturevalue("bucket"))
 
 
 def make(store, context, step=STEP):
@@ -54,7 +53,7 @@ def test_what_one_machine_made_another_takes_whole(either, context, tmp_path):
 
 def test_what_is_damaged_here_stays_where_the_mirror_lacks_it(context, tmp_path):
     """As long as nothing whole takes its place."""
-    mirror = Mirror(f"file://{tmp_path}/remote")
+    mirror = store_mirror.Mirror(f"file://{tmp_path}/remote")
     store = Store(tmp_path / "one")
     made, _ = make(store, context)
     (made.folder / "lr.txt").write_bytes(b"")
@@ -84,7 +83,7 @@ def test_what_is_damaged_in_the_mirror_is_made_again_and_sent_anew(either, conte
 def test_a_mirror_that_is_away_is_told_once_and_the_next_run_sends(
     bucket, context, tmp_path, monkeypatch, caplog
 ):
-    store = Store(tmp_path / "one", Mirror(bucket))
+    store = Store(tmp_path / "one", store_mirror.Mirror(bucket))
     with monkeypatch.context() as offline:
         offline.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
         made, _ = make(store, context)
@@ -101,11 +100,11 @@ def test_a_mirror_that_is_away_is_told_once_and_the_next_run_sends(
 
 
 def test_a_bucket_that_is_not_there_is_told(bucket, context, tmp_path, caplog):
-    make(Store(tmp_path / "one", Mirror("s3://no-such-bucket-of-ours/prefix")), context)
+    make(Store(tmp_path / "one", store_mirror.Mirror("s3://no-such-bucket-of-ours")), context)
     assert "no-such-bucket-of-ours" in caplog.text
 
 
 def test_a_package_that_is_not_installed_is_named(context, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(UsageError, match="gcsfs"):
-        make(Store(tmp_path / "one", Mirror("gs://bucket/prefix")), context)
+        make(Store(tmp_path / "one", store_mirror.Mirror("gs://bucket/prefix")), context)

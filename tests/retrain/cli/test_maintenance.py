@@ -1,7 +1,6 @@
 """The checks of `retrain doctor`, on a real project with what may be wrong there."""
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -62,7 +61,7 @@ def test_what_is_wrong_is_said_with_a_remedy(clone, capsys, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    monkeypatch.setattr("os.getuid", lambda: 54321)
     found = findings(capsys, 1)
     unnamed = "user 54321 has no name on this machine, which DVC needs: export USER=NAME"
     for check, part in {

@@ -1,19 +1,17 @@
 """What follows from the entries of a ledger: the line of champions, what waits, what is against."""
 
 import json
-from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
 
 from retrain.registry import ledger
-from retrain.registry.ledger import Decision
 from tests.retrain.registry.helpers import RULES, decision
 
 ACTIONS = {"<": "rolled back", "?": "waiting", "~": "compared", "-": "rejected", "!": "rejected"}
 
 
-def ledger_of(steps: str, same: Collection[int] = ()) -> ledger.Ledger:
+def ledger_of(steps, same=()):
     """A ledger of promotions, or what the sign before a version says; `!` is a person's.
 
     Args:
@@ -100,14 +98,14 @@ def test_a_person_is_against_a_training_unless_one_of_its_packages_came_later(
     assert (found and found.number) == against
 
 
-REJECTED, WAITS = Decision("rejected", 2, 1, ""), Decision("waiting", 2, 1, "")
+REJECTED, WAITS = ledger.Decision("rejected", 2, 1, ""), ledger.Decision("waiting", 2, 1, "")
 
 
 @pytest.mark.parametrize(
     ("steps", "asked", "number"),
     [
         ("1 -2 ~3", REJECTED, 2),
-        ("1 -2 ~3", Decision("promoted", 1, None, ""), 1),
+        ("1 -2 ~3", ledger.Decision("promoted", 1, None, ""), 1),
         ("1 -2 ~3", replace(REJECTED, verdict="x"), None),
         ("1 -2 ~3", replace(REJECTED, reason="x"), None),
         ("1 -2 ~3", replace(REJECTED, data="x"), None),

@@ -1,6 +1,5 @@
 """Versions, as MLflow has them."""
 
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -108,7 +107,7 @@ def test_a_version_is_never_registered_without_its_commit_in_silence(tmp_path, m
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     templates.place_mlflow_database(tmp_path)
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     register(Project(tmp_path), "vit", "a", tmp_path)
     assert "No commit is recorded, because git does not tell it" in capsys.readouterr().err
 

@@ -1,4 +1,3 @@
-import logging
 import os
 import pty
 import shutil
@@ -18,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize("pause", [0.0, 100.0])
 def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(monkeypatch, caplog, pause):
     monkeypatch.setattr(console, "PLAIN_LINE_SECONDS", pause)
-    caplog.set_level(logging.INFO, "retrain")
+    caplog.set_level("INFO", "retrain")
     with console.counted("validate", 12_000) as show:
         show(3_000)
         show(9_000)

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from uuid import uuid4
 
@@ -16,7 +15,6 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Crashed, State
 
 from retrain.runs import liveness
-from retrain.runs.liveness import Processes
 
 # Holds the lock of its process, which has a number of its own container, and waits.
 HELD = """
@@ -33,7 +31,7 @@ with Processes(Path(sys.argv[1])).hold():
 
 
 def test_a_killed_process_is_known_until_it_is_forgotten_with_its_temporary_files(tmp_path):
-    processes, before = Processes(tmp_path), time.time()
+    processes, before = liveness.Processes(tmp_path), time.time()
     program = [sys.executable, "-c", HELD, tmp_path, str(os.getpid())]  # as in another container
     with processes.hold():
         with processes.hold():
@@ -74,7 +72,7 @@ OWN = "this process"  # whose name is another one in each process of the tests
 def test_memory_was_out_if_the_kernel_has_killed_for_it_since_the_process_began(
     tmp_path, monkeypatch, kills, boot, name, was_out
 ):
-    processes, counts, start = Processes(tmp_path), tmp_path / "vmstat", tmp_path / "boot"
+    processes, counts, start = liveness.Processes(tmp_path), tmp_path / "vmstat", tmp_path / "boot"
     monkeypatch.setattr(liveness, "VMSTAT", counts)
     monkeypatch.setattr(liveness, "BOOT", start)
     counts.write_text("nr_free_pages 7\noom_kill 3\n")
@@ -91,48 +89,46 @@ def test_memory_was_out_if_the_kernel_has_killed_for_it_since_the_process_began(
 
 # Begins a flow with a task, as `retrain.runs.flow_runs.Flow` does or as a worker, and is killed
 # before its body or in its task.
-BEGUN = textwrap.dedent(
-    """
-    import os, signal, sys, time
-    from contextlib import nullcontext
-    from pathlib import Path
-    from prefect import flow, task, tags
-    from retrain.project import Project
-    from retrain.runs.liveness import PROCESS, Processes, end_lost_runs
-    from retrain.store import Store
+BEGUN = """
+import os, signal, sys, time
+from contextlib import nullcontext
+from pathlib import Path
+from prefect import flow, task, tags
+from retrain.project import Project
+from retrain.runs.liveness import PROCESS, Processes, end_lost_runs
+from retrain.store import Store
 
-    project = Project(Path(sys.argv[1]))
-    starter, when = sys.argv[2:]
+project = Project(Path(sys.argv[1]))
+starter, when = sys.argv[2:]
 
-    def die():
-        time.sleep(1)  # Prefect sends the state of a task from a thread
-        os.kill(os.getpid(), signal.SIGKILL)
+def die():
+    time.sleep(1)  # Prefect sends the state of a task from a thread
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    @task
-    def pull():
-        pass
+@task
+def pull():
+    pass
 
-    @task
-    def train():
-        with Store(project.store).lock("train", "lost key"):
-            die()
+@task
+def train():
+    with Store(project.store).lock("train", "lost key"):
+        die()
 
-    @flow
-    def lose():
-        if when == "at its start":
-            die()
-        with Processes(project.store).hold():
-            end_lost_runs(project)
-            pull()
-            train()
+@flow
+def lose():
+    if when == "at its start":
+        die()
+    with Processes(project.store).hold():
+        end_lost_runs(project)
+        pull()
+        train()
 
-    if starter == "worker":
+if starter == "worker":
+    lose()
+else:
+    with Processes(project.store).hold(), tags(PROCESS):
         lose()
-    else:
-        with Processes(project.store).hold(), tags(PROCESS):
-            lose()
-    """
-)
+"""
 
 
 @pytest.mark.parametrize(
@@ -155,7 +151,7 @@ def test_a_run_that_was_killed_is_ended_and_told_once(
         assert states() == [*completed, *["Running"] * (1 + len(completed))]
         liveness.end_lost_runs(project)
         assert states() == sorted([*completed, *["Crashed"] * (1 + len(completed))])
-    assert Processes(project.store).killed() == {}
+    assert liveness.Processes(project.store).killed() == {}
     liveness.end_runs(project, [str(lost.id)])  # as the next start of a worker does
     text = f"retrain: the run crashed: {liveness.ENDED}\nrun: {lost.id}"
     assert webhook == [{"event": "failed", "text": text}]
@@ -191,7 +187,7 @@ def test_a_deployment_s_run_whose_process_is_dead_is_run_again_at_most_twice(
     tags = {OWN: [liveness.PROCESS]}.get(tag, [tag])
     if tag.startswith("try"):
         tags.append("process-gone")
-    with get_client(sync_client=True) as client, Processes(project.store).hold():
+    with get_client(sync_client=True) as client, liveness.Processes(project.store).hold():
         deployment = client.create_deployment(client.create_flow_from_name(flow), uuid4().hex)
         parameters = {"workload": "toy"}
         run = client.create_flow_run_from_deployment(

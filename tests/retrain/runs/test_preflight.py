@@ -1,6 +1,5 @@
 """Faults that would make a run fail are found before its first step."""
 
-import os
 import subprocess
 
 import pytest
@@ -95,7 +94,7 @@ def test_files_that_differ_from_the_commit_are_named_up_to_three(tmp_path, monke
         write(tmp_path, *names)
         assert told(tmp_path) == said
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     [sentence] = told(tmp_path)
     assert sentence.startswith("No commit is recorded, because git does not tell it (fatal: ")
     assert "dubious ownership" in sentence

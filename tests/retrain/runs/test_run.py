@@ -1,6 +1,5 @@
 """Runs of toy steps: what runs again and why, the tries of a step, and the trials of a search."""
 
-import logging
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -75,7 +74,7 @@ def test_a_step_runs_again_for_what_it_depends_on(run_toy, changed, why):
 
 
 def test_each_step_is_a_line_of_the_log_and_a_task_of_prefect(run_toy, caplog):
-    with caplog.at_level(logging.INFO, logger="retrain"):
+    with caplog.at_level("INFO", logger="retrain"):
         run_toy(steps=(FIRST, SECOND), tasks=True)
         again = run_toy(tasks=True)
     lines = [record.getMessage().split()[:2] for record in caplog.records]
@@ -105,7 +104,7 @@ def test_a_flipped_byte_in_an_input_of_what_runs_is_found_and_repaired(run_toy, 
     before = run_toy()
     flip(Path(nth(before, 0).path))
     before.store.discard("second", nth(before, 1).key)
-    with caplog.at_level(logging.INFO, logger="retrain"):
+    with caplog.at_level("INFO", logger="retrain"):
         after = run_toy()
     key = nth(before, 0).key[:8]
     assert f"first {key} is damaged (out.txt has changed)" in caplog.text
