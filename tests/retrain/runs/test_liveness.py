@@ -208,16 +208,36 @@ def test_a_deployment_s_run_whose_process_is_dead_is_run_again_at_most_twice(
     assert said == ([f"toy: the run crashed: {told}"] if told else [])
 
 
+KILLED = "Process exited with status code: -9. SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("tag", "tries", "said"), [("mine", 2, liveness.ENDED), ("try-3-of-a-run", 1, LAST)]
+)
+def test_a_run_that_its_worker_finds_killed_is_run_again_or_told(
+    prefect_session, webhook, tag, tries, said
+):
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow_from_name("small"), uuid4().hex)
+        run = client.create_flow_run_from_deployment(deployment, tags=[tag])
+        client.set_flow_run_state(run.id, Crashed(message=KILLED), force=True)
+        liveness.notify_of_crash(None, run, Crashed(message=KILLED))
+        found = [each for each in client.read_flow_runs() if each.deployment_id == deployment]
+        assert client.read_flow_run(run.id).state.message == said
+    assert len(found) == tries
+    assert len(webhook) == (tries == 1)
+
+
 def test_a_run_that_was_killed_before_its_flow_was_known_is_run_again(
     project, prefect_session, webhook
 ):
-    pool, killed = f"pool-{uuid4().hex}", "Process exited with status code: -9. SIGKILL"
+    pool = f"pool-{uuid4().hex}"
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
         deployment = client.create_deployment(
             client.create_flow_from_name("small"), uuid4().hex, work_pool_name=pool
         )
-        for said in (killed, "It could not be submitted."):
+        for said in (KILLED, "It could not be submitted."):
             run = client.create_flow_run_from_deployment(deployment, tags=["mine"])
             client.set_flow_run_state(run.id, Crashed(message=said), force=True)
         liveness.run_crashed_again(pool, 60)  # its worker may be about to do it
@@ -226,5 +246,5 @@ def test_a_run_that_was_killed_before_its_flow_was_known_is_run_again(
         found = [each for each in client.read_flow_runs() if each.deployment_id == deployment]
     messages = [each.state.message for each in found]
     assert sum("Goes on from run" in message for message in messages) == 1
-    assert {killed, "It could not be submitted."} < {*messages}
+    assert {KILLED, "It could not be submitted."} < {*messages}
     assert list(webhook) == []
