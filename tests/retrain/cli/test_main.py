@@ -120,8 +120,10 @@ def test_the_traceback_of_an_unexpected_error_is_in_a_log(clone, capsys):
     assert "Traceback" in log.read_text(encoding="utf-8")
     assert "Is a directory" in json.loads(output)["error"]
     (clone / "params.yaml").unlink()  # outside a clone there is a document, too
-    assert main(["status", "--json"]) == 2
-    assert "No params.yaml in" in json.loads(capsys.readouterr().out)["error"]
+    assert main(["status", "--json", "--debug"]) == 2
+    output, errors = capsys.readouterr()
+    assert "No params.yaml in" in json.loads(output)["error"]
+    assert "Traceback" in errors
 
 
 @pytest.mark.parametrize(
