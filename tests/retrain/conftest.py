@@ -2,9 +2,17 @@
 
 import pytest
 
-from retrain.project import Project
+from retrain.project import REMOTE, Project
 from retrain.store import Store
 from tests.running import RunContext
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A clone in which nothing was run."""
+    for name in ("MLFLOW_TRACKING_URI", "RETRAIN_STORE", REMOTE):
+        monkeypatch.delenv(name, raising=False)
+    return Project(tmp_path)
 
 
 @pytest.fixture

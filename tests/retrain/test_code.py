@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from retrain import code
-from retrain.code import code_digests
 
 STEP = """
     '''A step.'''
@@ -33,7 +32,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def digests(tmp_path):
-    return lambda *modules: code_digests(modules or ["tasks.step"], root=tmp_path)
+    return lambda *modules: code.code_digests(modules or ["tasks.step"], root=tmp_path)
 
 
 SAME = """
@@ -138,7 +137,7 @@ def test_what_is_installed_below_the_root_is_not_followed(importable, tmp_path, 
     importable("site-packages/library_of_the_test", "N = 1")
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
     importable("user", "import library_of_the_test as library\nN = library.N")
-    assert set(code_digests(["user"])) == {"user"}
+    assert set(code.code_digests(["user"])) == {"user"}
 
 
 def test_the_libraries_of_a_user_s_code_are_found_in_its_source(importable, monkeypatch):

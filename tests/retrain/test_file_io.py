@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from retrain import file_io
 from retrain.file_io import ABANDONED_SECONDS, json_digest, replacing, sha256_of, write_text
 
 
@@ -58,7 +57,7 @@ def test_the_digest_of_a_value_is_that_of_its_json_in_the_order_of_its_keys():
 
 
 def test_the_digest_of_a_file_is_that_of_its_content_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_io, "PIECE", 4)
+    monkeypatch.setattr("retrain.file_io.PIECE", 4)
     (tmp_path / "file").write_bytes(b"0123456789")
     shown = []
     digest = sha256_of(tmp_path / "file", shown.append)

@@ -90,7 +90,10 @@ EPOCHS = WORKLOAD.model_copy(update={"train": Train(epochs=3)})
         ({}, [CACHED, None, ("run", "first run"), ("depend", "on what second gives")]),
         ({"workload": EPOCHS}, [("run", "train.epochs 20 -> 3"), *[("depend", "on what")] * 3]),
         ({"steps": (FIRST, ASKS)}, [CACHED, None, None, ("change nothing", "asked of the reg")]),
-        ({"steps": (FIRST, ACTS)}, [CACHED, None, None, ("run", "it would change the registry")]),
+        (
+            {"steps": (FIRST, ACTS, SECOND)},
+            [CACHED, None, None, ("run", "it would change the registry")],
+        ),
         ({"refresh": True}, [("run", "nothing taken from"), *[("depend", "on what first")] * 3]),
     ],
 )

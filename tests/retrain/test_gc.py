@@ -8,7 +8,6 @@ import pytest
 from retrain import gc
 from retrain.errors import UsageError
 from retrain.file_io import write_json
-from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.liveness import LOCKS, Processes
 from retrain.servers import serving
@@ -20,16 +19,9 @@ from tests.retrain.test_store import make_toy, with_lr
 from tests.running import RunContext
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.delenv("RETRAIN_STORE", raising=False)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    (tmp_path / "params.yaml").write_text("workloads: {vit: {}, cnn: {}}\n")
-    return Project(tmp_path)
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def store(project):
+    project.params.write_text("workloads: {vit: {}, cnn: {}}\n")
     return Store(project.store)
 
 
@@ -58,13 +50,10 @@ def names(store):
 def test_what_no_run_has_used_for_long_goes(project, store):
     made, used = (made_with(project, store, lr) for lr in (0.1, 0.2))
     assert make_toy(store, RunContext("run", project), with_lr(0.2)) == used
-    (store.scratch("toy", "killed") / "checkpoint").write_text("12345")
     store.partial("toy", "a").mkdir()
-    age(store.root / "scratch")
     age(store.partial("toy", "a"))
     assert collected(project, "artifact") == [f"toy {made.key}"]
     assert names(store) == {used.key, f".{used.key}.lock"}
-    assert [*(store.root / "scratch" / "toy").iterdir()] == []
     age(store.root, 89)
     assert gc.collect(project) == []
     assert collected(project, "artifact", days=88) == [f"toy {used.key}"]

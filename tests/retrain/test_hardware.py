@@ -58,6 +58,8 @@ def test_large_work_is_done_in_what_the_processor_has_or_the_user_sets(
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
     """A machine with another CPU and GPUs: what it says of them, the latter by `nvidia-smi`."""
+    for name in ("gpus", "has_bf16", "machine"):  # which remember what they have found
+        monkeypatch.setattr(hardware, name, getattr(hardware, name).__wrapped__)
 
     def is_one(cpu_flags="", capabilities=None, torch="2.13.0+cu130"):
         monkeypatch.setattr(hardware, "_cpu", lambda: f"flags : fpu {cpu_flags} sse\n")
@@ -69,14 +71,8 @@ def machine(monkeypatch, tmp_path):
             says = [f"echo 'GPU-{n}a, L{n}, {each}'\n" for n, each in enumerate(capabilities)]
             driver.write_text("#!/bin/sh\n" + "".join(says))
             driver.chmod(0o755)
-        forget()
 
-    def forget():
-        for function in (hardware.has_bf16, hardware.gpus, hardware.machine):
-            function.cache_clear()
-
-    yield is_one
-    forget()
+    return is_one
 
 
 @pytest.mark.parametrize(

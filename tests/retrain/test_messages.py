@@ -8,14 +8,13 @@ import pytest
 
 from retrain import messages, project
 from retrain.errors import UsageError
-from retrain.messages import message_of
 
 
 def test_a_full_disk_is_named_whatever_the_error():
     error = RuntimeError("Something went wrong.\n" * 100)
     error.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for each in (error, error.__cause__):
-        text = message_of(each)
+        text = messages.message_of(each)
         assert text.startswith("The disk is full: make room in /")
         assert len(text.splitlines()) == 1
 
@@ -46,13 +45,13 @@ def test_the_fullest_of_the_folders_that_a_run_writes_to_is_named(
     monkeypatch.setattr(messages.shutil, "disk_usage", usage)
     monkeypatch.setattr(messages, "find_project", lambda: project.Project(tmp_path))
     full = f"The disk is full: make room in {tmp_path / place} (0 MB are left there)"
-    assert message_of(error).startswith(full if is_named else ENDED)
+    assert messages.message_of(error).startswith(full if is_named else ENDED)
 
 
 def test_errors_that_name_each_other_as_their_cause_are_told_all_the_same():
     first, second = RuntimeError("first"), RuntimeError("second")
     first.__cause__, second.__context__ = second, first
-    assert message_of(first) == "first"
+    assert messages.message_of(first) == "first"
 
 
 @pytest.mark.parametrize(
@@ -67,4 +66,4 @@ def test_errors_that_name_each_other_as_their_cause_are_told_all_the_same():
     ],
 )
 def test_screens_of_text_are_cut_if_they_are_not_for_the_user(error, shown):
-    assert message_of(error) == shown
+    assert messages.message_of(error) == shown

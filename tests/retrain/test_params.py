@@ -1,11 +1,10 @@
 import json
-import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from retrain.errors import UsageError
+from flows.predict import check_input
+from retrain.errors import UsageError, has_login, without_login
 from retrain.params import (
     as_yaml,
     load_section,
@@ -27,20 +26,15 @@ SIZES = "{family: vit, patch_size: 4, hidden_size: 64, layers: 2, heads: 4}"
 SIZED = LEAST.replace("{family: vit}", SIZES)
 
 
-@pytest.fixture
-def write(tmp_path):
+def write(folder: Path, text: str) -> Path:
     """Writes a file of parameters; gives its path."""
-
-    def write(text: str) -> Path:
-        path = tmp_path / "params.yaml"
-        path.write_text(text)
-        return path
-
-    return write
+    path = folder / "params.yaml"
+    path.write_text(text)
+    return path
 
 
-def test_overrides_replace_values_and_drop_them_to_their_defaults(write):
-    path = write(SIZED + "    train: {lr: 0.5, micro_batch: 8, epochs: 3}\n")
+def test_overrides_replace_values_and_drop_them_to_their_defaults(tmp_path):
+    path = write(tmp_path, SIZED + "    train: {lr: 0.5, micro_batch: 8, epochs: 3}\n")
     given = ("train.weight_decay=1e-4", "train.augment.flip=true", "train.lr=", "train.epochs=4")
     overrides = dict(map(parse_override, (*given, "train.micro_batch=null")))
     train = load_workload(path, "toy", json.loads(json.dumps(overrides))).train
@@ -131,28 +125,28 @@ def test_overrides_replace_values_and_drop_them_to_their_defaults(write):
         ({"name": ""}, "name: no such key"),
     ],
 )
-def test_a_wrong_key_or_value_is_named_with_its_place(write, overrides, message):
+def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, message):
     with pytest.raises(UsageError) as error:
-        load_workload(write(LEAST + "    train: {lr: 1e-3}\n"), "toy", overrides)
+        load_workload(write(tmp_path, LEAST + "    train: {lr: 1e-3}\n"), "toy", overrides)
     assert str(error.value).startswith(("workload toy: ", "model.family: ", "train.lr.peak: "))
     assert message in str(error.value)
 
 
-def test_all_faults_are_told_a_line_for_each_place(write):
+def test_all_faults_are_told_a_line_for_each_place(tmp_path):
     overrides = {"train.lr": -1, "train.epoch": 3, "scale.workers": "two"}
     with pytest.raises(UsageError) as error:
-        load_workload(write(LEAST), "toy", overrides)
+        load_workload(write(tmp_path, LEAST), "toy", overrides)
     places = [line.split(": ")[-2] for line in str(error.value).splitlines()]
     assert places == ["train.lr", "train.epoch", "scale.workers"]
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "-v", ".hidden", "two words", "é", "a:b", "x" * 101])
-def test_a_name_that_something_would_refuse_later_is_refused(write, name):
+def test_a_name_that_something_would_refuse_later_is_refused(tmp_path, name):
     text = f"workloads: {{'{name}': {{data: {{path: x}}, model: {{family: vit}}}}}}"
     with pytest.raises(UsageError, match="ASCII letters"):
-        load_workload(write(text), name)
+        load_workload(write(tmp_path, text), name)
     with pytest.raises(UsageError, match="ASCII letters"):
-        load_workload(write(LEAST), "toy", as_name=name)
+        load_workload(write(tmp_path, LEAST), "toy", as_name=name)
 
 
 @pytest.mark.parametrize(
@@ -190,13 +184,13 @@ def test_a_file_that_is_no_params_file_is_refused(tmp_path, content, said):
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_pretrained_weights_can_take_the_place_of_sizes(write):
+def test_pretrained_weights_can_take_the_place_of_sizes(tmp_path):
     sizes = ("patch_size", "hidden_size", "layers", "heads")
     overrides = {f"model.{name}": "" for name in sizes} | {"model.pretrained": "no/such/folder"}
-    model = load_workload(write(SIZED), "toy", overrides).model
+    model = load_workload(write(tmp_path, SIZED), "toy", overrides).model
     assert model.model_dump() == {"family": "vit", "pretrained": "no/such/folder"}
     with pytest.raises(UsageError, match=r"model\.heads= --set model\.hidden_size= --set model"):
-        load_workload(write(SIZED), "toy", {"model.pretrained": "no/such/folder"})
+        load_workload(write(tmp_path, SIZED), "toy", {"model.pretrained": "no/such/folder"})
 
 
 @pytest.mark.parametrize(
@@ -215,9 +209,9 @@ def test_pretrained_weights_can_take_the_place_of_sizes(write):
         (f"    train: {{lr: {'x' * 900_000}}}\n", "train.lr: should be a valid number, is 'xxx"),
     ],
 )
-def test_values_that_no_parameter_takes_are_refused_briefly(write, more, said):
+def test_values_that_no_parameter_takes_are_refused_briefly(tmp_path, more, said):
     with pytest.raises(UsageError) as error:
-        load_workload(write(LEAST + more), "toy")
+        load_workload(write(tmp_path, LEAST + more), "toy")
     assert said in str(error.value)
     lines = str(error.value).splitlines()
     assert len(lines) <= 21 and max(map(len, lines)) < 400
@@ -229,29 +223,29 @@ def test_an_override_that_is_no_assignment_is_refused(text):
         parse_override(text)
 
 
-def test_another_name_is_not_that_of_an_entry(write):
-    path = write(LEAST)
+def test_another_name_is_not_that_of_an_entry(tmp_path):
+    path = write(tmp_path, LEAST)
     assert load_workload(path, "toy", as_name="photos").name == "photos"
     with pytest.raises(UsageError, match=r"--as toy: params\.yaml has a workload of that name"):
         load_workload(path, "toy", as_name="toy")
 
 
-def test_a_section_is_read_alone_and_has_defaults(write):
-    path = write(LEAST + "    drift: {threshold: 2.5}\n  other: {}\n")
+def test_a_section_is_read_alone_and_has_defaults(tmp_path):
+    path = write(tmp_path, LEAST + "    drift: {threshold: 2.5}\n  other: {}\n")
     assert load_section(path, "toy", Drift) == load_workload(path, "toy").drift
     assert load_section(path, "toy", Drift).threshold == 2.5
     assert load_section(path, "photos", Drift) == Drift()  # a name given with --as
     assert load_section(path, "other", Gate) == Gate()
     with pytest.raises(UsageError, match=r"Did you mean 'drift\.threshold'"):
-        load_section(write(LEAST + "    drift: {treshold: 2.5}\n"), "toy", Drift)
+        load_section(write(tmp_path, LEAST + "    drift: {treshold: 2.5}\n"), "toy", Drift)
 
 
-def test_to_read_a_workload_connects_to_nothing(write, monkeypatch):
+def test_to_read_a_workload_connects_to_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setattr(subprocess, "run", None)  # such as `nvidia-smi`
-    monkeypatch.setattr(socket, "socket", None)
+    monkeypatch.setattr("subprocess.run", None)  # such as `nvidia-smi`
+    monkeypatch.setattr("socket.socket", None)
     overrides = {"model.pretrained": "owner/name", "scale.workers": 2}
-    workload = load_workload(write(LEAST), "toy", overrides)
+    workload = load_workload(write(tmp_path, LEAST), "toy", overrides)
     assert workload.train.precision == workload.scale.threads == "auto"
 
 
@@ -260,8 +254,7 @@ def test_decided_parameters_can_be_read_again_as_a_lineage_records_them(tmp_path
     [name] = workload_names(path)
     decided = resolve(load_workload(path, name), Project(tmp_path))
     recorded = decided.model_dump(mode="json", exclude={"name", "tune"})
-    (tmp_path / "params.yaml").write_text(json.dumps({"workloads": {name: recorded}}))
-    again = load_workload(tmp_path / "params.yaml", name)
+    again = load_workload(write(tmp_path, json.dumps({"workloads": {name: recorded}})), name)
     assert again.model_dump(exclude={"tune"}) == decided.model_dump(exclude={"tune"})
 
 
@@ -273,3 +266,40 @@ def test_a_value_is_written_as_it_is_read(value):
     name, again = parse_override(f"key={as_yaml(value)}")
     assert "\\u" not in as_yaml(value)
     assert (name, again, type(again)) == ("key", value, type(value))
+
+
+LOGINS = [
+    "https://ann:geheim-1@host.org/pets.zip",
+    "https://geheim-2@host.org/pets.zip",
+    "https://host.org/pets.zip?rev=3&token=geheim-3",
+    "https://host.org/pets.zip?X-Amz-Credential=geheim-4%2Fs3&X-Amz-Signature=geheim-5&x=1",
+    "zip://*.png::https://ann:geheim-6@host.org/pets.zip",
+]
+PUBLIC = [
+    "data/a@b:c",
+    "https://host.org/pets@v1.zip?rev=3&design=4",
+    "sftp://me@host/pets",
+    "me/pets@v1",
+]
+
+
+@pytest.mark.parametrize("url", LOGINS)
+def test_a_url_with_a_login_is_refused_and_the_login_is_not_repeated(tmp_path, url):
+    params = write(tmp_path, LEAST)
+    for refused in (
+        lambda: load_workload(params, "toy", {"data.path": url}),
+        lambda: check_input(Project(tmp_path), url),
+    ):
+        with pytest.raises(UsageError, match=r"belongs into ~/\.netrc") as error:
+            refused()
+        assert "geheim" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_what_is_no_login_is_taken(text):
+    assert not has_login(text)
+
+
+def test_the_url_of_a_server_is_shown_without_its_login():
+    shown = without_login("postgresql+psycopg2://ann:ge@he/im@host:1/db?password=geheim")
+    assert shown == "postgresql+psycopg2://host:1/db"

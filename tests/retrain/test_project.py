@@ -79,12 +79,6 @@ def test_a_tree_s_own_code_runs_whatever_the_way_to_it(tmp_path):
         assert find_project(root / "tests") == Project(root)
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.delenv(REMOTE, raising=False)
-    return Project(tmp_path)
-
-
 def test_the_environment_wins_over_the_file(project, monkeypatch):
     assert project.store_remote is None
     project.params.write_text("workloads: {}\n# x\nstore:\n\n  # ours\n  remote: s3://a/b/\nz: 1\n")

@@ -1,7 +1,8 @@
-"""How a command ends that does not succeed, with and without `--json`."""
+"""What `retrain` and `--help` show, a shell completes, and a command says that does not succeed."""
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,19 +11,67 @@ from pathlib import Path
 
 import pytest
 
-from retrain.cli import command
+from retrain.cli.command import app, place
 from retrain.cli.main import main
 
 ROOT = Path(__file__).parents[3]
-PARAMS = "workloads: {toy: {data: {path: data/toy}, model: {family: vit}}}\n"
+PARAMS = """\
+workloads:
+  toy: {data: {path: data/toy}, model: {family: vit}}
+  ours: {data: {path: data/ours}, model: {family: vit}}
+"""
+COMMANDS = [name for name in app if not name.startswith("-") and app[name].show]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def clone(tmp_path, monkeypatch):
-    """A project with one workload, which has never been run."""
+    """A project with two workloads, which have never been run, in a terminal of 80 columns."""
     (tmp_path / "params.yaml").write_text(PARAMS)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     return tmp_path
+
+
+def shown(capsys, *arguments):
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_each_command_has_one_line_of_at_most_80_characters(capsys):
+    text = shown(capsys)
+    assert text == shown(capsys, "--help")
+    assert len(COMMANDS) <= 24
+    for command in COMMANDS:
+        [line] = [line for line in text.splitlines() if line.startswith(f"  {command}: ")]
+        assert line.rstrip().endswith(".")
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.fullmatch(r"\d+\.\d+.*\n", shown(capsys, "--version"))
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("retrain stat", {"status"}),
+        ("retrain train ''", {"toy", "ours"}),
+        ("retrain rollback t", {"toy"}),
+        ("retrain train toy --refr", {"--refresh"}),
+        ("retrain train toy --set train.lr", {"train.lr="}),
+    ],
+)
+def test_bash_completes_commands_workloads_and_keys(clone, words, offered):
+    """By the script that cyclopts installs."""
+    script = clone / "completion.bash"
+    script.write_text(app.generate_completion(shell="bash"), encoding="utf-8")
+    program = (
+        f'source {script}; retrain() {{ {sys.executable} -m retrain.cli "$@"; }}; '
+        f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}; _retrain; "
+        "printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", "-c", program], cwd=clone, env=environment, capture_output=True, text=True
+    )
+    assert (done.stderr, {*done.stdout.split()}) == ("", offered)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +107,8 @@ def test_a_failure_is_one_line_and_with_json_one_document(clone, capsys, argumen
 
 def test_a_path_may_begin_with_the_home_of_the_user(clone, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(clone / "home"))
-    assert command.place("~/photos") == str(clone / "home" / "photos")
-    assert command.place("s3://bucket/~") == "s3://bucket/~"
+    assert place("~/photos") == str(clone / "home" / "photos")
+    assert place("s3://bucket/~") == "s3://bucket/~"
 
 
 def test_the_traceback_of_an_unexpected_error_is_in_a_log(clone, capsys):
@@ -71,8 +120,10 @@ def test_the_traceback_of_an_unexpected_error_is_in_a_log(clone, capsys):
     assert "Traceback" in log.read_text(encoding="utf-8")
     assert "Is a directory" in json.loads(output)["error"]
     (clone / "params.yaml").unlink()  # outside a clone there is a document, too
-    assert main(["status", "--json"]) == 2
-    assert "No params.yaml in" in json.loads(capsys.readouterr().out)["error"]
+    assert main(["status", "--json", "--debug"]) == 2
+    output, errors = capsys.readouterr()
+    assert "No params.yaml in" in json.loads(output)["error"]
+    assert "Traceback" in errors
 
 
 @pytest.mark.parametrize(

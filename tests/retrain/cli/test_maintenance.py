@@ -1,7 +1,6 @@
 """The checks of `retrain doctor`, on a real project with what may be wrong there."""
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -15,7 +14,6 @@ import pytest
 from retrain.cli import maintenance
 from retrain.cli.main import main
 from retrain.errors import UsageError
-from retrain.project import Project
 from retrain.runs import preflight
 from tests.flows.conftest import free_port
 
@@ -23,14 +21,13 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def clone(tmp_path, monkeypatch):
+def clone(project, tmp_path, monkeypatch):
     """A project with a remote of DVC, where nothing is wrong."""
     for name in ("params.yaml", "requirements.lock"):
         shutil.copy(ROOT / name, tmp_path)
-    project = Project(tmp_path)
     (tmp_path / ".dvc" / "remote").mkdir(parents=True)
     configure(project, "remote")
-    for name in ("RETRAIN_STORE", "MLFLOW_TRACKING_URI", "RAY_ADDRESS", "PREFECT_API_URL"):
+    for name in ("RAY_ADDRESS", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return project
@@ -64,7 +61,7 @@ def test_what_is_wrong_is_said_with_a_remedy(clone, capsys, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    monkeypatch.setattr("os.getuid", lambda: 54321)
     found = findings(capsys, 1)
     unnamed = "user 54321 has no name on this machine, which DVC needs: export USER=NAME"
     for check, part in {

@@ -1,19 +1,17 @@
 """What follows from the entries of a ledger: the line of champions, what waits, what is against."""
 
 import json
-from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
 
 from retrain.registry import ledger
-from retrain.registry.ledger import Decision
 from tests.retrain.registry.helpers import RULES, decision
 
 ACTIONS = {"<": "rolled back", "?": "waiting", "~": "compared", "-": "rejected", "!": "rejected"}
 
 
-def ledger_of(steps: str, same: Collection[int] = ()) -> ledger.Ledger:
+def ledger_of(steps, same=()):
     """A ledger of promotions, or what the sign before a version says; `!` is a person's.
 
     Args:
@@ -100,17 +98,26 @@ def test_a_person_is_against_a_training_unless_one_of_its_packages_came_later(
     assert (found and found.number) == against
 
 
-def test_a_decision_is_the_last_one_on_its_version_with_no_champion_after_it():
-    written = ledger_of("1 -2 ~3")
-    again = Decision("rejected", 2, 1, "")
-    assert written.latest(again).number == 2
-    assert written.latest(Decision("promoted", 1, None, "")).number == 1
-    for other in ({"verdict": "x"}, {"reason": "x"}, {"data": "x"}, {"document": {}}):
-        assert written.latest(replace(again, **other)) is None
-    assert ledger_of("1 -2 3").latest(again) is None
-    waits = Decision("waiting", 2, 1, "")
-    assert ledger_of("1 ?2 -3").latest(waits).number == 2
-    assert ledger_of("1 ?2 ?3").latest(waits) is None
+REJECTED, WAITS = ledger.Decision("rejected", 2, 1, ""), ledger.Decision("waiting", 2, 1, "")
+
+
+@pytest.mark.parametrize(
+    ("steps", "asked", "number"),
+    [
+        ("1 -2 ~3", REJECTED, 2),
+        ("1 -2 ~3", ledger.Decision("promoted", 1, None, ""), 1),
+        ("1 -2 ~3", replace(REJECTED, verdict="x"), None),
+        ("1 -2 ~3", replace(REJECTED, reason="x"), None),
+        ("1 -2 ~3", replace(REJECTED, data="x"), None),
+        ("1 -2 ~3", replace(REJECTED, document={}), None),
+        ("1 -2 3", REJECTED, None),
+        ("1 ?2 -3", WAITS, 2),
+        ("1 ?2 ?3", WAITS, None),
+    ],
+)
+def test_a_decision_is_the_last_one_on_its_version_with_no_champion_after_it(steps, asked, number):
+    found = ledger_of(steps).latest(asked)
+    assert (found and found.number) == number
 
 
 @pytest.mark.parametrize(

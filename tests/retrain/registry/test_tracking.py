@@ -1,5 +1,3 @@
-import logging
-
 import pytest
 
 from retrain.project import Project
@@ -94,7 +92,7 @@ def test_the_best_epoch_is_logged_once_and_a_better_one_beside_it(project):
 
 
 def test_what_was_mended_is_told_where_a_person_looks(monkeypatch, caplog, capsys, tmp_path):
-    caplog.set_level(logging.INFO, "retrain")
+    caplog.set_level("INFO", "retrain")
     tracking.tell("mended [a]")
     assert (capsys.readouterr().err, caplog.messages) == ("mended [a]\n", [])
     monkeypatch.setattr(console.Output, "log", tmp_path / "run.log")  # in a run

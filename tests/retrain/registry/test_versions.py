@@ -1,6 +1,5 @@
 """Versions, as MLflow has them."""
 
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -47,12 +46,19 @@ def test_a_version_is_found_by_what_names_it(made):
     assert versions.get(made, "vit", 1) == versions.find(made, "vit", "canary") == first
     assert versions.find(made, "vit", "2") == champion
     assert versions.get(made, "vit", 3) is versions.champion(made, "nobody") is None
-    with pytest.raises(UsageError, match=r"vit has no version '3'. There are: 1, 2, canary, cham"):
-        versions.find(made, "vit", "3")
-    with pytest.raises(UsageError, match="nobody has no registered model yet: retrain train nob"):
-        versions.find(made, "nobody", "champion")
-    with pytest.raises(UsageError, match=r"other has no champion. There are: 1. See: retrain stat"):
-        versions.find(made, "other", "champion")
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "said"),
+    [
+        ("vit", "3", "vit has no version '3'. There are: 1, 2, canary, champion"),
+        ("nobody", "champion", "nobody has no registered model yet: retrain train nobody"),
+        ("other", "champion", "other has no champion. There are: 1. See: retrain status"),
+    ],
+)
+def test_a_version_that_is_not_there_is_refused(made, name, reference, said):
+    with pytest.raises(UsageError, match=said):
+        versions.find(made, name, reference)
 
 
 def test_before_the_first_run_there_is_nothing_and_no_file_is_made(tmp_path):
@@ -101,7 +107,7 @@ def test_a_version_is_never_registered_without_its_commit_in_silence(tmp_path, m
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     templates.place_mlflow_database(tmp_path)
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     register(Project(tmp_path), "vit", "a", tmp_path)
     assert "No commit is recorded, because git does not tell it" in capsys.readouterr().err
 
@@ -112,14 +118,10 @@ def test_a_registered_model_that_a_person_has_made_gets_a_ledger(project, name, 
     assert versions.champion(project, name).version == 1
 
 
-def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project, name):
+def test_a_version_that_somebody_else_registered_is_none(project, name):
     client = tracking.client(project)
     client.create_registered_model(name)
     client.create_model_version(name, "file:///elsewhere")
-    client.set_registered_model_alias(name, "champion", "1")
-    said = f"{name} has no champion in its ledger, but somebody has given the alias champion to"
-    with pytest.raises(ValueError, match=said):
-        versions.champion(project, name)
     with pytest.raises(ValueError, match=f"Version 1 of the registered model {name} was not"):
         versions.find(project, name, "1")
     assert versions.every_of(project, name) == []

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from uuid import uuid4
 
@@ -15,16 +14,15 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Crashed, State
 
-from retrain.project import Project
 from retrain.runs import liveness
-from retrain.runs.liveness import Processes
 
-# Holds the lock of its process, and waits.
+# Holds the lock of its process, which has a number of its own container, and waits.
 HELD = """
-import sys
+import os, sys
 from pathlib import Path
 from retrain.runs.liveness import Processes
 
+os.getpid = lambda: int(sys.argv[2])
 with Processes(Path(sys.argv[1])).hold():
     (Processes(Path(sys.argv[1])).temporary() / "package").mkdir()
     print("held", flush=True)
@@ -32,36 +30,26 @@ with Processes(Path(sys.argv[1])).hold():
 """
 
 
-def begin(store, program=HELD):
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, store],
-        cwd=liveness.__file__.partition("/retrain/runs/")[0],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout.readline() == b"held\n"
-    return process
-
-
 def test_a_killed_process_is_known_until_it_is_forgotten_with_its_temporary_files(tmp_path):
-    processes, before = Processes(tmp_path), time.time()
+    processes, before = liveness.Processes(tmp_path), time.time()
+    program = [sys.executable, "-c", HELD, tmp_path, str(os.getpid())]  # as in another container
     with processes.hold():
         with processes.hold():
             processes.temporary()
-        [words] = processes.alive().values()
-        assert processes.temporary().exists()
-        assert re.match(rf"process {os.getpid()} on .* \(.*\), since 20", words)
-        assert [*processes.alive()] == [liveness.PROCESS]
-        with begin(tmp_path) as other:
+        with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout.readline() == b"held\n"
             assert len(processes.alive()) == 2
             other.kill()
-        assert [*processes.alive()] == [liveness.PROCESS]
+        assert processes.temporary().exists()
+        [(name, words)] = processes.alive().items()
+        assert name == liveness.PROCESS
+        assert re.match(rf"process {os.getpid()} on .* \(.*\), since 20", words)
     began = time.time()
+    assert processes.alive() == {}
     for _ in range(2):
-        assert processes.alive() == {}
         [words] = processes.killed().values()
-        assert re.match(rf"process {other.pid} on .* \(-c .*\), since 20", words)
-        assert before < processes.oldest() < began
+        assert re.match(rf"process {os.getpid()} on .* \(-c .*\), since 20", words)
+    assert before < processes.oldest() < began
     processes.forget(processes.killed())
     assert processes.killed() == {}
     assert list((tmp_path / liveness.LOCKS).iterdir()) == []
@@ -84,7 +72,7 @@ OWN = "this process"  # whose name is another one in each process of the tests
 def test_memory_was_out_if_the_kernel_has_killed_for_it_since_the_process_began(
     tmp_path, monkeypatch, kills, boot, name, was_out
 ):
-    processes, counts, start = Processes(tmp_path), tmp_path / "vmstat", tmp_path / "boot"
+    processes, counts, start = liveness.Processes(tmp_path), tmp_path / "vmstat", tmp_path / "boot"
     monkeypatch.setattr(liveness, "VMSTAT", counts)
     monkeypatch.setattr(liveness, "BOOT", start)
     counts.write_text("nr_free_pages 7\noom_kill 3\n")
@@ -99,65 +87,56 @@ def test_memory_was_out_if_the_kernel_has_killed_for_it_since_the_process_began(
         assert processes.memory_was_out(["other", named]) == was_out
 
 
-def test_processes_with_the_same_number_in_two_containers_do_not_wait_for_each_other(tmp_path):
-    with begin(tmp_path, f"import os; os.getpid = lambda: {os.getpid()}\n{HELD}") as other:
-        with Processes(tmp_path).hold():
-            assert len(Processes(tmp_path).alive()) == 2
-        other.kill()
-
-
 # Begins a flow with a task, as `retrain.runs.flow_runs.Flow` does or as a worker, and is killed
 # before its body or in its task.
-BEGUN = textwrap.dedent(
-    """
-    import os, signal, sys, time
-    from contextlib import nullcontext
-    from pathlib import Path
-    from prefect import flow, task, tags
-    from retrain.project import Project
-    from retrain.runs.liveness import PROCESS, Processes, end_lost_runs
-    from retrain.store import Store
+BEGUN = """
+import os, signal, sys, time
+from contextlib import nullcontext
+from pathlib import Path
+from prefect import flow, task, tags
+from retrain.project import Project
+from retrain.runs.liveness import PROCESS, Processes, end_lost_runs
+from retrain.store import Store
 
-    project = Project(Path(sys.argv[1]))
-    starter, when = sys.argv[2:]
+project = Project(Path(sys.argv[1]))
+starter, when = sys.argv[2:]
 
-    def die():
-        time.sleep(1)  # Prefect sends the state of a task from a thread
-        os.kill(os.getpid(), signal.SIGKILL)
+def die():
+    time.sleep(1)  # Prefect sends the state of a task from a thread
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    @task
-    def train():
-        with Store(project.store).lock("train", "lost key"):
-            die()
+@task
+def pull():
+    pass
 
-    @flow
-    def lose():
-        if when == "at its start":
-            die()
-        with Processes(project.store).hold():
-            end_lost_runs(project)
-            train()
+@task
+def train():
+    with Store(project.store).lock("train", "lost key"):
+        die()
 
-    if starter == "worker":
+@flow
+def lose():
+    if when == "at its start":
+        die()
+    with Processes(project.store).hold():
+        end_lost_runs(project)
+        pull()
+        train()
+
+if starter == "worker":
+    lose()
+else:
+    with Processes(project.store).hold(), tags(PROCESS):
         lose()
-    else:
-        with Processes(project.store).hold(), tags(PROCESS):
-            lose()
-    """
-)
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.delenv("RETRAIN_STORE", raising=False)
-    return Project(tmp_path)
+"""
 
 
 @pytest.mark.parametrize(
-    ("starter", "when", "tasks"), [("person", "at its start", 0), ("worker", "in a task", 1)]
+    ("starter", "when", "completed"),
+    [("person", "at its start", []), ("worker", "in a task", ["Completed"])],
 )
 def test_a_run_that_was_killed_is_ended_and_told_once(
-    project, prefect_session, webhook, starter, when, tasks
+    project, prefect_session, webhook, starter, when, completed
 ):
     begin = [sys.executable, "-c", BEGUN, str(project.root), starter, when]
     environment = os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
@@ -167,12 +146,12 @@ def test_a_run_that_was_killed_is_ended_and_told_once(
 
         def states():
             its = [task for task in client.read_task_runs() if task.flow_run_id == lost.id]
-            return [each.state.name for each in (client.read_flow_run(lost.id), *its)]
+            return sorted(each.state.name for each in (client.read_flow_run(lost.id), *its))
 
-        assert states() == ["Running"] * (1 + tasks)
+        assert states() == [*completed, *["Running"] * (1 + len(completed))]
         liveness.end_lost_runs(project)
-        assert states() == ["Crashed"] * (1 + tasks)
-    assert Processes(project.store).killed() == {}
+        assert states() == sorted([*completed, *["Crashed"] * (1 + len(completed))])
+    assert liveness.Processes(project.store).killed() == {}
     liveness.end_runs(project, [str(lost.id)])  # as the next start of a worker does
     text = f"retrain: the run crashed: {liveness.ENDED}\nrun: {lost.id}"
     assert webhook == [{"event": "failed", "text": text}]
@@ -208,7 +187,7 @@ def test_a_deployment_s_run_whose_process_is_dead_is_run_again_at_most_twice(
     tags = {OWN: [liveness.PROCESS]}.get(tag, [tag])
     if tag.startswith("try"):
         tags.append("process-gone")
-    with get_client(sync_client=True) as client, Processes(project.store).hold():
+    with get_client(sync_client=True) as client, liveness.Processes(project.store).hold():
         deployment = client.create_deployment(client.create_flow_from_name(flow), uuid4().hex)
         parameters = {"workload": "toy"}
         run = client.create_flow_run_from_deployment(
@@ -217,28 +196,48 @@ def test_a_deployment_s_run_whose_process_is_dead_is_run_again_at_most_twice(
         client.set_flow_run_state(run.id, State(type=was), force=True)
         for _ in range(2):
             liveness.end_lost_runs(project)
-        found = {each.id: each for each in client.read_flow_runs()}
-    found = {id: each for id, each in found.items() if each.deployment_id == deployment}
-    assert found.pop(run.id).state.type == state
-    assert len(found) == (1 if again else 0)
-    for each in found.values():
-        assert (each.state.type, each.parameters) == ("SCHEDULED", parameters)
-        expected = {"mine", again.format(first=run.id)}
-        assert {*each.tags} - {liveness.OWN_SERVER} == expected
+        assert client.read_flow_run(run.id).state.type == state
+        found = [
+            (each.state.type, each.parameters, {*each.tags} - {liveness.OWN_SERVER})
+            for each in client.read_flow_runs()
+            if each.deployment_id == deployment and each.id != run.id
+        ]
+    tries = [("SCHEDULED", parameters, {"mine", again.format(first=run.id)})] if again else []
+    assert found == tries
     said = [each["text"].splitlines()[0] for each in webhook]
     assert said == ([f"toy: the run crashed: {told}"] if told else [])
+
+
+KILLED = "Process exited with status code: -9. SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("tag", "tries", "said"), [("mine", 2, liveness.ENDED), ("try-3-of-a-run", 1, LAST)]
+)
+def test_a_run_that_its_worker_finds_killed_is_run_again_or_told(
+    prefect_session, webhook, tag, tries, said
+):
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow_from_name("small"), uuid4().hex)
+        run = client.create_flow_run_from_deployment(deployment, tags=[tag])
+        client.set_flow_run_state(run.id, Crashed(message=KILLED), force=True)
+        liveness.notify_of_crash(None, run, Crashed(message=KILLED))
+        found = [each for each in client.read_flow_runs() if each.deployment_id == deployment]
+        assert client.read_flow_run(run.id).state.message == said
+    assert len(found) == tries
+    assert len(webhook) == (tries == 1)
 
 
 def test_a_run_that_was_killed_before_its_flow_was_known_is_run_again(
     project, prefect_session, webhook
 ):
-    pool, killed = f"pool-{uuid4().hex}", "Process exited with status code: -9. SIGKILL"
+    pool = f"pool-{uuid4().hex}"
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
         deployment = client.create_deployment(
             client.create_flow_from_name("small"), uuid4().hex, work_pool_name=pool
         )
-        for said in (killed, "It could not be submitted."):
+        for said in (KILLED, "It could not be submitted."):
             run = client.create_flow_run_from_deployment(deployment, tags=["mine"])
             client.set_flow_run_state(run.id, Crashed(message=said), force=True)
         liveness.run_crashed_again(pool, 60)  # its worker may be about to do it
@@ -247,6 +246,5 @@ def test_a_run_that_was_killed_before_its_flow_was_known_is_run_again(
         found = [each for each in client.read_flow_runs() if each.deployment_id == deployment]
     messages = [each.state.message for each in found]
     assert sum("Goes on from run" in message for message in messages) == 1
-    assert {killed, "It could not be submitted."} < {*messages}
-    assert len(found) == 3
+    assert {KILLED, "It could not be submitted."} < {*messages}
     assert list(webhook) == []

@@ -1,6 +1,5 @@
 """Who is told of a run's end, and what."""
 
-import logging
 import os
 from contextlib import suppress
 
@@ -65,7 +64,7 @@ def test_a_webhook_that_fails_is_a_warning_that_keeps_its_secret(
     server = os.environ[notifications.URL].removesuffix("/secret")
     monkeypatch.setattr(notifications, "SECONDS", 0.5)
     monkeypatch.setenv(notifications.URL, url.format(server=server))
-    with caplog.at_level(logging.WARNING, logger="retrain"):
+    with caplog.at_level("WARNING", logger="retrain"):
         notifications.notify("rejected", "toy", OUTCOME)
     warnings = [each.getMessage() for each in caplog.records if each.name == "retrain"]
     assert [warning.partition("URL ")[2] for warning in warnings] == [message] * bool(message)

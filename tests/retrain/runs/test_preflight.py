@@ -1,6 +1,5 @@
 """Faults that would make a run fail are found before its first step."""
 
-import os
 import subprocess
 
 import pytest
@@ -12,7 +11,7 @@ from retrain.project import Project
 from retrain.runs import preflight
 from retrain.runs.run import Run
 from retrain.step import DataVersion
-from retrain.workload import Data, Gate, Model, Scale, Train, Workload
+from retrain.workload import Data, Gate, Model, Train, Workload
 from tasks.train import job
 
 
@@ -44,34 +43,16 @@ def test_the_project_itself_is_no_data(tmp_path, path):
     assert "holds this project itself" in fault
 
 
-@pytest.fixture
-def machine(monkeypatch, tmp_path):
-    """A machine with some GPUs, and with no compiler but those in the folder."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    for variable in ("CC", "CXX"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return lambda gpus: monkeypatch.setattr(job, "gpu_capabilities", lambda: [9.0] * gpus)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_gpus_that_are_not_there_are_refused(tmp_path, machine, workers):
-    scale = Scale(workers=workers, require_gpu=True)
-    machine(workers - 1)
-    [line] = faults(tmp_path, scale=scale)
-    assert f"scale.require_gpu: {workers - 1} GPUs for {workers} workers" in line
-    machine(workers)
-    preflight.check(train.steps, workload(scale=scale), Project(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("gpus", "variable", "name", "said"),
     [(0, "CXX", "g++", "no C++ compiler"), (1, "CC", "gcc", "no C compiler")],
 )
 def test_a_missing_compiler_is_said_before_it_is_called(
-    tmp_path, machine, monkeypatch, gpus, variable, name, said
+    tmp_path, monkeypatch, gpus, variable, name, said
 ):
-    machine(gpus)
+    monkeypatch.setattr(job, "gpu_capabilities", lambda: [9.0] * gpus)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(variable, raising=False)
     compiled = Train(precision="fp32", compile=True)
     [fault] = faults(tmp_path, train=compiled)
     assert f"train.compile: there is {said}" in fault
@@ -88,11 +69,6 @@ def test_what_takes_seconds_to_find_is_said_when_a_run_is_about_to_start(tmp_pat
         told(tmp_path, steps=train.steps[4:5], workload=workload(model=model))
 
 
-def git(folder, *arguments):
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-
-
 def told(root, warning=None, steps=(), workload=None):
     version = DataVersion("digest", tracked=True, warning=warning)
     return preflight.notices(steps, workload, Project(root), version)
@@ -106,19 +82,19 @@ def write(folder, *names):
 def test_files_that_differ_from_the_commit_are_named_up_to_three(tmp_path, monkeypatch):
     assert told(tmp_path, "data/ differs.") == ["data/ differs."]  # no repository
     write(tmp_path, "params.yaml", "a.py", "data.dvc")
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "some files"]):
-        git(tmp_path, *command)
-    write(tmp_path, "data.dvc", "new.txt")  # not of the code
-    assert told(tmp_path) == []
-    write(tmp_path, "params.yaml")
+    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm start"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
     start = "These files differ from the commit that the run is recorded with: "
-    assert told(tmp_path) == [f"{start}params.yaml."]
-    write(tmp_path, "a.py", "b.py")
-    assert told(tmp_path) == [f"{start}a.py, b.py, params.yaml."]
-    write(tmp_path, "c.py", "d.py")
-    assert told(tmp_path) == [f"{start}a.py, b.py, c.py and 2 more."]
+    for names, said in (
+        (("data.dvc", "new.txt"), []),  # not of the code
+        (("params.yaml",), [f"{start}params.yaml."]),
+        (("a.py", "b.py"), [f"{start}a.py, b.py, params.yaml."]),
+        (("c.py", "d.py"), [f"{start}a.py, b.py, c.py and 2 more."]),
+    ):
+        write(tmp_path, *names)
+        assert told(tmp_path) == said
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     [sentence] = told(tmp_path)
     assert sentence.startswith("No commit is recorded, because git does not tell it (fatal: ")
     assert "dubious ownership" in sentence

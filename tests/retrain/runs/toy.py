@@ -24,13 +24,3 @@ def asks(above):
 FIRST = Step("first", first, reads=("train.epochs",), inputs=("data",))
 SECOND = Step("second", second, reads=(), inputs=("first",))
 ASKS = Task("asks", asks)
-
-
-def outcomes(run):
-    """The steps of a run: the name, whether it was cached, and why it ran."""
-    return [(outcome.step, outcome.cached, outcome.why) for outcome in run.outcomes.values()]
-
-
-def reasons(run):
-    """Why each step ran; None for one that was cached."""
-    return [None if outcome.cached else outcome.why for outcome in run.outcomes.values()]

@@ -4,7 +4,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import textwrap
 from contextlib import closing
 from pathlib import Path
 
@@ -18,24 +17,22 @@ from retrain.servers import databases
 from tests import templates
 
 # Creates a table of two, says so, and waits for a line before it creates the other.
-SLOW = textwrap.dedent(
-    """
-    import sqlite3, sys
-    from pathlib import Path
-    from retrain.servers import databases
+SLOW = """
+import sqlite3, sys
+from pathlib import Path
+from retrain.servers import databases
 
-    def create(path):
-        with sqlite3.connect(path) as database:
-            database.execute("CREATE TABLE a (value)")
-            print("begun", flush=True)
-            sys.stdin.readline()
-            database.execute("CREATE TABLE b (value)")
+def create(path):
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE a (value)")
+        print("begun", flush=True)
+        sys.stdin.readline()
+        database.execute("CREATE TABLE b (value)")
 
-    with databases.created(Path(sys.argv[1]), create):
-        with sqlite3.connect(sys.argv[1]) as database:
-            database.execute("INSERT INTO b VALUES (1)")
-    """
-)
+with databases.created(Path(sys.argv[1]), create):
+    with sqlite3.connect(sys.argv[1]) as database:
+        database.execute("INSERT INTO b VALUES (1)")
+"""
 
 
 def query(path, text):
@@ -44,25 +41,21 @@ def query(path, text):
 
 
 def test_a_killed_creation_leaves_no_database_and_of_all_that_wait_one_creates_it(tmp_path):
-    path = tmp_path / "some.db"
+    path, pipe = tmp_path / "some.db", subprocess.PIPE
     command = [sys.executable, "-c", SLOW, str(path)]
-    pipe, started = subprocess.PIPE, []
-    try:
-        for _ in range(3):
-            started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
-            if len(started) == 1:
-                assert started[0].stdout.readline() == "begun\n"
-        started[0].kill()
-        started[0].wait()
-        assert not path.exists()
-        for process in started[1:]:  # the one that waits for the other may be the first
-            process.stdin.write("\n")
-            process.stdin.flush()
-        outputs = [process.communicate(timeout=60)[0] for process in started[1:]]
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
+
+    def start():
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    with start() as killed:
+        assert killed.stdout.readline() == "begun\n"
+        with start() as second, start() as third:
+            killed.kill()
+            killed.wait()
+            assert not path.exists()
+            for process in (second, third):  # the one that waits for the other may be the first
+                print(file=process.stdin, flush=True)
+            outputs = [process.communicate(timeout=60)[0] for process in (second, third)]
     assert sorted(outputs) == ["", "begun\n"]
     assert query(path, "SELECT value FROM b") == [1, 1]
     assert list(tmp_path.iterdir()) == [path]

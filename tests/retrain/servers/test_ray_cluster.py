@@ -4,7 +4,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import joblib
 import psutil
 import pytest
 
@@ -15,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.parametrize(("cores", "expected"), [(1, ray_cluster.MIN_LOGICAL_CPUS), (16, 16)])
 def test_ray_gets_the_cores_that_a_container_may_use(monkeypatch, cores, expected):
-    monkeypatch.setattr(joblib, "cpu_count", lambda: cores)
+    monkeypatch.setattr("joblib.cpu_count", lambda: cores)
     assert ray_cluster.logical_cpus() == expected
 
 

@@ -46,16 +46,11 @@ def test_the_login_of_a_web_server_is_refused_in_its_url():
         assert "geheim" not in str(error.value)
 
 
-def test_any_answer_of_a_web_server_is_one():
-    class Refusing(Answer):
-        status = 401
-
-    with serving(Refusing) as url:
-        reachable.check("X", url, "/health")
-        assert not reachable.answers(url)
+class Refusing(Answer):
+    status = 401
 
 
-def test_a_server_that_wants_a_certificate_of_the_client_answers(tmp_path):
+def test_any_answer_is_one_also_that_of_a_server_that_wants_a_certificate_of_the_client(tmp_path):
     """Which one it is, MLflow's client is told by MLFLOW_TRACKING_CLIENT_CERT_PATH."""
     key, own = tmp_path / "key.pem", tmp_path / "own.pem"
     make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout"
@@ -63,7 +58,8 @@ def test_a_server_that_wants_a_certificate_of_the_client_answers(tmp_path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own, key)
     for context.verify_mode in (ssl.CERT_NONE, ssl.CERT_REQUIRED):
-        with serving(Answer, context) as url:
+        with serving(Refusing, context) as url:
+            assert not reachable.answers(url.replace("http:", "https:"))
             reachable.check("MLFLOW_TRACKING_URI", url.replace("http:", "https:"), "/health")
 
 

@@ -7,13 +7,18 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import chdir
+from contextlib import chdir, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelling, Pending, Running, Scheduled
 from ruamel.yaml import YAML
 
 from retrain.errors import UsageError
@@ -21,7 +26,6 @@ from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import console, liveness
 from retrain.servers import program, services, serving
-from retrain.servers.program import MARK
 from tests import templates
 from tests.conftest import listening
 from tests.flows.conftest import free_port, until
@@ -78,7 +82,6 @@ def make_project(folder, environment):
     for name in ("prefect.toml", services.CONFIGURATION):
         shutil.copy(ROOT / name, folder / name)
     deployments = (ROOT / "prefect.yaml").read_text()
-    assert "flows/train.py:train" in deployments
     deployments, _, _ = deployments.partition("  - <<: *shared\n    name: vit # with")
     deployments = deployments.replace("flows/train.py:train", "small.py:small")
     deployments = deployments.replace("workload: vit", "workload: vit\n      seconds: 0")
@@ -103,14 +106,14 @@ def test_every_deployment_runs_a_workload_and_one_run_at_a_time():
 
 
 @pytest.fixture(scope="module")
-def messages():
+def sent():
     """What people are sent."""
     with listening() as received:
         yield received
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory, messages):
+def project(tmp_path_factory, sent):
     """A project whose services run, beside others that have the usual ports."""
     with pytest.MonkeyPatch.context() as environment, socket.create_server(("127.0.0.1", 0)) as own:
         environment.setitem(services.USUAL_PORTS, "mlflow", own.getsockname()[1])
@@ -123,17 +126,22 @@ def project(tmp_path_factory, messages):
         services.down(made)
 
 
+@contextmanager
+def client_of(project):
+    """Prefect's client of a project's server."""
+    settings = temporary_settings({PREFECT_API_URL: services.server_api(project)})
+    with settings, get_client(sync_client=True) as client:
+        yield client
+
+
 @pytest.fixture
-def api(project):
-    def call(path, body=None):
-        def answer():  # none while the database is locked; Prefect's own client tries again, too
-            url = f"{services.server_api(project)}/{path}"
-            found = httpx.get(url) if body is None else httpx.post(url, json=body)
-            return [found.json()] if found.is_success else None
+def client(project):
+    with client_of(project) as client:
+        yield client
 
-        return until(answer)[0]
 
-    return call
+def deployment(client, name="vit"):
+    return client.read_deployment_by_name(f"small/{name}")
 
 
 def pids(project):
@@ -145,16 +153,6 @@ def processes_of(project):
     """The processes of all services, with those that they have started."""
     leaders = [psutil.Process(pid) for pid in pids(project).values()]
     return [each for leader in leaders for each in (leader, *leader.children(recursive=True))]
-
-
-def test_all_that_listens_is_on_loopback(project):
-    listening = {
-        connection.laddr.ip.removeprefix("::ffff:")
-        for process in processes_of(project)
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert listening == {"127.0.0.1"}
 
 
 def test_a_run_started_in_the_project_is_watched_to_its_end_with_its_output(project):
@@ -170,37 +168,32 @@ def test_a_run_started_in_the_project_is_watched_to_its_end_with_its_output(proj
     assert "epoch 1/2" in done.stdout
 
 
-def comes_back(project, name, pid):
-    return until(lambda: pids(project).get(name, pid) != pid, 60)
+def live_run(client, state=None, tags=(), **parameters):
+    """The id of a run that a worker takes, or of one in a certain state."""
+    return client.create_flow_run_from_deployment(
+        deployment(client).id, parameters=parameters, state=state, tags=tags
+    ).id
 
 
-def live_run(api, **parameters):
-    deployment = api("deployments/name/small/vit")["id"]
-    return api(f"deployments/{deployment}/create_flow_run", {"parameters": parameters})["id"]
-
-
-def state_of(api, run):
-    return api(f"flow_runs/{run}")["state"]["type"]
-
-
-def tries_of(api, run):
-    """The flow runs of a run, in order."""
-    tags = {"any_": [f"try-{number}-of-{run}" for number in (2, 3, 4)]}
-    later = api("flow_runs/filter", {"flow_runs": {"tags": tags}})
-    return [api(f"flow_runs/{run}"), *sorted(later, key=lambda each: each["created"])]
-
-
-def ended(api, run):
+def ended(client, run):
     """The states of all flow runs of a run, when it has ended."""
-    found = []
+    tags = {"any_": [f"try-{number}-of-{run}" for number in (2, 3, 4)]}
+    tries = FlowRunFilter.model_validate({"tags": tags})
 
-    def is_over():
-        found[:] = [each["state"]["type"] for each in tries_of(api, run)]
+    def when_over():
+        later = sorted(client.read_flow_runs(flow_run_filter=tries), key=lambda each: each.created)
+        found = [each.state.type.value for each in (client.read_flow_run(run), *later)]
         last = len(found) == liveness.TRIES or found[-1] != "CRASHED"
-        return last and {*found} <= {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+        return last and {*found} <= {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"} and found
 
-    until(is_over, 240)
-    return found
+    return until(when_over, 240)
+
+
+@pytest.fixture
+def messages(sent):
+    """What people are sent by a run."""
+    sent.clear()
+    return sent
 
 
 def begun(project, workload):
@@ -222,75 +215,62 @@ CRASHED = "the run crashed: "
     ],
 )
 def test_a_run_that_is_killed_is_run_again_twice_at_most_and_told_once(
-    project, api, messages, deaths, by, states, message
+    project, client, messages, deaths, by, states, message
 ):
-    messages.clear()
     (project.root / "vmstat").write_text("oom_kill 0")
     workload = f"{by}-{deaths}"
-    run = live_run(api, workload=workload, deaths=deaths, by=by)
-    assert ended(api, run) == states
+    run = live_run(client, workload=workload, deaths=deaths, by=by)
+    assert ended(client, run) == states
     [sent] = until(lambda: messages)
     assert sent["text"].startswith(f"{workload}: {message}\n")
     parameters = begun(project, workload)
-    assert len(parameters) == len(states)
-    assert len({*parameters}) == 1
-    slots = "global_concurrency_limit"
-    until(lambda: api("deployments/name/small/vit")[slots]["active_slots"] == 0)
+    assert parameters == parameters[:1] * len(states)
+    until(lambda: deployment(client).global_concurrency_limit.active_slots == 0)
 
 
-def test_a_run_that_a_person_cancels_is_not_run_again(project, api, messages):
-    messages.clear()
-    run = live_run(api, workload="cancelled", deaths=9, by="a person")
+def test_a_run_that_a_person_cancels_is_not_run_again(project, client, messages):
+    run = live_run(client, workload="cancelled", deaths=9, by="a person")
     until(lambda: begun(project, "cancelled"), 60)
-    api(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
-    assert ended(api, run) == ["CANCELLED"]
+    client.set_flow_run_state(run, Cancelling())
+    assert ended(client, run) == ["CANCELLED"]
     assert messages == []
 
 
-def test_a_worker_that_is_killed_comes_back_by_itself_and_so_do_its_runs(project, api, messages):
-    messages.clear()
-    run = live_run(api, workload="worker", deaths=1, by="a person")
+def test_a_worker_that_is_killed_comes_back_by_itself_and_so_do_its_runs(project, client, messages):
+    run = live_run(client, workload="worker", deaths=1, by="a person")
     until(lambda: begun(project, "worker"), 60)
     before = pids(project)
     of_the_run = psutil.Process(before["worker"]).children(recursive=True)
     assert of_the_run
-    with (
-        temporary_settings(updates={PREFECT_API_URL: services.server_api(project)}),
-        chdir(project.root),
-    ):
+    with chdir(project.root):
         for other in ("another", "local-worker"):  # a second worker that starts harms no live run
             program.end_runs_of_dead_worker(other)
-            assert state_of(api, run) == "RUNNING"
-    waiting = live_run(api)  # one run at a time: a worker that took it and was killed leaves this
-    api(f"flow_runs/{waiting}/set_state", {"state": {"type": "PENDING"}, "force": True})
+            assert client.read_flow_run(run).state.is_running()
+    waiting = live_run(client)  # one run at a time: a worker that took it and was killed leaves
+    client.set_flow_run_state(waiting, Pending(), force=True)  # this
     os.kill(before["worker"], signal.SIGKILL)
-    comes_back(project, "worker", before["worker"])
 
     for each in (run, waiting):
-        assert ended(api, each) == ["CRASHED", "COMPLETED"]
+        assert ended(client, each) == ["CRASHED", "COMPLETED"]
     until(lambda: not any(process.is_running() for process in of_the_run))
     assert {name for name, pid in pids(project).items() if pid != before[name]} == {"worker"}
     until(lambda: len(messages) == 2)  # the end of each
 
 
 def test_a_run_of_a_machine_that_is_gone_goes_on_at_a_worker_that_sees_its_store(
-    project, api, messages
+    project, client, messages
 ):
-    messages.clear()
-    deployment = api("deployments/name/small/vit")["id"]
-    later = {"type": "SCHEDULED", "state_details": {"scheduled_time": "2999-01-01T00:00:00Z"}}
-    body = {"parameters": {"workload": "gone"}, "state": later, "tags": ["process-gone"]}
-    run = api(f"deployments/{deployment}/create_flow_run", body)["id"]
+    later = Scheduled(scheduled_time=datetime(2999, 1, 1, tzinfo=UTC))
+    run = live_run(client, later, ["process-gone"], workload="gone")
     (project.store / liveness.LOCKS / "process-gone.lock").touch()  # which nobody holds
-    api(f"flow_runs/{run}/set_state", {"state": {"type": "RUNNING"}, "force": True})
-    assert ended(api, run) == ["CRASHED", "COMPLETED"]
+    client.set_flow_run_state(run, Running(), force=True)
+    assert ended(client, run) == ["CRASHED", "COMPLETED"]
     [sent] = until(lambda: messages)
     assert sent["event"] == "promoted"
 
 
-def test_what_was_killed_with_all_servers_goes_on_after_the_next_start(project, api, messages):
-    messages.clear()
-    run = live_run(api, workload="machine", deaths=1, by="a person")
+def test_what_was_killed_with_all_servers_goes_on_after_the_next_start(project, client, messages):
+    run = live_run(client, workload="machine", deaths=1, by="a person")
     until(lambda: begun(project, "machine"), 60)
     supervisor = psutil.Process(services._supervisor(project).getPID())
     killed = [supervisor, *supervisor.children(recursive=True)]
@@ -298,7 +278,8 @@ def test_what_was_killed_with_all_servers_goes_on_after_the_next_start(project, 
         process.kill()
     psutil.wait_procs(killed)
     services.up(project)
-    assert ended(api, run) == ["CRASHED", "COMPLETED"]
+    with client_of(project) as again:  # at another port
+        assert ended(again, run) == ["CRASHED", "COMPLETED"]
     [sent] = until(lambda: messages)
     assert sent["event"] == "promoted"
 
@@ -328,47 +309,42 @@ ANOTHER = """
 """
 
 
-def test_what_a_person_paused_stays_so_and_what_left_the_file_is_removed(project, api, capsys):
+def are_active(client, name):
+    return [each.active for each in deployment(client, name).schedules]
+
+
+def test_what_a_person_paused_stays_so_and_what_left_the_file_is_removed(project, client, capsys):
     file = project.root / "prefect.yaml"
     text = file.read_text()
     file.write_text(text + ANOTHER)
     services.up(project)
-    name, other = "deployments/name/small/vit", "deployments/name/small/another"
-    [weekly] = api(name)["schedules"]
-    pause = ("deployment", "schedule", "pause", "small/vit", weekly["id"])
-    subprocess.run([sys.executable, "-m", "prefect", *pause], cwd=project.root, check=True)
-    url = f"{services.server_api(project)}/deployments/{api(other)['id']}"
-
-    def send(method, path, body=None):  # again while the database is locked
-        until(lambda: httpx.request(method, f"{url}/{path}", json=body).is_success)
-
-    send("POST", "pause_deployment")
-    for each in api(other)["schedules"][:2]:
-        send("PATCH", f"schedules/{each['id']}", {"active": False})
-    was = [each["active"] for each in api(other)["schedules"]]
+    other = deployment(client, "another")
+    client.pause_deployment(other.id)
+    for each in (*deployment(client).schedules, *other.schedules[:2]):
+        client.update_deployment_schedule(each.deployment_id, each.id, active=False)
+    was = are_active(client, "another")
     assert sorted(was) == [False, False, True]
 
     file.write_text(text + ANOTHER.replace("rrule", "slug: daily\n        rrule"))
     services.up(project)
-    assert [each["active"] for each in api(name)["schedules"]] == [False]
-    assert [each["active"] for each in api(other)["schedules"]] == was
-    assert api(other)["paused"]
+    assert are_active(client, "vit") == [False]
+    assert are_active(client, "another") == was
+    assert deployment(client, "another").paused
 
     bare = ANOTHER.partition("    schedules")[0] + ANOTHER[ANOTHER.index("    work_pool") :]
     file.write_text(text + bare)
-    send("POST", "schedules", [{"schedule": {"cron": "0 7 * * *"}, "slug": "of-mine"}])
+    mine = DeploymentScheduleCreate(schedule=CronSchedule(cron="0 7 * * *"), slug="of-mine")
+    client.create_deployment_schedules(other.id, [mine])
     services.up(project)
-    assert [each["slug"] for each in api(other)["schedules"]] == ["of-mine"]
+    assert [each.slug for each in deployment(client, "another").schedules] == ["of-mine"]
 
-    moved = text.replace("0 3 * * 1", "0 6 * * 1").replace("slug: weekly", "slug: mondays")
-    assert moved != text
-    file.write_text(moved)
+    file.write_text(text.replace("0 3 * * 1", "0 6 * * 1").replace("slug: weekly", "slug: mondays"))
     with console.shown_on(sys.stdout):
         assert services.up(project)[1] == ["small/vit"]
     assert "small/another is no longer in prefect.yaml, and is removed." in capsys.readouterr().out
-    [mondays] = api(name)["schedules"]
-    assert (mondays["slug"], mondays["active"]) == ("mondays", True)
-    assert [each["name"] for each in api("deployments/filter", {})] == ["vit"]
+    [mondays] = deployment(client).schedules
+    assert (mondays.slug, mondays.active) == ("mondays", True)
+    assert [each.name for each in client.read_deployments()] == ["vit"]
     file.write_text(text)
 
 
@@ -385,13 +361,22 @@ def test_a_workload_with_a_port_is_served_from_the_next_up_on(project):
     server = pids(project)["serve-toy"]
     left = psutil.Process(server).children(recursive=True)
     os.kill(server, signal.SIGKILL)
-    comes_back(project, "serve-toy", server)
     until(lambda: not any(process.is_running() for process in left))
     until(lambda: serving.version_at(url) == 1, 240)
 
     params.write_text(f"workloads: {{toy: {entry}, other: {entry}}}\n")
     with pytest.raises(UsageError, match=r"two workloads have the same serve\.port"):
         services.up(project)
+
+
+def test_all_that_listens_is_on_loopback(project):
+    listening = {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for process in processes_of(project)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
 
 
 def test_down_leaves_nothing_alive(project):
@@ -405,17 +390,17 @@ def test_down_leaves_nothing_alive(project):
     assert services.server_api(project) == ""
 
 
-def test_a_clone_that_uses_another_server_starts_none(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_in_file", [True, False])
+def test_a_clone_that_uses_another_server_starts_none(tmp_path, monkeypatch, is_in_file):
     project = make_project(tmp_path, monkeypatch)
     theirs = "http://prefect.example:4200/api"
-    with monkeypatch.context() as elsewhere, pytest.raises(UsageError, match=r"prefect\.example"):
-        elsewhere.setenv("PREFECT_API_URL", theirs)
-        services.up(project)
-    (tmp_path / ".env").write_text(f"PREFECT_API_URL={theirs}\n")
+    if is_in_file:
+        (tmp_path / ".env").write_text(f"PREFECT_API_URL={theirs}\n")
+    else:
+        monkeypatch.setenv("PREFECT_API_URL", theirs)
     with pytest.raises(UsageError, match=r"prefect\.example"):
         services.up(project)
     assert services.running(project) == {}
-    assert (tmp_path / ".env").read_text() == f"PREFECT_API_URL={theirs}\n"
     assert services.server_api(project) == theirs
 
 
@@ -441,6 +426,6 @@ def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(
         services.up(project)
     assert services.running(project) == {}
     assert not any(
-        (process.info["environ"] or {}).get(MARK, "").startswith(str(project.state))
+        (process.info["environ"] or {}).get(program.MARK, "").startswith(str(project.state))
         for process in psutil.process_iter(["environ"])
     )

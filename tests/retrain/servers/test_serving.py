@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import sleep
 
 import httpx
@@ -27,6 +27,8 @@ from retrain.servers.scoring import HEADER
 from tests import templates
 from tests.flows.conftest import free_port, until
 from tests.tasks.promote.conftest import promoted
+from tests.tasks.pull import pulling
+from tests.tasks.pull.test_file_sources import Answer
 from tests.tasks.toy_model import pixels, png
 
 pytestmark = pytest.mark.slow
@@ -48,9 +50,9 @@ def project(tmp_path):
 
 
 @contextmanager
-def serving(project, **variables):
+def serving(project, port=None, **variables):
     """The command, in a session of its own; its address and its process."""
-    port = free_port()
+    port = port or free_port()
     command = [sys.executable, "-m", "retrain.cli", "serve", "toy", "--port", str(port)]
     with (project.root / "serve.log").open("ab") as log:
         process = subprocess.Popen(
@@ -64,19 +66,9 @@ def serving(project, **variables):
         process.wait(60)
 
 
-def log_of(project):
-    return (project.root / "serve.log").read_text()
-
-
 def answers_with(url, version):
     """Waits until only one version answers."""
-    seen = []
-
-    def is_so():
-        seen.append(server.version_at(url))
-        return len(seen) >= 12 and {*seen[-12:]} == {version}
-
-    until(is_so, SECONDS)
+    until(lambda: {server.version_at(url) for _ in range(12)} == {version}, SECONDS)
 
 
 def ask(url):
@@ -93,11 +85,6 @@ def make_champion(project, number):
     decisions.apply(project, version, decision)
 
 
-def package_of(project, number):
-    version = versions.get(project, "toy", number)
-    return packages.fetch(project, version, project.root / "fetched")
-
-
 def processes_of(process):
     return [process, *process.children(recursive=True)]
 
@@ -107,41 +94,31 @@ def says(project):
 
 
 def test_the_champion_answers_also_after_it_has_changed_and_no_request_is_lost(project):
-    answers, is_over = [], threading.Event()
+    is_over = threading.Event()
 
     def ask_often(url):
+        given = []
         while not is_over.is_set():
-            try:
-                answers.append(ask(url))
-            except httpx.HTTPError as error:
-                answers.append((repr(error), ()))
+            given.append(ask(url))
+        return given
 
     logged = project.root / "answers"
-    with serving(project, RETRAIN_LOG_PREDICTIONS=str(logged)) as (url, process):
+    with serving(project, RETRAIN_LOG_PREDICTIONS=str(logged)) as (url, _):
         answers_with(url, 3)
-        listening = {
-            connection.laddr.ip
-            for each in processes_of(psutil.Process(process.pid))
-            for connection in each.net_connections("inet")
-            if connection.status == psutil.CONN_LISTEN
-        }
-        assert listening == {"127.0.0.1"}
         assert says(project) == f"version 3 answers at {url}"
-        askers = [threading.Thread(target=ask_often, args=(url,)) for _ in range(3)]
-        for asker in askers:
-            asker.start()
-        try:
-            make_champion(project, 1)
-            assert f"version 3 answers at {url}" in says(project)
-            answers_with(url, 1)
-        finally:
-            is_over.set()
-            for asker in askers:
-                asker.join()
+        with ThreadPoolExecutor(3) as pool:
+            askers = [pool.submit(ask_often, url) for _ in range(3)]
+            try:
+                make_champion(project, 1)
+                assert f"version 3 answers at {url}" in says(project)
+                answers_with(url, 1)
+            finally:
+                is_over.set()
         assert says(project) == f"version 1 answers at {url}"
         refused = httpx.post(f"{url}/invocations", json={"inputs": ["no image"]})
         assert (refused.status_code, refused.headers[HEADER]) == (400, "1")
     assert state_of(project, "toy")["server"] is None
+    answers = [answer for asker in askers for answer in asker.result()]  # or what was lost
     given = Counter(answers)
     assert {version for version, _ in given} == {1, 3}
     assert len(given) == 2  # each version gives always the same answer, and another one than others
@@ -169,10 +146,11 @@ def test_a_champion_that_cannot_be_served_changes_nothing_and_is_told_once(
 ):
     with serving(project) as (url, _):
         answers_with(url, 3)
-        code = package_of(project, 2) / "code" / "models" / "__init__.py"
+        package = packages.fetch(project, versions.get(project, "toy", 2), project.root / "fetched")
+        code = package / "code" / "models" / "__init__.py"
         text = code.read_text()
         code.write_text(text + BREAK.format(module=module, condition=condition))
-        make_champion(project, 2)
+        make_champion(project, 2)  # which a rollback would refuse
         until(lambda: webhook, SECONDS)
         answers_with(url, 3)
         why = says(project)
@@ -193,31 +171,7 @@ def test_a_champion_that_cannot_be_served_changes_nothing_and_is_told_once(
     assert after.retry > served.retry if condition == "True" else after.failed is None
 
 
-def test_a_killed_server_leaves_nothing_behind_and_another_one_goes_on(project):
-    with serving(project) as (url, process):
-        answers_with(url, 3)
-        processes = processes_of(psutil.Process(process.pid))
-        assert len(processes) >= 3
-        with pytest.raises(AssertionError), serving(project) as (other, second):
-            assert second.wait(60) == 2
-            assert "toy is served already" in log_of(project)
-            raise AssertionError(other)
-        os.kill(process.pid, signal.SIGKILL)
-        until(lambda: not any(each.is_running() for each in processes[1:]))
-    assert "does not answer" in says(project)
-    with serving(project) as (url, process):
-        answers_with(url, 3)
-        processes = processes_of(psutil.Process(process.pid))
-        worker = next(each for each in processes if "spawn_main" in " ".join(each.cmdline()))
-        worker.suspend()
-        sleep(2)  # by then it is asked whether it lives
-        worker.kill()
-        until(lambda: {*processes_of(psutil.Process(process.pid))} - {*processes})
-        answers_with(url, 3)
-    until(lambda: not any(each.is_running() for each in processes))
-
-
-def test_a_workload_without_a_champion_is_waited_for(tmp_path):
+def test_a_first_champion_is_waited_for_and_a_killed_server_and_worker_leave_nothing(tmp_path):
     project = Project(tmp_path)
     templates.place_mlflow_database(tmp_path)
     (tmp_path / "params.yaml").write_text(PARAMS)
@@ -228,27 +182,40 @@ def test_a_workload_without_a_champion_is_waited_for(tmp_path):
         assert process.poll() is None
         promoted(project, "one", {"verdict": "first"})
         answers_with(url, 1)
+        processes = processes_of(psutil.Process(process.pid))
+        assert len(processes) >= 3
+        with serving(project) as (_, second):
+            assert second.wait(60) == 2
+        assert "toy is served already" in (project.root / "serve.log").read_text()
+        os.kill(process.pid, signal.SIGKILL)
+        until(lambda: not any(each.is_running() for each in processes[1:]))
+    assert "does not answer" in says(project)
+    with serving(project) as (url, process):
+        answers_with(url, 1)
+        processes = processes_of(psutil.Process(process.pid))
+        worker = next(each for each in processes if "spawn_main" in " ".join(each.cmdline()))
+        worker.suspend()
+        sleep(2)  # by then it is asked whether it lives
+        worker.kill()
+        until(lambda: {*processes_of(psutil.Process(process.pid))} - {*processes})
+        answers_with(url, 1)
+    until(lambda: not any(each.is_running() for each in processes))
 
 
 def test_where_another_program_has_the_address_nothing_is_served_and_its_answers_are_not_ours(
     project,
 ):
-    class Other(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header(HEADER, "7")
-            self.end_headers()
+    class Other(Answer):
+        headers_sent = {HEADER: "7"}  # noqa: RUF012
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
-        threading.Thread(target=other.serve_forever).start()
-        port = other.server_port
-        command = [sys.executable, "-m", "retrain.cli", "serve", "toy", "--port", str(port)]
-        refused = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
-        assert refused.returncode == 2
-        assert f"retrain: 127.0.0.1:{port} cannot be had" in refused.stderr
-        served = server.ServedModel(f"http://127.0.0.1:{port}", psutil.Process().pid, 3)
+    with pulling.serving(Other) as url:
+        port = url.rpartition(":")[2]
+        with serving(project, port) as (_, process):
+            assert process.wait(60) == 2
+        said = f"retrain: 127.0.0.1:{port} cannot be had"
+        assert said in (project.root / "serve.log").read_text()
+        served = server.ServedModel(url, psutil.Process().pid, 3)
         killed = replace(served, pid=2**22)
         for written, said in ((served, "version 7 answers"), (killed, "does not answer")):
             write_json(project.state / "served" / "toy.json", asdict(written))
             assert said in says(project)
-        other.shutdown()
