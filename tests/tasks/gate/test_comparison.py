@@ -1,7 +1,6 @@
 """The comparison as a step: which images it is of, and which number it has."""
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,8 +42,8 @@ def sha256(row: int) -> str:
     return hashlib.sha256(str(row).encode()).hexdigest()
 
 
-def write(folder, wrong, known=CLASSES, labels=LABELS, groups=None) -> Artifact:
-    """Predictions that are wrong for as many of the first images."""
+def write(folder, wrong, known=CLASSES, labels=LABELS, groups=None, sites=()) -> Artifact:
+    """Predictions that are wrong for as many of the first images, and a slice for each site."""
     rows = len(labels)
     predicted = [
         known[(known.index(label) + (row < wrong)) % len(known)] if label in known else known[0]
@@ -62,13 +61,13 @@ def write(folder, wrong, known=CLASSES, labels=LABELS, groups=None) -> Artifact:
     folder.mkdir(parents=True)
     predictions.write(pa.table(described), [probabilities], known, folder / predictions.FILE)
     np.save(folder / predictions.GROUPS, np.arange(rows) if groups is None else groups)
-    return Artifact("evaluate", "k", "d", folder, {})
+    pq.write_table(pa.table({"site": [*sites]}), folder / FILE)
+    slices = [{"column": "site", "value": value} for value in sorted({*sites})]
+    return Artifact("evaluate", "k", "d", folder, {"slices": slices})
 
 
-def compared(tmp_path, ours: int, theirs: int, rules=RULES, sites=()):
-    mine, other = write(tmp_path / "ours", ours), write(tmp_path / "theirs", theirs)
-    if sites:
-        mine = divided(mine, sites)
+def compared(tmp_path, ours: int, theirs: int, rules=RULES, **of_ours):
+    mine, other = write(tmp_path / "ours", ours, **of_ours), write(tmp_path / "theirs", theirs)
     return compare_champion(rules, mine, other, OPPONENT, None)
 
 
@@ -146,17 +145,9 @@ def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_
 @pytest.mark.parametrize(("count", "outcome"), [(29, None), (30, "worse")])
 def test_groups_are_counted_and_compared_in_place_of_images(tmp_path, count, outcome):
     """Twenty-nine groups are too few; of thirty, nine that are lost whole are worse."""
-    mine = write(tmp_path / "ours", 60, groups=np.arange(200) * count // 200)
-    found = compare_champion(RULES, mine, write(tmp_path / "theirs", 0), OPPONENT, None)
+    found = compared(tmp_path, 60, 0, groups=np.arange(200) * count // 200)
     assert (found["images"], found["groups"]) == (200, count)
     assert found["metrics"].get("accuracy", {}).get("outcome") == outcome
-
-
-def divided(scores: Artifact, sites) -> Artifact:
-    """An evaluation with slices of the column `site`, by the site of each image."""
-    pq.write_table(pa.table({"site": sites}), scores.folder / FILE)
-    slices = [{"column": "site", "value": value} for value in sorted({*sites})]
-    return replace(scores, facts={"slices": slices})
 
 
 def test_slices_are_compared_by_their_images(tmp_path):
@@ -185,8 +176,9 @@ def test_of_many_slices_one_has_to_be_surer_to_be_worse(tmp_path):
 def scored(number: int) -> SimpleNamespace:
     """A version as the registry would give it, with its scores."""
     digests = {"package_digest": f"p{number}", "train_digest": f"t{number}"}
-    version = SimpleNamespace(version=number, **digests)
-    registered = SimpleNamespace(version=version, as_input=version)
+    registered = SimpleNamespace(
+        version=SimpleNamespace(version=number, **digests), as_input=number
+    )
     evaluation = Artifact("evaluate_champion", "k", "d", Path(), {"metrics": {"accuracy": 0.9}})
     return SimpleNamespace(registered=registered, evaluation=evaluation)
 
@@ -196,21 +188,18 @@ def scored(number: int) -> SimpleNamespace:
     [("other", "other", [3, 2]), ("other", "t3", [3, 2]), ("p3", "other", [2]), ("p2", "t2", [3])],
 )
 def test_a_model_is_compared_unless_it_is_the_opponent(tmp_path, package, train, compared_with):
-    names = {3: "compare_champion", 2: "compare_reference"}
-    given = []
-
     def run(step, scores, evaluation, version):
-        given.append((step.name, version.version))
-        return Artifact(step.name, "k", "d", Path(), {"of": version.version})
+        return Artifact(step.name, "k", "d", Path(), {"by": step.name, "of": version})
 
     scores = Artifact("evaluate", "k", "d", tmp_path, {"package": package, "train": train})
     with following(SimpleNamespace(output=run)):
         made = compare_with(scores, scored(3), scored(2))
         assert compare_with(scores, None, None) == (None, None)
-    assert given == [(names[number], number) for number in compared_with]
     assert made == tuple(
-        Opponent(n, f"t{n}", {"accuracy": 0.9}, {"of": n} if n in compared_with else None)
-        for n in names
+        Opponent(
+            n, f"t{n}", {"accuracy": 0.9}, {"by": name, "of": n} if n in compared_with else None
+        )
+        for n, name in {3: "compare_champion", 2: "compare_reference"}.items()
     )
 
 
