@@ -88,32 +88,53 @@ def test_listed_images_are_recognised_and_have_their_classes(tmp_path, files, da
     assert said in caplog.text
 
 
-def test_the_split_and_the_group_are_columns_of_the_table(tmp_path):
-    written, splits = ("train", "valid", "TEST"), ("train", "val", "test")
-    rows = [(*pair, written[n % 3], f"p{n}") for n, pair in enumerate(LABELS.items())]
-    _, images = listed(tmp_path, IMAGES | {"labels.csv": table("path,label,split,patient", rows)})
-    found = images.set_index("path")[["split", "patient"]].T.to_dict("list")
-    assert found == {name: [splits[n % 3], f"p{n}"] for n, name in enumerate(LABELS)}
-
-
-@pytest.mark.parametrize("name", ["{}.csv", "lists/{}2017.csv", "{}/list.csv"])
-def test_the_split_is_in_the_name_of_the_list(tmp_path, name):
-    files = dict(IMAGES)
-    for part, split in enumerate(("train", "val", "test")):
-        rows = [pair for n, pair in enumerate(LABELS.items()) if n % 3 == part]
-        files[name.format(split)] = table("path,label", rows)
-    _, images = listed(tmp_path, files)
-    assert images.groupby("split").size().to_dict() == {"train": 8, "val": 8, "test": 8}
-
-
 FOLDERS = {f"{label}/{name[7:]}": IMAGES[name] for name, label in LABELS.items()}
+WRITTEN = {"train": "train", "val": " Valid", "test": "TEST"}
+SPLITS = {name: ("train", "val", "test")[number % 3] for number, name in enumerate(LABELS)}
+IN_FOLDERS = {f"{label}/{name[7:]}": SPLITS[name] for name, label in LABELS.items()}
 
 
-def test_a_list_of_the_same_classes_adds_its_splits(tmp_path):
-    rows = [(name, name[:3], ("train", "test")[n % 2]) for n, name in enumerate(FOLDERS)]
-    _, images = listed(tmp_path, FOLDERS | {"all.csv": table("path,label,split", rows)})
-    found = dict(zip(images["file"], images["split"], strict=True))
-    assert found == {name: split for name, _, split in rows}
+@pytest.mark.parametrize(
+    ("files", "splits"),
+    [
+        (
+            {
+                "labels.csv": table(
+                    "path,label,split",
+                    [(*pair, WRITTEN[SPLITS[pair[0]]]) for pair in LABELS.items()],
+                )
+            }
+            | IMAGES,
+            SPLITS,
+        ),
+        *(
+            (
+                {
+                    name.format(split): table(
+                        "path,label", [pair for pair in LABELS.items() if SPLITS[pair[0]] == split]
+                    )
+                    for split in WRITTEN
+                }
+                | IMAGES,
+                SPLITS,
+            )
+            for name in ("{}.csv", "lists/{}2017.csv", "{}/list.csv")
+        ),
+        (  # a list of the same classes adds its splits to those of the folders
+            {
+                "all.csv": table(
+                    "path,label,split",
+                    [(name, name[:3], split) for name, split in IN_FOLDERS.items()],
+                )
+            }
+            | FOLDERS,
+            IN_FOLDERS,
+        ),
+    ],
+)
+def test_the_split_is_a_column_of_the_list_or_in_its_name(tmp_path, files, splits):
+    _, images = listed(tmp_path, files)
+    assert dict(zip(images["file"], images["split"], strict=True)) == splits
 
 
 HALF = [*FOLDERS][: len(FOLDERS) // 2]
@@ -194,8 +215,7 @@ def test_classes_that_look_like_other_things_stay_text(tmp_path, given, expected
     _, images = listed(tmp_path, IMAGES | {"labels.csv": table("path,label", rows)})
     assert images["label"].iloc[:2].tolist() != images["label"].iloc[1:3].tolist()
     assert {*images["label"]} == {*expected}
-    is_said = "labels.csv: its classes are whole numbers" in caplog.text
-    assert is_said == (given != expected)
+    assert ("labels.csv: its classes are whole numbers" in caplog.text) == (given != expected)
 
 
 def test_names_in_either_form_of_unicode_are_the_same(tmp_path):

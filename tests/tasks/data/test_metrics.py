@@ -103,8 +103,7 @@ def test_calibration_compares_confidence_with_accuracy_in_bins(
     assert bins.share == pytest.approx(share)
     assert bins.accuracy == pytest.approx(accuracy)
     assert bins.confidence == pytest.approx(confidence)
-    gaps = np.abs(np.subtract(accuracy, confidence))
-    assert bins.error == pytest.approx(gaps @ share)
+    assert bins.error == pytest.approx(np.abs(np.subtract(accuracy, confidence)) @ share)
 
 
 def test_the_metrics_of_many_classes_take_no_memory_for_each_pair_of_them():
