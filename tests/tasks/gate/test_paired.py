@@ -171,8 +171,7 @@ def skewed() -> Pairs:
 def test_a_comparison_gives_the_figures_that_it_always_gave(metric, difference, low, high, p_worse):
     found = compare(skewed(), metric, 0.02, 0.05)
     assert found.pop("outcome")
-    expected = (difference, low, high, p_worse)
-    assert [*found.values()] == pytest.approx(expected, abs=1e-6)
+    assert [*found.values()] == pytest.approx((difference, low, high, p_worse), abs=1e-6)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "macro_recall", "log_loss"])
