@@ -94,7 +94,7 @@ def test_few_images_prove_little():
 def test_many_copies_of_an_image_are_told(tmp_path, copies, is_said):
     (tmp_path / "params.yaml").write_text("workloads: {}\n")
     digests = ["00" * 32] * copies + [f"{row:064}" for row in range(400 - copies)]
-    places = {"place": "photos", "against": TEST_SPLIT, "run": "run"}
-    found = report(Project(tmp_path), VERSION, draw(0), draw(1, sha256=digests), **places)
+    samples = draw(0), draw(1, sha256=digests)
+    found = report(Project(tmp_path), VERSION, *samples, "photos", TEST_SPLIT, "run")
     assert ("200 of the 400 images are copies of others" in sentence(found)) is is_said
     assert ("copies" in sentence(found)) is is_said
