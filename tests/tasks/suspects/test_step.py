@@ -18,51 +18,42 @@ from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files
 COUNT = 60  # images of each class
 
 
-@pytest.fixture
-def find(tmp_path):
-    """A function that writes images, has them validated, and finds what is suspect in them."""
-
-    def found(files):
-        write_files(tmp_path / "data", files)
-        space = workspace(tmp_path, "validate")
-        checks = Checks(min_images_per_class=1)
-        facts = validate(Data(path="data"), checks, Gate(), pulled(tmp_path), None, space)
-        validated = Artifact("validate", "key", "digest", space.folder, facts)
-        is_cat = [name.startswith("cat") for name in sorted(files)]
-        embeddings = np.random.default_rng(0).normal(size=(len(files), 4)).astype(np.float32)
-        embeddings[:, 0] += np.multiply(9, is_cat)
-        np.save(tmp_path / EMBEDDINGS, embeddings)
-        embedded = Artifact("embed_with_champion", "key", "digest", tmp_path, {})
-        space = workspace(tmp_path, "find_suspects")
-        return (
-            find_suspects(validated, embedded, space),
-            json.loads((space.folder / FILE).read_bytes()),
-        )
-
-    return found
+IMAGES = {
+    f"{label}/{number}.png": png(start + number)
+    for label, start in {"cat": 0, "dog": COUNT}.items()
+    for number in range(COUNT)
+}
 
 
-def images(**more):
-    files = {
-        f"{label}/{number}.png": png(start + number)
-        for label, start in {"cat": 0, "dog": COUNT}.items()
-        for number in range(COUNT)
-    }
-    return files | more
+def find(tmp_path, files):
+    """The facts and the list of what is suspect in images that were validated."""
+    write_files(tmp_path / "data", files)
+    space = workspace(tmp_path, "validate")
+    checks = Checks(min_images_per_class=1)
+    facts = validate(Data(path="data"), checks, Gate(), pulled(tmp_path), None, space)
+    validated = Artifact("validate", "key", "digest", space.folder, facts)
+    embeddings = np.random.default_rng(0).normal(size=(len(files), 4)).astype(np.float32)
+    embeddings[:, 0] += [9 * name.startswith("cat") for name in sorted(files)]
+    np.save(tmp_path / EMBEDDINGS, embeddings)
+    embedded = Artifact("embed_with_champion", "key", "digest", tmp_path, {})
+    space = workspace(tmp_path, "find_suspects")
+    counts = find_suspects(validated, embedded, space)
+    return counts, json.loads((space.folder / FILE).read_bytes())
 
 
-def test_where_nothing_is_suspect_the_list_is_empty(find):
-    counts, listed = find(images())
+def test_where_nothing_is_suspect_the_list_is_empty(tmp_path):
+    counts, listed = find(tmp_path, IMAGES)
     assert listed == []
     assert counts["can_tell"]
     names = ("rows", "wrong_labels", "contradictions", "outliers", "accuracy", "findable")
     assert [counts[name] for name in names] == [2 * COUNT, 0, 0, 0, 1.0, 1.0]
 
 
-def test_what_looks_like_an_image_of_another_class_is_found_by_what_validate_has_seen(find):
+def test_what_looks_like_an_image_of_another_class_is_found_by_what_validate_has_seen(tmp_path):
     photo = Image.effect_noise((64, 64), 60)
     brighter = encoded(photo.point(lambda grey: min(255, grey + 5)), "PNG")
-    counts, listed = find(images(**{"cat/a.png": encoded(photo, "PNG"), "dog/b.png": brighter}))
+    alike = {"cat/a.png": encoded(photo, "PNG"), "dog/b.png": brighter}
+    counts, listed = find(tmp_path, IMAGES | alike)
     assert counts["contradictions"] == 2
     why = "contradictory near-duplicate"
     assert sorted((row["path"], row["look_alike"], row["why"]) for row in listed) == [
