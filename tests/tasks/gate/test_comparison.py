@@ -142,6 +142,16 @@ FORTIES = [str(row // 40) for row in range(200)]
                 "macro_f1": {},
             },
         ),
+        (  # of a single class the mean recall is the accuracy
+            {"wrong": 5, "labels": ("bee",) * 200},
+            {"wrong": 17, "labels": ("bee",) * 200},
+            {"metric": "macro_recall", "no_worse": ("accuracy",)},
+            {"absent": ["ant"]},
+            {
+                name: {"difference": pytest.approx(0.06), "outcome": "better"}
+                for name in ("macro_recall", "accuracy")
+            },
+        ),
         *(  # groups count in place of images: 29 are too few; of 30, nine lost ones are worse
             (
                 {"wrong": 60, "groups": np.arange(200) * count // 200},
