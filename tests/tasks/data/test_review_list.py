@@ -26,8 +26,7 @@ def test_every_listed_image_becomes_a_row(tmp_path):
 
 
 def test_what_a_person_has_filled_in_is_never_written_over_nor_removed(tmp_path):
-    folder = tmp_path / "reports" / "my photos"
-    files = [folder / f"suspects-{digits}.csv" for digits in ("0123abcd", "4567cdef")]
+    files = [tmp_path / f"reports/my photos/suspects-{day}.csv" for day in ("0123abcd", "4567cdef")]
     review_list.write([ROW], files[0])
     files[0].write_text("filled in")
     for file in files:  # the same list once more, and another one
