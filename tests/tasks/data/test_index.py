@@ -319,6 +319,15 @@ IMAGES_OF_CATS = ("cat/1.png", "cat/2.heic", "cat/3", "cat/4.img")
             )
             for other in ("seg_pred/4.png", "seg_pred/seg_pred/4.png")
         ),
+        (  # unless the user says that the folders are the classes
+            dict.fromkeys(("seg_train/cat/1.png", "seg_test/cat/2.png"), png(1)),
+            {"format": "folders"},
+            {
+                f"{name}/cat/{n}.png": (name, None)
+                for n, name in ((1, "seg_train"), (2, "seg_test"))
+            },
+            "",
+        ),
         (
             {
                 f"{split}.parquet": parquet({"image": IMAGES, "label": labels})
@@ -358,6 +367,8 @@ def described(folder, names, **data):
          "train2017, val2017 are named as splits and hold images that have no class"),
         (["seg_pred/1.png", "seg_test/2.png", "seg_train/3.png"],
          "seg_test, seg_train are named as splits and hold images that have no class"),
+        (["my train/cat/1.png", "old test/dog/2.png", "other/fox/3.png"],
+         "my train, old test are named as splits and hold images that have no class"),
         (["pred/1.png", "train/cat/2.png", "train/dog/3.png"],
          "The folder train is named as a split and holds folders, and pred hold none"),
         (["cat/train/1.png", "cat/test/2.png", "dog/train/3.png", "dog/test/4.png"],
