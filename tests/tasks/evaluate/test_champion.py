@@ -88,19 +88,18 @@ def older(scored):
     runner = runner_in(scored.project)
     champion, reference = followed(runner, score_opponents, *scored.data, scored.scores)
     assert reference is None
-    return runner, version, champion
+    return SimpleNamespace(runner=runner, version=version, champion=champion)
 
 
 def test_a_champion_whose_family_is_gone_answers_with_its_own_code(scored, older):
-    runner, version, champion = older
     expected = plain_probabilities(scored.trained.folder / "model", 255 - pixels(ROWS), 256)
-    table = pq.read_table(champion.evaluation.folder / "predictions.parquet")
+    table = pq.read_table(older.champion.evaluation.folder / "predictions.parquet")
     assert np.abs(np.stack(table["probabilities"].to_numpy()) - expected).max() < 1e-6
     right = expected.argmax(1) == np.arange(ROWS) % len(LABELS)
-    assert champion.evaluation.facts["metrics"]["accuracy"] == pytest.approx(right.mean())
-    assert champion.registered.version == version
-    folder = packages.download(runner.project, version)  # asking has left it as it was
-    assert package.digest_of_folder(folder) == version.package_digest
+    assert older.champion.evaluation.facts["metrics"]["accuracy"] == pytest.approx(right.mean())
+    assert older.champion.registered.version == older.version
+    folder = packages.download(scored.project, older.version)  # asking has left it as it was
+    assert package.digest_of_folder(folder) == older.version.package_digest
 
 
 def test_it_is_asked_once_and_found_in_the_store_after_that(scored, older):
@@ -109,7 +108,7 @@ def test_it_is_asked_once_and_found_in_the_store_after_that(scored, older):
     dry_run = runner_in(scored.project, DryRun)
     for found in (scored.data, more):
         champion, _ = followed(dry_run, score_opponents, *found, scored.scores)
-        assert champion.evaluation.digest == older[2].evaluation.digest
+        assert champion.evaluation.digest == older.champion.evaluation.digest
     others = replace(validated, facts=validated.facts | {"test_rows": "others"})
     with pytest.raises(StopFollowingError):
         followed(dry_run, score_opponents, pulled, others, scored.scores)
@@ -133,13 +132,12 @@ def stored(run: Run, artifact: Artifact) -> Artifact:
     ],
 )
 def test_damaged_test_images_are_found_and_go(scored, older, tmp_path, step, name, change):
-    runner, _, _ = older
-    more = {each.step: stored(runner, each) for each in write_data(tmp_path, ROWS + 1)}
+    more = {each.step: stored(older.runner, each) for each in write_data(tmp_path, ROWS + 1)}
     file = more[step].folder / name
     file.write_bytes(file.read_bytes().replace(*change, 1))
     with pytest.raises(DamagedArtifactError, match=f"{step} .* is damaged"):
-        followed(runner, score_opponents, *more.values(), scored.scores)
-    assert runner.store.find(step, more[step].key) is None
+        followed(older.runner, score_opponents, *more.values(), scored.scores)
+    assert older.runner.store.find(step, more[step].key) is None
     for each in more.values():
         shutil.rmtree(each.folder, ignore_errors=True)
 
@@ -149,12 +147,11 @@ def test_the_same_package_has_the_challengers_metrics_and_the_best_so_far_is_sco
 ):
     nothing = runner_in(Project(tmp_path))
     assert followed(nothing, score_opponents, *scored.data, scored.scores) == (None, None)
-    runner, best, _ = older
     version = appoint(scored, scored.package)
-    with referring(scored.project, best):
-        champion, reference = followed(runner, score_opponents, *scored.data, scored.scores)
+    with referring(scored.project, older.version):
+        champion, reference = followed(older.runner, score_opponents, *scored.data, scored.scores)
     assert (champion.registered.version, champion.evaluation) == (version, scored.scores)
-    assert reference.registered.version.version == best.version
+    assert reference.registered.version.version == older.version.version
     assert reference.evaluation.step == "evaluate_reference"
 
 
