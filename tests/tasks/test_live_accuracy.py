@@ -128,6 +128,7 @@ def test_each_week_has_its_accuracy_and_an_image_counts_once():
         (200, 10, TEST, False, -0.0405, 0.0249),
         (200, 14, TEST, False, -0.0649, 0.0097),
         (200, 40, TEST, True, -0.2115, -0.0994),
+        (30, 10, TEST, True, -0.4624, -0.1419),  # as few as there may be
         # Newcombe's Table II, method 10, example a.
         (70, 14, {"accuracy": 48 / 80, "rows": 80}, False, 0.0524, 0.3339),
     ],

@@ -72,6 +72,33 @@ def test_every_proposal_is_a_valid_workload_without_bounds(tmp_path, threads, ch
             )
             for threads, size, batch in ((1, 96, 64), (2, 128, 64), (GPU, 224, 128))
         ),
+        *(
+            (
+                {"threads": threads},
+                {
+                    "model": {
+                        "family": "auto",
+                        "config": {
+                            "model_type": "resnet",
+                            "layer_type": "basic",
+                            "embedding_size": width,
+                            "hidden_sizes": [width, 2 * width, 4 * width, 8 * width],
+                            "depths": [depth] * 4,
+                        },
+                    }
+                },
+                (),
+            )
+            for threads, width, depth in ((LAPTOP, 32, 1), (GPU, 64, 2))
+        ),
+        *(
+            (
+                {"classes": {"cat": 500, "dog": dogs}, "backbone": Backbone("owner/name", 32)},
+                {"train": {"batch_size": batch, "epochs": 30, "lr": 0.001}},
+                (),
+            )
+            for dogs, batch in ((499, 16), (500, 64))
+        ),
         # Rare classes count as much as others; small ones pass the checks.
         (
             {"classes": {"cat": 900, "dog": 100}},
