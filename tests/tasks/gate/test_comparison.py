@@ -180,6 +180,18 @@ FORTIES = [str(row // 40) for row in range(200)]
             {"not_compared": ["accuracy[site=Bath]"]},
             {"accuracy": {}, "accuracy[site=Lyon]": {}},
         ),
+        (
+            {"wrong": 3, "sites": [*SITES[:170], *["Bath"] * 30]},
+            {"wrong": 20},
+            {"slices": ("site",), "no_worse": ("accuracy[site]",)},
+            {"not_compared": []},
+            {
+                "accuracy": {},
+                "accuracy[site=Bath]": {"outcome": "cannot tell"},
+                "accuracy[site=Lyon]": {"gained": 17, "outcome": "better"},
+                "accuracy[site=Oslo]": {},
+            },
+        ),
         *(  # five lost images and none gained are worse alone (1/32), and not among five slices
             (
                 {"wrong": 5, "sites": FORTIES},
