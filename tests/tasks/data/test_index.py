@@ -228,12 +228,8 @@ CR2 = TIFF[:4] + len(TIFF).to_bytes(4, "little") + b"CR\2\0" + TIFF[12:] + TIFF[
 
 
 PHOTOS = {f"{label}/IMG_{n}.JPG": png(n) for n, label in enumerate(("cat", "dog") * 2)}
-RAWS = {name.replace("JPG", "NEF"): NEF for name in PHOTOS} | {
-    "cat/1.dng": DNG,
-    "cat/2.CR2": NEF,
-    "cat/3.arw": NEF,
-    "dog/4.raf": b"FUJIFILM",
-}
+RAWS = {name.replace("JPG", "NEF"): NEF for name in PHOTOS}
+RAWS |= {"cat/1.dng": DNG, "cat/2.CR2": NEF, "cat/3.arw": NEF, "dog/4.raf": b"FUJIFILM"}
 
 
 def test_a_list_without_suffixes_means_the_photos_beside_raw_files(tmp_path):
@@ -312,11 +308,8 @@ IMAGES_OF_CATS = ("cat/1.png", "cat/2.heic", "cat/3", "cat/4.img")
                 },
                 f"Left out without a class (1): {other}",
             )
-            for train, test in (
-                ("training_set", "test_set"),
-                ("seg_train", "seg_test"),
-                ("seg_train/seg_train", "test"),
-            )
+            for train, test in (("training_set", "test_set"), ("seg_train", "seg_test"),
+                                ("seg_train/seg_train", "test"))
             for other in ("seg_pred/4.png", "seg_pred/seg_pred/4.png")
         ),
         (  # unless the user says that the folders are the classes
@@ -338,7 +331,7 @@ IMAGES_OF_CATS = ("cat/1.png", "cat/2.heic", "cat/3", "cat/4.img")
             "Left out without a class (2): test.parquet:0, test.parquet:1",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_image_or_has_no_class_is_left_out_and_counted(
     tmp_path, files, data, expected, said, caplog
 ):

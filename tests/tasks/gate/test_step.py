@@ -310,10 +310,7 @@ LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABS
         (Gate(), UNSEEN, BETTER, "better", [..., ..., NEVER]),
         (Gate(), scores(), against(found("better", groups=30)), "better", [..., ...]),
         (
-            Gate(),
-            scores(),
-            BETTER,
-            "better",
+            Gate(), scores(), BETTER, "better",
             [
                 "Accuracy is +1.0 points (+0.5 to +2.5) against the champion, version 3, on 360 "
                 "images, of which 7 only this model has right and 3 only the other: better at a "
@@ -323,10 +320,7 @@ LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABS
             ],
         ),
         (
-            Gate(metric="log_loss"),
-            scores(),
-            against(found("better", "log_loss")),
-            "better",
+            Gate(metric="log_loss"), scores(), against(found("better", "log_loss")), "better",
             [
                 "Log_loss is +0.0100 (+0.0050 to +0.0250) against the champion, version 3, on 360 "
                 "images, of which 7 only this model has right and 3 only the other: better at a "
@@ -335,8 +329,7 @@ LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABS
         ),
         *(
             (
-                Gate(margin=margin),
-                scores(),
+                Gate(margin=margin), scores(),
                 against(found("cannot tell", groups=72, units={"cat": 36, "dog": 36})),
                 "cannot tell",
                 [
@@ -348,10 +341,7 @@ LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABS
             for margin in (0, 0.2)
         ),
         (
-            Gate(),
-            scores(),
-            against(LEFT_OUT),
-            "better",
+            Gate(), scores(), against(LEFT_OUT), "better",
             [
                 "1 test image was left out: this model or the champion, version 3, was trained on "
                 "them, or on images of their groups.",
@@ -366,10 +356,7 @@ LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABS
             ],
         ),
         (
-            Gate(),
-            scores(),
-            against(found("better", start_recorded=False)),
-            "better",
+            Gate(), scores(), against(found("better", start_recorded=False)), "better",
             [
                 "It is not known which images the model that this one started from was trained "
                 "on; none were left out for that.",
@@ -401,7 +388,7 @@ LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABS
             ],
         ),
     ],
-)
+)  # fmt: skip
 def test_what_was_found_is_said(rules, challenger, opponents, verdict, says):
     decision = gate(rules, challenger, *opponents)
     assert decision["verdict"] == verdict
