@@ -94,7 +94,11 @@ def test_every_proposal_is_a_valid_workload_without_bounds(tmp_path, threads, ch
         *(
             (
                 {"classes": {"cat": 500, "dog": dogs}, "backbone": Backbone("owner/name", 32)},
-                {"train": {"batch_size": batch, "epochs": 30, "lr": 0.001}},
+                {
+                    "train": {"batch_size": batch, "epochs": 30, "lr": 0.001},
+                    "model": {"family": "embedding_head", "pretrained": "owner/name"},
+                    "images": {"size": 32, "channels": None},
+                },
                 (),
             )
             for dogs, batch in ((499, 16), (500, 64))
@@ -165,12 +169,9 @@ def test_what_cannot_be_a_workload_is_refused(changed, message):
         proposed(**changed)
 
 
-def test_a_pretrained_network_gets_images_of_its_size(tmp_path):
+def test_a_pretrained_network_is_found_with_the_size_of_its_images(tmp_path):
     backbone = find_backbone(str(write_clip(tmp_path / "clip", 32)), tmp_path)
     assert backbone == Backbone(str(tmp_path / "clip"), 32)
-    entry = proposed(backbone=backbone).entry
-    assert entry["model"] == {"family": "embedding_head", "pretrained": backbone.name}
-    assert entry["images"] == {"size": 32}
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         find_backbone(str(tmp_path / "gone"), tmp_path)
 
