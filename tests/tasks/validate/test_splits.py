@@ -100,36 +100,32 @@ WEEKS = [float(number // 7) for number in range(100)]
 
 
 @pytest.mark.parametrize(
-    ("labels", "options", "together"),
+    ("labels", "options", "together", "are_one"),
     [
-        (OF_PIXELS, {"pixels": PIXELS}, PIXELS),
-        (
-            ["class 0"] * 100 + OF_PIXELS[100:],
-            {"pixels": PIXELS},
-            PIXELS,
-        ),  # whatever they are called
-        (CLASSES, {"groups": PATIENTS}, PATIENTS),
+        (OF_PIXELS, {"pixels": PIXELS}, PIXELS, True),
+        # Whatever they are called.
+        (["class 0"] * 100 + OF_PIXELS[100:], {"pixels": PIXELS}, PIXELS, True),
+        (CLASSES, {"groups": PATIENTS}, PATIENTS, True),
         *(  # an image of the first patient is the last one's, too
             (
                 ["a"] * 100,
                 {"groups": [f"{trial} {n // 10}" for n in range(100)], "pixels": [*range(99), 0]},
                 [n // 10 % 9 for n in range(100)],
+                True,
             )
             for trial in range(8)
         ),
-        (["a"] * 400, {"prints": CHAINS, "near": True}, np.arange(400) // 4),
-        (["a"] * 100, {"times": WEEKS}, WEEKS),
+        *(  # those that look the same, if the user says so
+            (["a"] * 400, {"prints": CHAINS, "near": near}, np.arange(400) // 4, near)
+            for near in (True, False)
+        ),
+        (["a"] * 100, {"times": WEEKS}, WEEKS, True),
     ],
 )
-def test_images_that_belong_together_are_in_one_split(labels, options, together):
+def test_images_that_belong_together_are_in_one_split(labels, options, together, are_one):
     splits = pd.Series(divide(labels, **options))
-    assert (splits.groupby(together).nunique() == 1).all()
+    assert (splits.groupby(together).nunique() == 1).all() == are_one
     assert (splits.groupby(labels).nunique() == 3).all()
-
-
-def test_images_that_look_the_same_are_divided_unless_they_are_a_group():
-    splits = pd.Series(divide(["a"] * 400, prints=CHAINS))
-    assert (splits.groupby(np.arange(400) // 4).nunique() > 1).any()
 
 
 def test_a_group_keeps_its_split_when_its_images_and_others_come():
