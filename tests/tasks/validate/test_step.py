@@ -286,10 +286,9 @@ def test_bad_images_up_to_the_fraction_are_set_aside_with_the_reasons(tmp_path):
 
 
 def test_a_rejection_replaces_what_the_last_one_left(tmp_path):
-    files = FILES | {"train/lost.png": png(99)}
-    rejection(tmp_path, files)
+    rejection(tmp_path, FILES | {"train/lost.png": png(99)})
     shutil.rmtree(tmp_path / "validate")
-    rejection(tmp_path, files | {"train/cat/x.png": b"broken"})
+    rejection(tmp_path, {"train/cat/x.png": b"broken"})  # beside those
     assert len(quarantine(tmp_path / ".retrain/rejected/digits")) == 2
     assert not (tmp_path / "validate-scratch").exists()
 
