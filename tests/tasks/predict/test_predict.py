@@ -50,8 +50,9 @@ def source(tmp_path) -> Source:
 def test_each_image_has_an_answer_or_an_error_and_the_file_says_what_made_it(toy, source, tmp_path):
     model, registered = toy
     file, store = tmp_path / "out.parquet", tmp_path / "store"
-    written, _ = predict(registered, source, file, Store(store))
+    written, sampled = predict(registered, source, file, Store(store))
     assert not list(store.rglob("*.parquet"))
+    assert len(sampled) == ROWS - len(BAD)
     table = pq.read_table(file)
     assert table["path"].to_pylist() == sorted(IMAGES)
     expected = plain_probabilities(model, pixels(ROWS), 256)
