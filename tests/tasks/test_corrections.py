@@ -1,10 +1,10 @@
 """Corrected labels, from the file that a person has filled to the data."""
 
-import csv
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from flows import corrections as flow
@@ -35,21 +35,14 @@ def project(tmp_path):
 
 def row(path: str, data: bytes, corrected: str, file: str | None = None, number: int = 0):
     """A row of the CSV file, as a person has filled it."""
-    where = {"path": path, "file": file or path, "row": number, "sha256": digest_of(data)}
-    empty = dict.fromkeys((*review_list.COLUMNS, review_list.CORRECTED), "")
-    return empty | where | {"why": WRONG_LABEL, "corrected": corrected}
-
-
-def digest_of(data: bytes) -> str:
-    return sha256(data).hexdigest()
+    where = {"path": path, "file": file or path, "row": number, "sha256": sha256(data).hexdigest()}
+    given = where | {"why": WRONG_LABEL, "corrected": corrected}
+    return dict.fromkeys((*review_list.COLUMNS, review_list.CORRECTED), "") | given
 
 
 def write_csv(project: Project, *rows: dict) -> Path:
     file = project.root / "corrected.csv"
-    with file.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows).to_csv(file, index=False)
     return file
 
 
@@ -146,19 +139,28 @@ def test_corrections_are_written_beside_the_data_and_nothing_else_changes(
     assert (again.changes, again.read, contents(project)) == ([], plan.read, written)
 
 
-def test_it_is_counted_what_leaves_a_class_and_what_comes_to_it(project):
-    write_files(project.root / "images", FILES)
+@pytest.mark.parametrize(
+    ("path", "commands"),
+    [
+        ("images", ["retrain train photos"]),
+        # What others have in data/ stays as it is pinned.
+        (
+            "data/my photos",
+            [
+                "dvc add 'data/my photos'",
+                "git add data.dvc && git commit -m 'Labels of photos: 2 changed'",
+            ],
+        ),
+    ],
+)
+def test_it_is_said_what_leaves_a_class_and_comes_to_it_and_what_to_do_then(
+    project, path, commands
+):
+    (project.root / "params.yaml").write_text(PARAMS.format(path=path, names="null"))
+    write_files(project.root / path, FILES)
     plan = flow.plan(project, "photos", write_csv(project, *CORRECTED))
     assert plan.classes == {"cat": {"leave": 2, "come": 0}, "dog": {"leave": 0, "come": 2}}
-    assert (plan.read, plan.commands) == (3, ["retrain train photos"])
-
-
-def test_what_others_have_in_data_stays_as_it_is_pinned(project):
-    (project.root / "params.yaml").write_text(PARAMS.format(path="data/my photos", names="null"))
-    write_files(project.root / "data/my photos", FILES)
-    plan = flow.plan(project, "photos", write_csv(project, *CORRECTED))
-    assert plan.commands[0] == "dvc add 'data/my photos'"
-    assert plan.commands[1].startswith("git add data.dvc && git commit")
+    assert (plan.read, plan.commands) == (3, commands)
 
 
 def test_the_rows_of_corrections_say_who_and_when(project):
@@ -167,8 +169,7 @@ def test_the_rows_of_corrections_say_who_and_when(project):
     project.git("config", "user.name", "Ada Lovelace")
     began = datetime.now(UTC).replace(microsecond=0)
     flow.plan(project, "photos", write_csv(project, CORRECTED[0])).apply()
-    with (project.root / "images/corrections.csv").open(newline="") as stream:
-        [written] = csv.DictReader(stream)
+    [written] = pd.read_csv(project.root / "images/corrections.csv").to_dict("records")
     assert (written["label"], written["by"]) == ("dog", "Ada Lovelace")
     assert began <= datetime.fromisoformat(written["at"]) <= datetime.now(UTC)
 
@@ -207,13 +208,15 @@ def test_a_file_that_cannot_be_taken_over_is_refused(tmp_path, content, message)
         corrections.read(tmp_path / "a.csv")
 
 
-def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project):
-    file = write_csv(project, row("1.png", png(1), "cat"))
-    for path, refusal in {
-        "data/photos": "dvc pull data.dvc",
-        "s3://bucket/images": "correct them where it is",
-        "corrected.csv": "is no folder",
-    }.items():
-        (project.root / "params.yaml").write_text(PARAMS.format(path=path, names="null"))
-        with pytest.raises(UsageError, match=refusal):
-            flow.plan(project, "photos", file)
+@pytest.mark.parametrize(
+    ("path", "refusal"),
+    [
+        ("data/photos", "dvc pull data.dvc"),
+        ("s3://bucket/images", "correct them where it is"),
+        ("corrected.csv", "is no folder"),
+    ],
+)
+def test_where_labels_cannot_be_changed_a_line_says_what_to_do(project, path, refusal):
+    (project.root / "params.yaml").write_text(PARAMS.format(path=path, names="null"))
+    with pytest.raises(UsageError, match=refusal):
+        flow.plan(project, "photos", write_csv(project, row("1.png", png(1), "cat")))

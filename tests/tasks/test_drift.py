@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.stats import ks_2samp
 
 from retrain.project import Project
 from tasks.data.predictions import SAMPLE_SCHEMA
@@ -46,6 +47,13 @@ def test_a_sample_is_not_far_from_another_of_the_same_images(seed):
     found = scores(draw(0), draw(seed, rows=300))
     assert max(found.values()) < 1.5
     assert scores(draw(0), draw(seed, rows=300)) == found
+
+
+@pytest.mark.parametrize("name", ["confidence", "brightness", "contrast"])
+def test_the_distance_of_numbers_is_that_of_kolmogorov_and_smirnov(name):
+    samples = draw(0), draw(1, rows=300)
+    [found] = [each["distance"] for each in compare(*samples) if each["feature"] == name]
+    assert found == pytest.approx(ks_2samp(*(each[name].to_numpy() for each in samples)).statistic)
 
 
 @pytest.mark.parametrize(("seed", "most", "drifts"), [(1, 1, False), (2, 1, False), (4, 3, True)])
@@ -94,7 +102,7 @@ def test_few_images_prove_little():
 def test_many_copies_of_an_image_are_told(tmp_path, copies, is_said):
     (tmp_path / "params.yaml").write_text("workloads: {}\n")
     digests = ["00" * 32] * copies + [f"{row:064}" for row in range(400 - copies)]
-    places = {"place": "photos", "against": TEST_SPLIT, "run": "run"}
-    found = report(Project(tmp_path), VERSION, draw(0), draw(1, sha256=digests), **places)
+    samples = draw(0), draw(1, sha256=digests)
+    found = report(Project(tmp_path), VERSION, *samples, "photos", TEST_SPLIT, "run")
     assert ("200 of the 400 images are copies of others" in sentence(found)) is is_said
     assert ("copies" in sentence(found)) is is_said

@@ -79,7 +79,7 @@ def write_prepared(folder: Path, rows: int, labels=LABELS, shard: int = 17) -> A
         (folder / split).mkdir()
         rows_ = pd.DataFrame({"pixels": [digest(pixels(1, seed)[0])]})
         rows_.to_parquet(folder / split / "rows.parquet")
-    (folder / "labels.json").write_text(json.dumps(list(labels)))
+    (folder / "labels.json").write_text(json.dumps(labels))
     (folder / "images.json").write_text(json.dumps(IMAGES))
     return Artifact("preprocess", "k", "prepared", folder, {"storage": "pixels"})
 
@@ -89,8 +89,7 @@ def described(prepared: Artifact) -> Artifact:
     folder = prepared.folder.with_name(f"{prepared.folder.name}-validated")
     folder.mkdir(exist_ok=True)
     rows = pd.read_parquet(prepared.folder / "test" / "rows.parquet")
-    light = {"brightness": 0.5, "contrast": 0.5}
-    rows = rows.assign(split="test", width=SIZE, height=SIZE, **light)
+    rows = rows.assign(split="test", width=SIZE, height=SIZE, brightness=0.5, contrast=0.5)
     rows = rows.reindex(columns=image_table.SCHEMA.names)
     image_table.write(rows, pa.table({}), folder / image_table.FILE_NAME)
     return Artifact("validate", "k", "validated", folder, {})
@@ -212,8 +211,7 @@ def write_custom(
 
 def model_in(folder: Path, seed: int = 0) -> Artifact:
     """What `write_model` or `write_custom` has written."""
-    model = folder / "model"
-    weights = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
+    weights = hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest()
     return Artifact("train", f"key{seed}", f"digest{seed}", folder, {"weights": weights})
 
 

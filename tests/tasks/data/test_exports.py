@@ -16,27 +16,19 @@ from tests.tasks.toy_data import png, write_files
 PAGE = Path("docs/add-a-workload.md").read_text(encoding="utf-8")
 SCRIPTS = re.findall(r"```python\n(.*?)```", PAGE.partition("### From COCO")[2], re.DOTALL)
 LABELS = {f"{number}.png": ("cat", "dog")[number % 2] for number in range(6)}
-NAMES = {10: "cat", 11: "dog"}
-
-
-def coco():
-    images = [{"id": n, "file_name": name} for n, name in enumerate(LABELS)]
-    boxes = [
+COCO = {
+    "images": [{"id": n, "file_name": name} for n, name in enumerate(LABELS)],
+    "annotations": [
         {"image_id": n, "category_id": 10 + n % 2, "bbox": [box, 0, 1, 1]}
         for n in range(len(LABELS))
         for box in range(2)  # two boxes of a class are one class
-    ]
-    categories = [{"id": number, "name": name} for number, name in NAMES.items()]
-    tree = {"images": images, "annotations": boxes, "categories": categories}
-    return {"instances.json": json.dumps(tree).encode()}
-
-
-def cvat():
-    images = "".join(
-        f'<image id="{n}" name="{name}"><tag label="{label}" source="manual"></tag></image>'
-        for n, (name, label) in enumerate(LABELS.items())
-    )
-    return {"annotations.xml": f"<annotations>{images}</annotations>".encode()}
+    ],
+    "categories": [{"id": number, "name": name} for number, name in {10: "cat", 11: "dog"}.items()],
+}
+CVAT = "".join(
+    f'<image id="{n}" name="{name}"><tag label="{label}" source="manual"></tag></image>'
+    for n, (name, label) in enumerate(LABELS.items())
+)
 
 
 def webdataset():
@@ -47,16 +39,23 @@ def webdataset():
                 info = tarfile.TarInfo(member)
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
-    return {"train-0.tar": file.getvalue()}
+    return file.getvalue()
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_the_lines_make_what_is_read(tmp_path, monkeypatch, number):
-    export = (coco, cvat, webdataset)[number]
-    images = {f"photos/{name}": png(n) for n, name in enumerate(LABELS)}
-    write_files(tmp_path, export() | (images if export is not webdataset else {}))
+PHOTOS = {f"photos/{name}": png(n) for n, name in enumerate(LABELS)}
+
+
+@pytest.mark.parametrize(
+    ("number", "files", "form"),
+    [
+        (0, PHOTOS | {"instances.json": json.dumps(COCO).encode()}, "table"),
+        (1, PHOTOS | {"annotations.xml": f"<annotations>{CVAT}</annotations>".encode()}, "table"),
+        (2, {"train-0.tar": webdataset()}, "parquet"),
+    ],
+)
+def test_the_lines_make_what_is_read(tmp_path, monkeypatch, number, files, form):
+    write_files(tmp_path, files)
     monkeypatch.chdir(tmp_path)
     exec(compile(SCRIPTS[number], "docs", "exec"), {})
     seen = survey(tmp_path, Data(path="photos"))
-    assert seen.format == ("parquet" if export is webdataset else "table")
-    assert seen.classes == Counter(LABELS.values())
+    assert (seen.format, seen.classes) == (form, Counter(LABELS.values()))

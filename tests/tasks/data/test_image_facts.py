@@ -13,40 +13,42 @@ PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), n
 )
 
 
-def identity(data):
-    return digest(inspect(data)[1])
+def decoded(image, kind="PNG", **options):
+    return inspect(encoded(image, kind, **options))[1]
 
 
-def jpeg(mode, **options):
-    return encoded(PHOTO.convert(mode), "JPEG", **options)
+def again(mode, **options):
+    """The pixels of a JPEG, and of a copy of it without loss."""
+    data = encoded(PHOTO.convert(mode), "JPEG", **options)
+    return inspect(data)[1], decoded(Image.open(io.BytesIO(data)))
+
+
+GREY = PHOTO.convert("L")
+IN_COLOUR = np.asarray(GREY.convert("RGB"))
+LAST = np.arange(IN_COLOUR.size).reshape(IN_COLOUR.shape) == IN_COLOUR.size - 3  # of all pixels
+BLACK = np.zeros((4, 6, 3), np.uint8)
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("one", "other", "is_same"),
     [
-        *(encoded(PHOTO, kind) for kind in ("BMP", "TIFF", "PPM")),
-        encoded(PHOTO, "WEBP", lossless=True),
-        *(jpeg(mode) for mode in ("RGB", "L")),
-        *(jpeg(mode, progressive=True) for mode in ("RGB", "L")),
-        jpeg("RGB", subsampling="4:4:4"),
+        # An image is the same in every format without loss.
+        *((decoded(PHOTO, kind), decoded(PHOTO), True) for kind in ("BMP", "TIFF", "PPM")),
+        (decoded(PHOTO, "WEBP", lossless=True), decoded(PHOTO), True),
+        *((*again(mode), True) for mode in ("RGB", "L")),
+        *((*again(mode, progressive=True), True) for mode in ("RGB", "L")),
+        (*again("RGB", subsampling="4:4:4"), True),
+        # A grey one is in one channel what it is in three.
+        (IN_COLOUR, decoded(GREY), True),
+        (IN_COLOUR ^ LAST, decoded(GREY), False),
+        # Another pixel or another shape is another image.
+        (BLACK, BLACK.reshape(6, 4, 3), False),
+        (BLACK, BLACK[:, :4], False),
+        (BLACK, BLACK + np.eye(4, 6, 2, np.uint8)[..., None], False),
     ],
 )
-def test_an_image_is_the_same_in_every_format_without_loss(data):
-    assert identity(data) == identity(encoded(Image.open(io.BytesIO(data)), "PNG"))
-
-
-def test_a_grey_image_is_the_same_in_one_channel_and_in_three():
-    grey = PHOTO.convert("L")
-    colour = np.asarray(grey.convert("RGB")).copy()
-    assert digest(colour) == identity(encoded(grey, "PNG"))
-    colour[-1, -1, 0] ^= 1  # the last of all pixels
-    assert digest(colour) != identity(encoded(grey, "PNG"))
-
-
-def test_another_pixel_or_another_shape_is_another_image():
-    pixels = np.zeros((4, 6, 3), np.uint8)
-    others = [pixels.reshape(6, 4, 3), pixels[:, :4], pixels + np.eye(4, 6, 2, np.uint8)[..., None]]
-    assert len({digest(each) for each in (pixels, *others)}) == 4
+def test_an_image_is_the_same_by_its_pixels(one, other, is_same):
+    assert (digest(one) == digest(other)) is is_same
 
 
 def test_the_facts_of_an_image_are_those_before_it_is_resized():

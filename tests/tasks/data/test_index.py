@@ -5,7 +5,6 @@ from PIL import Image, TiffImagePlugin
 from models.image import inspect
 from retrain.workload import Data
 from tasks.data import index
-from tasks.data.index import list_unlabelled
 from tasks.data.raw_images import places_of
 from tests.tasks.toy_data import encoded, parquet, png, write_files, write_parquet
 
@@ -200,6 +199,9 @@ def test_names_that_cannot_be_meant_are_refused_in_a_line(tmp_path, format, name
          [("test", JOINED), ("train", JOINED)]),
         (["car/new/2.png", "car/old/1.png", "plane/4.png", "train/steam/3.png"],
          [(None, "car"), (None, "car"), (None, "plane"), (None, "train")]),
+        # A file before a folder of nearly its name comes first.
+        (["B/1.png", "a-b/1.png", "a.b/1.png", "a/1.png", "a/b.png", "a/b/1.png", "ab/1.png"],
+         [(None, name) for name in ("B", "a-b", "a.b", "a", "a", "a", "ab")]),
     ],
 )  # fmt: skip
 def test_folders_are_classes_or_splits_of_them(tmp_path, format, names, found):
@@ -210,21 +212,6 @@ def test_folders_are_classes_or_splits_of_them(tmp_path, format, names, found):
         for name, (split, label) in zip(names, found, strict=True)
     ]  # fmt: skip
     assert rows(tmp_path, format) == expected
-
-
-@pytest.mark.parametrize("other", ["seg_pred/4.png", "seg_pred/seg_pred/4.png"])
-@pytest.mark.parametrize(
-    ("train", "test"),
-    [("training_set", "test_set"), ("seg_train", "seg_test"), ("seg_train/seg_train", "test")],
-)
-def test_folders_of_splits_are_known_by_a_word_in_their_names(tmp_path, train, test, other, caplog):
-    found = {
-        f"{train}/cat/1.png": ("cat", "train"),
-        f"{test}/cat/2.png": ("cat", "test"),
-        f"{test}/dog/3.png": ("dog", "test"),
-    }
-    assert described(tmp_path, [*found, other]) == found
-    assert f"Left out without a class (1): {other}" in caplog.text
 
 
 def raw(maker: str, tags: dict) -> bytes:
@@ -240,17 +227,15 @@ NEF, DNG, TIFF = raw("NIKON", {254: 1}), raw("Adobe", {50706: b"\1\4\0\0"}), raw
 CR2 = TIFF[:4] + len(TIFF).to_bytes(4, "little") + b"CR\2\0" + TIFF[12:] + TIFF[8:300]
 
 
-def test_a_raw_file_beside_its_jpeg_is_left_out_and_counted(tmp_path, caplog):
-    photos = {f"{label}/IMG_{n}.JPG": png(n) for n, label in enumerate(("cat", "dog") * 2)}
-    raws = {name.replace("JPG", "NEF"): NEF for name in photos}
-    raws |= {"cat/1.dng": DNG, "cat/2.CR2": NEF, "cat/3.arw": NEF, "dog/4.raf": b"FUJIFILM"}
-    write_files(tmp_path / "data", photos | raws)
-    assert listed(tmp_path).images["path"].to_pylist() == sorted(photos)
-    assert list_unlabelled(tmp_path / "data")[2] == sorted(photos)
-    assert caplog.text.count("Left out as no images (8): cat/1.dng, cat/2.CR2, cat/3.arw …") == 2
-    table = "\n".join(["path,label", *(f"{name[:-4]},{name[:3]}" for name in photos)])
-    write_files(tmp_path / "data", {"labels.csv": table.encode()})
-    assert listed(tmp_path, "table").images["path"].to_pylist() == sorted(photos)
+PHOTOS = {f"{label}/IMG_{n}.JPG": png(n) for n, label in enumerate(("cat", "dog") * 2)}
+RAWS = {name.replace("JPG", "NEF"): NEF for name in PHOTOS}
+RAWS |= {"cat/1.dng": DNG, "cat/2.CR2": NEF, "cat/3.arw": NEF, "dog/4.raf": b"FUJIFILM"}
+
+
+def test_a_list_without_suffixes_means_the_photos_beside_raw_files(tmp_path):
+    table = "\n".join(["path,label", *(f"{name[:-4]},{name[:3]}" for name in PHOTOS)])
+    write_files(tmp_path / "data", PHOTOS | RAWS | {"labels.csv": table.encode()})
+    assert listed(tmp_path, "table").images["path"].to_pylist() == sorted(PHOTOS)
 
 
 @pytest.mark.parametrize("data", [NEF, DNG, CR2])
@@ -287,20 +272,74 @@ VIDEOS = {
 }
 
 
-@pytest.mark.parametrize("above", ["", "train/"])
-def test_what_is_no_image_is_left_out_and_counted(tmp_path, above, caplog):
-    images = [f"{above}{name}" for name in ("cat/1.png", "cat/2.heic", "cat/3", "cat/4.img")]
-    files = dict.fromkeys([*TOOLS, *images], png(1)) | TEXTS | VIDEOS
+IMAGES_OF_CATS = ("cat/1.png", "cat/2.heic", "cat/3", "cat/4.img")
+
+
+@pytest.mark.parametrize(
+    ("files", "data", "expected", "said"),
+    [
+        *(
+            (
+                dict.fromkeys([*TOOLS, *(f"{above}{name}" for name in IMAGES_OF_CATS)], png(1))
+                | TEXTS
+                | VIDEOS,
+                {"format": "folders"},
+                {f"{above}{name}": ("cat", split) for name in IMAGES_OF_CATS},
+                "Left out as no images (12): LICENSE, README.md, VERSION …",
+            )
+            for above, split in (("", None), ("train/", "train"))
+        ),
+        (
+            PHOTOS | RAWS,
+            {},
+            {name: (name[:3], None) for name in PHOTOS},
+            "Left out as no images (8): cat/1.dng, cat/2.CR2, cat/3.arw …",
+        ),
+        *(  # folders of splits are known by a word in their names
+            (
+                dict.fromkeys(
+                    (f"{train}/cat/1.png", f"{test}/cat/2.png", f"{test}/dog/3.png", other), png(1)
+                ),
+                {},
+                {
+                    f"{train}/cat/1.png": ("cat", "train"),
+                    f"{test}/cat/2.png": ("cat", "test"),
+                    f"{test}/dog/3.png": ("dog", "test"),
+                },
+                f"Left out without a class (1): {other}",
+            )
+            for train, test in (("training_set", "test_set"), ("seg_train", "seg_test"),
+                                ("seg_train/seg_train", "test"))
+            for other in ("seg_pred/4.png", "seg_pred/seg_pred/4.png")
+        ),
+        (  # unless the user says that the folders are the classes
+            dict.fromkeys(("seg_train/cat/1.png", "seg_test/cat/2.png"), png(1)),
+            {"format": "folders"},
+            {
+                f"{name}/cat/{n}.png": (name, None)
+                for n, name in ((1, "seg_train"), (2, "seg_test"))
+            },
+            "",
+        ),
+        (
+            {
+                f"{split}.parquet": parquet({"image": IMAGES, "label": labels})
+                for split, labels in (("train", LABELS), ("test", pa.nulls(2, pa.string())))
+            },
+            {},
+            {"train.parquet:0": ("cat", "train"), "train.parquet:1": ("dog", "train")},
+            "Left out without a class (2): test.parquet:0, test.parquet:1",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_image_or_has_no_class_is_left_out_and_counted(
+    tmp_path, files, data, expected, said, caplog
+):
     write_files(tmp_path / "data", files)
-    assert [image["file"] for image in rows(tmp_path, "folders")] == images
-    assert "Left out as no images (12): LICENSE, README.md, VERSION …" in caplog.text
-
-
-def test_a_file_before_a_folder_of_nearly_its_name_comes_first(tmp_path):
-    names = ["a/1.png", "a.b/1.png", "a-b/1.png", "ab/1.png", "a/b/1.png", "a/b.png", "B/1.png"]
-    write_files(tmp_path / "data", {name: png(1) for name in names})
     (tmp_path / "data/loop").symlink_to(tmp_path / "data")
-    assert [image["file"] for image in rows(tmp_path, "folders")] == sorted(names)
+    found = listed(tmp_path, **data).images.to_pylist()
+    assert {row["path"]: (row["label"], row["split"]) for row in found} == expected
+    assert said in caplog.text
 
 
 def described(folder, names, **data):
@@ -321,6 +360,8 @@ def described(folder, names, **data):
          "train2017, val2017 are named as splits and hold images that have no class"),
         (["seg_pred/1.png", "seg_test/2.png", "seg_train/3.png"],
          "seg_test, seg_train are named as splits and hold images that have no class"),
+        (["my train/cat/1.png", "old test/dog/2.png", "other/fox/3.png"],
+         "my train, old test are named as splits and hold images that have no class"),
         (["pred/1.png", "train/cat/2.png", "train/dog/3.png"],
          "The folder train is named as a split and holds folders, and pred hold none"),
         (["cat/train/1.png", "cat/test/2.png", "dog/train/3.png", "dog/test/4.png"],
@@ -346,22 +387,11 @@ def test_folders_that_may_be_no_classes_are_asked_about(tmp_path, names, fault):
     assert all(label == name.split("/")[0] for name, (label, _) in labels)
 
 
-CLASS_FOLDERS = ["a/1.png", "a/2.png", "b/1.png", "b/2.png"]
-
-
-def test_a_split_without_any_class_is_left_out_with_a_sentence(tmp_path, caplog):
-    for split, labels in (("train", [0, 1]), ("validation", [1, 0]), ("test", [-1, -1])):
-        file = tmp_path / f"data/{split}.parquet"
-        write_parquet(file, [png(1), png(2)], labels, names=["cat", "dog"])
-    assert {*listed(tmp_path).images["split"].to_pylist()} == {"train", "val"}
-    assert "Left out without a class (2): test.parquet:0, test.parquet:1" in caplog.text
-
-
 def test_metadata_beside_class_folders_is_no_data(tmp_path):
-    described(tmp_path, CLASS_FOLDERS)
+    described(tmp_path, ["a/1.png", "a/2.png", "b/1.png", "b/2.png"])
     table = parquet({"file_name": ["a/1.png", "b/2.png"], "site": ["x", "y"]})
-    of_folder = {"b/metadata.csv": b"file_name,age\n1.png,7"}
-    write_files(tmp_path / "data", {"metadata.parquet": table} | of_folder)
+    of_folder = b"file_name,age\n1.png,7"
+    write_files(tmp_path / "data", {"metadata.parquet": table, "b/metadata.csv": of_folder})
     found = listed(tmp_path)
     assert (found.format, found.images["site"].to_pylist()) == ("folders", ["x", None, None, "y"])
     assert found.images["age"].to_pylist() == [None, None, 7, None]

@@ -15,36 +15,6 @@ def table(head, rows, separator=","):
     return "\n".join([head, *(separator.join(row) for row in rows)]).encode()
 
 
-CASES = {
-    "labels.csv": table("path,label", LABELS.items()),
-    "photos/a.csv": table('"Filename";"Class"', LABELS.items(), ";").replace(b"photos/", b""),
-    "labels.tsv": b"\xef\xbb\xbf" + table("image\tcategory", LABELS.items(), "\t"),
-    "spaced.csv": table("path, label ", [(name, f" {label} ") for name, label in LABELS.items()]),
-    "all.jsonl": "\n".join(
-        json.dumps({"file_name": name, "label": label}) for name, label in LABELS.items()
-    ).encode(),
-}
-
-
-PATHS = ("path", "file_name", "filename", "image", "Image ID", "image_id", "id")
-KINDS = ("label", "class", "breed", "species", "target")
-
-
-OTHER = {"format": "table", "image_column": "place", "label_column": "sort"}
-
-
-@pytest.mark.parametrize(
-    ("path", "kind", "columns"),
-    [*((path, KINDS[n % 5], {}) for n, path in enumerate(PATHS)), ("place", "sort", OTHER)],
-)
-def test_the_usual_names_of_columns_are_understood_and_others_named(tmp_path, path, kind, columns):
-    is_stem = path.endswith(("id", "ID"))
-    rows = [(name[7:-4] if is_stem else name, label) for name, label in LABELS.items()]
-    files = IMAGES | {"labels.csv": table(f"{path},{kind}", rows)}
-    _, images = listed(tmp_path, files, **columns)
-    assert dict(zip(images["file"], images["label"], strict=True)) == LABELS
-
-
 def listed(tmp_path, files, **data):
     """The format that is recognised of a folder with files, and the index of its images."""
     write_files(tmp_path / "data", files)
@@ -52,46 +22,119 @@ def listed(tmp_path, files, **data):
     return artifact.facts["format"], pd.read_parquet(artifact.folder / "index.parquet")
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_listed_images_are_recognised_and_have_their_classes(tmp_path, name):
-    files = IMAGES | {name: CASES[name], "photos/not listed.png": png(99), "notes.json": b"[1, 2]"}
-    form, images = listed(tmp_path, files)
+ALL = table("path,label", LABELS.items())
+STEMS = [(name[7:-4], label) for name, label in LABELS.items()]
+UNLISTED = {"photos/not listed.png": png(99), "notes.json": b"[1, 2]"}
+LISTS = {
+    "labels.csv": ALL,
+    "photos/a.csv": table('"Filename";"Class"', LABELS.items(), ";").replace(b"photos/", b""),
+    "labels.tsv": b"\xef\xbb\xbf" + table("image\tcategory", LABELS.items(), "\t"),
+    "spaced.csv": table("path, label ", [(name, f" {label} ") for name, label in LABELS.items()]),
+    "all.jsonl": "\n".join(
+        json.dumps({"file_name": name, "label": label}) for name, label in LABELS.items()
+    ).encode(),
+    "file_name.csv": table("file_name,class", LABELS.items()),
+    "filename.csv": table("filename,breed", LABELS.items()),
+    "image.csv": table("image,species", LABELS.items()),
+    "Image ID.csv": table("Image ID,target", STEMS),
+    "image_id.csv": table("image_id,label", STEMS),
+    "id.csv": table("id,class", STEMS),
+}
+OTHER_NAMES = {"format": "table", "image_column": "place", "label_column": "sort"}
+ELSEWHERE = (
+    "s3://bucket/a/photos/{}",
+    "https://example.com/photos%2F{}",
+    "/home/me/photos/{}",
+    "C:\\photos\\{}",
+    "../data/photos/{}",
+)
+
+
+def answers(columns):
+    """A table of a model's answers beside the list; they are no second list."""
+    rows = [(name, "dog", "0.4")[: columns.count(",") + 1] for name in LABELS]
+    return {"labels.csv": ALL, "old_predictions.csv": table(columns, rows)}
+
+
+@pytest.mark.parametrize(
+    ("files", "data", "said"),
+    [
+        *(({name: content} | UNLISTED, {}, "") for name, content in LISTS.items()),
+        ({"labels.csv": table("place,sort", LABELS.items())}, OTHER_NAMES, ""),
+        *(
+            (answers(columns), {}, "Left out: old_predictions.csv, since labels.csv lists the imag")
+            for columns in ("path,label,confidence", "path,predicted_label", "id,x")
+        ),
+        *(  # a path on another machine is known by its end
+            (
+                {
+                    "export.csv": table(
+                        "annotator,image,choice",
+                        [("me", path.format(name[7:]), label) for name, label in LABELS.items()],
+                    ),
+                    "other/1.png": png(99),
+                },
+                {"format": "table"},
+                "",
+            )
+            for path in ELSEWHERE
+        ),
+    ],
+)
+def test_listed_images_are_recognised_and_have_their_classes(tmp_path, files, data, said, caplog):
+    form, images = listed(tmp_path, IMAGES | files, **data)
     assert form == "table"
     assert dict(zip(images["path"], images["label"], strict=True)) == LABELS
-
-
-def test_the_split_and_the_group_are_columns_of_the_table(tmp_path):
-    told = [("train", "valid", "TEST")[n % 3] for n in range(24)]
-    rows = [(*pair, told[n], f"p{n}") for n, pair in enumerate(LABELS.items())]
-    _, images = listed(tmp_path, IMAGES | {"labels.csv": table("path,label,split,patient", rows)})
-    found = images.set_index("path")[["split", "patient"]].T.to_dict("list")
-    splits = ("train", "val", "test")
-    assert found == {name: [splits[n % 3], f"p{n}"] for n, name in enumerate(LABELS)}
-
-
-@pytest.mark.parametrize("name", ["{}.csv", "lists/{}2017.csv", "{}/list.csv"])
-def test_the_split_is_in_the_name_of_the_list(tmp_path, name):
-    files = dict(IMAGES)
-    for part, split in enumerate(("train", "val", "test")):
-        rows = [pair for n, pair in enumerate(LABELS.items()) if n % 3 == part]
-        files[name.format(split)] = table("path,label", rows)
-    _, images = listed(tmp_path, files)
-    assert images.groupby("split").size().to_dict() == {"train": 8, "val": 8, "test": 8}
+    assert said in caplog.text
 
 
 FOLDERS = {f"{label}/{name[7:]}": IMAGES[name] for name, label in LABELS.items()}
+WRITTEN = {"train": "train", "val": " Valid", "test": "TEST"}
+SPLITS = {name: ("train", "val", "test")[number % 3] for number, name in enumerate(LABELS)}
+IN_FOLDERS = {f"{label}/{name[7:]}": SPLITS[name] for name, label in LABELS.items()}
 
 
-def with_folders(tmp_path, name, content, **data):
-    """What is found where a file lies beside class folders: the format, and the index."""
-    return listed(tmp_path, FOLDERS | {name: content}, **data)
-
-
-def test_a_list_of_the_same_classes_adds_its_splits(tmp_path):
-    rows = [(name, name[:3], ("train", "test")[n % 2]) for n, name in enumerate(FOLDERS)]
-    _, images = with_folders(tmp_path, "all.csv", table("path,label,split", rows))
-    found = dict(zip(images["file"], images["split"], strict=True))
-    assert found == {name: split for name, _, split in rows}
+@pytest.mark.parametrize(
+    ("files", "splits"),
+    [
+        (
+            {
+                "labels.csv": table(
+                    "path,label,split",
+                    [(*pair, WRITTEN[SPLITS[pair[0]]]) for pair in LABELS.items()],
+                )
+            }
+            | IMAGES,
+            SPLITS,
+        ),
+        *(
+            (
+                {
+                    name.format(split): table(
+                        "path,label", [pair for pair in LABELS.items() if SPLITS[pair[0]] == split]
+                    )
+                    for split in WRITTEN
+                }
+                | IMAGES,
+                SPLITS,
+            )
+            for name in ("{}.csv", "lists/{}2017.csv", "{}/list.csv")
+        ),
+        (  # a list of the same classes adds its splits to those of the folders
+            {
+                "all.csv": table(
+                    "path,label,split",
+                    [(name, name[:3], split) for name, split in IN_FOLDERS.items()],
+                )
+            }
+            | FOLDERS,
+            IN_FOLDERS,
+        ),
+    ],
+)
+def test_the_split_is_a_column_of_the_list_or_in_its_name(tmp_path, files, splits):
+    _, images = listed(tmp_path, files)
+    assert dict(zip(images["file"], images["split"], strict=True)) == splits
 
 
 HALF = [*FOLDERS][: len(FOLDERS) // 2]
@@ -102,7 +145,6 @@ CONTRADICTIONS = {
 }
 
 
-ALL = table("path,label", LABELS.items())
 UNKNOWN = {
     "labels.csv": table("picture,kind", [(name[:-4], name[:3]) for name in FOLDERS]),
     "notes.jsonl": b"{",
@@ -154,19 +196,9 @@ def test_what_may_be_meant_in_two_ways_is_asked(tmp_path, files, question, answe
 
 @pytest.mark.parametrize("columns", ["file_name,label", "file_name,site"])
 def test_metadata_of_one_image_of_a_class_folder_is_no_list(tmp_path, columns):
-    found, images = with_folders(
-        tmp_path, "cat/metadata.csv", table(columns, [(HALF[0][4:], "cat")])
-    )
+    metadata = table(columns, [(HALF[0][4:], "cat")])
+    found, images = listed(tmp_path, FOLDERS | {"cat/metadata.csv": metadata})
     assert (found, len(images)) == ("folders", 24)
-
-
-@pytest.mark.parametrize("columns", ["path,label,confidence", "path,predicted_label", "id,x"])
-def test_what_a_model_has_answered_is_no_second_list(tmp_path, columns, caplog):
-    answers = [(name, "dog", "0.4")[: columns.count(",") + 1] for name in LABELS]
-    files = IMAGES | {"labels.csv": ALL, "old_predictions.csv": table(columns, answers)}
-    _, images = listed(tmp_path, files)
-    assert dict(zip(images["file"], images["label"], strict=True)) == LABELS
-    assert "Left out: old_predictions.csv, since labels.csv lists the images" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -183,52 +215,15 @@ def test_classes_that_look_like_other_things_stay_text(tmp_path, given, expected
     _, images = listed(tmp_path, IMAGES | {"labels.csv": table("path,label", rows)})
     assert images["label"].iloc[:2].tolist() != images["label"].iloc[1:3].tolist()
     assert {*images["label"]} == {*expected}
-    is_said = "labels.csv: its classes are whole numbers" in caplog.text
-    assert is_said == (given != expected)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "s3://bucket/a/photos/{}",
-        "https://example.com/photos%2F{}",
-        "/home/me/photos/{}",
-        "C:\\photos\\{}",
-        "../data/photos/{}",
-    ],
-)
-def test_a_path_on_another_machine_is_known_by_its_end(tmp_path, path):
-    rows = [("me", path.format(name[7:]), label) for name, label in LABELS.items()]
-    files = {"export.csv": table("annotator,image,choice", rows), "other/1.png": png(99)}
-    _, images = listed(tmp_path, IMAGES | files, format="table")
-    assert dict(zip(images["file"], images["label"], strict=True)) == LABELS
+    assert ("labels.csv: its classes are whole numbers" in caplog.text) == (given != expected)
 
 
 def test_names_in_either_form_of_unicode_are_the_same(tmp_path):
     taken_apart, joined = "ka\u0308tzchen", "k\u00e4tzchen"
     folders = {f"{(taken_apart, 'hund')[n % 2]}/{n}.png": png(n) for n in range(24)}
     rows = [(f"{label}/{n}.png", label) for n, label in enumerate([joined, "hund"] * 12)]
-    for list_file in ({}, {"all.csv": table("path,label", rows)}):
-        _, images = listed(tmp_path, folders | list_file)
-        assert images["label"].value_counts().to_dict() == {joined: 12, "hund": 12}
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "photos/../../secret.png",
-        "/etc/passwd",
-        "s3://bucket/99.png",
-        "https://example.com/photos/1.png?",
-        "elsewhere/1.png",
-        '"photos/a\nb.png"',
-    ],
-)
-def test_a_path_that_leads_elsewhere_is_refused(tmp_path, path):
-    files = IMAGES | {"labels.csv": table("path,label", [*LABELS.items(), (path, "cat")])}
-    with pytest.raises(ValueError, match=r"labels\.csv names .*no file of data\.path") as caught:
-        listed(tmp_path, files)
-    assert "\n" not in str(caught.value)
+    _, images = listed(tmp_path, folders | {"all.csv": table("path,label", rows)})
+    assert images["label"].value_counts().to_dict() == {joined: 12, "hund": 12}
 
 
 BROKEN = {
@@ -263,14 +258,30 @@ BROKEN = {
         table("path,label", [("1.png", "cat")]),
         r"names 1\.png, which may be (photos|other)/1.png or (photos|other)/1.png",
     ),
+} | {
+    f"a path that leads elsewhere, {number}": (
+        "all.csv",
+        table("path,label", [*LABELS.items(), (path, "cat")]),
+        r"all\.csv names .*no file of data\.path",
+    )
+    for number, path in enumerate(
+        (
+            "photos/../../secret.png",
+            "/etc/passwd",
+            "s3://bucket/99.png",
+            "https://example.com/photos/1.png?",
+            "elsewhere/1.png",
+            '"photos/a\nb.png"',
+        )
+    )
 }
 
 
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_list_is_named_with_what_is_wrong(tmp_path, fault):
-    name, content, message = BROKEN[fault]
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("name", "content", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_list_is_named_in_a_line_with_what_is_wrong(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=message) as caught:
         listed(tmp_path, IMAGES | {name: content, "other/1.png": png(1)})
+    assert "\n" not in str(caught.value)
 
 
 def test_a_column_with_values_of_several_types_is_text(tmp_path):

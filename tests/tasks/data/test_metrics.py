@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import (
     accuracy_score,
+    confusion_matrix,
     log_loss as sklearn_log_loss,
     multilabel_confusion_matrix,
     precision_recall_fscore_support,
@@ -38,7 +39,9 @@ def tally(labels, predicted, confidence=None, likelihood=None, names=NAMES, clas
 def test_the_outcomes_of_each_class_and_their_averages_are_those_of_scikit_learn():
     random = np.random.default_rng(1)
     labels, predicted = random.integers(0, 3, 200), random.choice([0, 1, 1, 2], 200)
-    found = outcomes(tally(labels, predicted))
+    given = tally(labels, predicted)
+    assert given.confusion.tolist() == confusion_matrix(labels, predicted).tolist()
+    found = outcomes(given)
     counts = [[[row["tn"], row["fp"]], [row["fn"], row["tp"]]] for row in found["classes"]]
     assert counts == multilabel_confusion_matrix(labels, predicted).tolist()
     names = ("precision", "recall", "f1", "rows")
@@ -50,7 +53,7 @@ def test_the_outcomes_of_each_class_and_their_averages_are_those_of_scikit_learn
     for average in ("macro", "micro"):
         expected = precision_recall_fscore_support(labels, predicted, average=average)[:3]
         assert [found[average][name] for name in names[:3]] == pytest.approx(expected)
-    metrics = summarise(tally(labels, predicted))
+    metrics = summarise(given)
     # The names that the gate's rules are checked against.
     assert metrics.keys() == METRICS.keys() | {"rows"}
     assert {name: metrics[f"macro_{name}"] for name in names[:3]} == found["macro"]
@@ -100,13 +103,7 @@ def test_calibration_compares_confidence_with_accuracy_in_bins(
     assert bins.share == pytest.approx(share)
     assert bins.accuracy == pytest.approx(accuracy)
     assert bins.confidence == pytest.approx(confidence)
-    gaps = np.abs(np.subtract(accuracy, confidence))
-    assert bins.error == pytest.approx(gaps @ share)
-
-
-def test_the_confusion_matrix_has_true_classes_in_rows():
-    confusion = tally([0, 0, 1, 2, 2], [0, 2, 1, 2, 2]).confusion
-    assert confusion.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 2]]
+    assert bins.error == pytest.approx(np.abs(np.subtract(accuracy, confidence)) @ share)
 
 
 def test_the_metrics_of_many_classes_take_no_memory_for_each_pair_of_them():

@@ -1,8 +1,7 @@
 import pytest
 
-import models
 from tasks.data.package import FILES, classes_digest, code_of, package_digest
-from tests.tasks.toy_model import IMAGES, LABELS, write_model
+from tests.tasks.toy_model import LABELS, write_custom, write_model
 
 
 @pytest.fixture
@@ -46,9 +45,5 @@ def test_every_file_of_a_model_and_its_precision_and_code_count(model):
 
 
 def test_the_module_that_makes_a_custom_network_is_code_of_its_package(tmp_path):
-    settings = {"factory": "examples.network:build_model", "arguments": {"channels": 1}}
-    network, saved = models.build("custom", settings, (8, 8, 1), 2), {"settings": settings}
-    models.save(network, tmp_path, family="custom", labels=("a", "b"), images=IMAGES, **saved)
-    assert {"examples.network", "models.custom_network", "models.serving"} <= code_of(
-        tmp_path
-    ).keys()
+    code = code_of(write_custom(tmp_path, channels=1).folder / "model")
+    assert {"examples.network", "models.custom_network", "models.serving"} <= code.keys()

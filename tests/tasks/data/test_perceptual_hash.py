@@ -16,18 +16,17 @@ from tasks.data.perceptual_hash import (
 from tests.tasks.toy_data import encoded
 
 
-def photo(number: int) -> Image.Image:
-    """A smooth picture of its own for each number."""
-    pixels = np.random.default_rng(number).integers(0, 256, (6, 8, 3), np.uint8)
-    return Image.fromarray(pixels).resize((128, 96), Image.Resampling.BICUBIC)
-
-
 def same(places: np.ndarray) -> np.ndarray:
     """Thumbnails that are all the same."""
     return np.zeros((len(places), THUMBNAIL), np.uint8)
 
 
-PHOTOS = [photo(number) for number in range(100)]
+PHOTOS = [  # smooth ones
+    Image.fromarray(random.integers(0, 256, (6, 8, 3), np.uint8)).resize(
+        (128, 96), Image.Resampling.BICUBIC
+    )
+    for random in map(np.random.default_rng, range(100))
+]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +73,7 @@ def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(monkeypatch, at_
         changed = random.choice(63, place // 100, replace=False)
         prints[place + 500] = prints[place] ^ sum(1 << int(bit) for bit in changed)
     ranks = random.integers(0, 3, 1_000)
-    distances = np.bitwise_count(prints[:, None] ^ prints)
-    close = (distances <= BITS) & (ranks[:, None] < ranks)
+    close = (np.bitwise_count(prints[:, None] ^ prints) <= BITS) & (ranks[:, None] < ranks)
     found = near_duplicates(prints, ranks, same)
     assert (found >= 0).tolist() == close.any(axis=1).tolist()
     assert 200 < (found >= 0).sum() < 300

@@ -65,5 +65,4 @@ def test_a_class_counts_alone_and_a_loss_has_no_scale():
 
 def test_images_that_belong_together_count_once():
     labels, groups = ["b", "a", "a", "b", "a"], [1, 2, 2, 1, 3]
-    found = units_of(*(pa.chunked_array([each]) for each in (labels, groups)))
-    assert found == {"a": 2, "b": 1}
+    assert units_of(*(pa.chunked_array([each]) for each in (labels, groups))) == {"a": 2, "b": 1}

@@ -5,30 +5,19 @@ from tasks.data.shards import Shards, digest_of_learnt, shard_name
 from tests.tasks.train.helpers import write_prepared
 
 
-@pytest.fixture
-def pixels():
-    return np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), np.uint8)
-
-
-@pytest.fixture
-def shards(tmp_path, pixels):
-    """The 20 images in shards of 7, 1, 9 and 3."""
-    paths = []
-    for number, shard in enumerate(np.split(pixels, [7, 8, 17])):
-        paths.append(tmp_path / shard_name(number))
-        np.save(paths[-1], shard)
-    return Shards(paths)
-
-
 @pytest.mark.parametrize("rows", [range(20), [19, 0, 7], [6, 7, 8, 16, 17], [3, 3, 3], [12], []])
-def test_rows_come_in_the_order_that_was_asked_for(shards, pixels, rows):
+def test_rows_come_in_the_order_that_was_asked_for(tmp_path, rows):
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), np.uint8)
+    paths = [tmp_path / shard_name(number) for number in range(4)]
+    for path, shard in zip(paths, np.split(pixels, [7, 8, 17]), strict=True):
+        np.save(path, shard)
+    shards = Shards(paths)
     assert (len(shards), shards.shape) == (20, (4, 4, 3))
-    rows = np.array(rows, np.int64)
-    found = shards[rows]
-    assert np.array_equal(found, pixels[rows])
+    found = shards[np.array(rows, np.int64)]
+    assert np.array_equal(found, pixels[[*rows]])
     assert found.dtype == np.uint8
     found[:] = 0  # the file stays
-    assert np.array_equal(shards[rows], pixels[rows])
+    assert np.array_equal(shards[np.array(rows, np.int64)], pixels[[*rows]])
 
 
 @pytest.mark.parametrize(

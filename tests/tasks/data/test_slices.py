@@ -53,11 +53,10 @@ def test_the_accuracy_of_each_slice_is_counted_in_order(tmp_path):
     site = {"column": "site", "images": 8}
     intervals = [dict(zip(("low", "high"), wilson(hits, 8), strict=True)) for hits in (7, 8)]
     wrong = {"correct": 7, "accuracy": 7 / 8, **intervals[0]}
-    right = {"correct": 8, "accuracy": 1.0, **intervals[1]}
     assert parts[:3] == [
         site | {"value": "Lyon"} | wrong,
         site | {"value": "Oslo"} | wrong,
-        site | {"value": "unknown"} | right,
+        site | {"value": "unknown"} | {"correct": 8, "accuracy": 1.0, **intervals[1]},
     ]
     assert [(part["value"], part.get("from"), part.get("to")) for part in parts[3:]] == [
         ("lowest", 0.0, 3.5),

@@ -15,6 +15,7 @@ from tests.tasks.toy_model import (
     LABELS,
     described,
     workspace,
+    write_data,
     write_model,
     write_prepared,
     write_report,
@@ -32,7 +33,7 @@ def run(folder: Path, trained: Artifact, images: Artifact, project: Project):
 
 @pytest.fixture(scope="package")
 def scored(tmp_path_factory):
-    """A model with its history, its MLflow run and its package, and its evaluation."""
+    """A model with its history, its MLflow run and its package, its evaluation, and the data."""
     project = Project(tmp_path_factory.mktemp("scored"))
     templates.place_mlflow_database(project.root)
     trained = write_model(project.root / "train")
@@ -43,5 +44,6 @@ def scored(tmp_path_factory):
     write_package(trained.folder / "model", "fp32", dict.fromkeys(LABELS, 12), package)
     return SimpleNamespace(
         trained=trained, images=images, folder=folder, facts=facts, run_id=run_id, project=project,
-        package=package,
+        package=package, scores=Artifact("evaluate", "k", "d", folder, facts),
+        data=write_data(project.root / "data", ROWS),
     )  # fmt: skip

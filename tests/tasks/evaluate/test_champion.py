@@ -53,75 +53,65 @@ def followed(runner, function, *arguments):
         return function(*arguments)
 
 
-@pytest.fixture(scope="module")
-def made(scored):
-    """The trained model, its evaluation as an output, and the data."""
-    scores = Artifact("evaluate", "k", "d", scored.folder, scored.facts)
-    data = write_data(scored.project.root / "data", ROWS)
-    return SimpleNamespace(**vars(scored), scores=scores, data=data)
-
-
-def appoint(made: SimpleNamespace, folder: Path) -> versions.ModelVersion:
+def appoint(scored: SimpleNamespace, folder: Path) -> versions.ModelVersion:
     """Registers a package and makes it champion."""
-    before = versions.champion(made.project, "toy")
+    before = versions.champion(scored.project, "toy")
     candidate = Candidate(
         name="toy",
         weights=sha256_of(folder / package.MODEL / packages.WEIGHTS),
         package_digest=package.digest_of_folder(folder),
-        train_digest=made.trained.digest,
+        train_digest=scored.trained.digest,
         family="vit",
         images={"size": 8, "channels": 1, "resize": "crop"},
         classes=package.classes_digest(package.classes_of(folder)),
         metrics={},
-        run_id=made.run_id,
+        run_id=scored.run_id,
     )
-    version = versions.register(made.project, candidate, folder)
+    version = versions.register(scored.project, candidate, folder)
     decision = Decision("promoted", version.version, before and before.version, "better")
-    return decisions.apply(made.project, version, decision)
+    return decisions.apply(scored.project, version, decision)
 
 
 @pytest.fixture(scope="module")
-def older(made):
+def older(scored):
     """A champion whose family is gone from models/, and whose decoder inverts the image.
 
     Gives the runner and what it made of the champion.
     """
-    folder = shutil.copytree(made.package, made.project.root / "older")
+    folder = shutil.copytree(scored.package, scored.project.root / "older")
     code, description = folder / package.CODE / "models", folder / package.MODEL / models.MODEL
     (code / "vit_network.py").rename(code / "old_network.py")
-    saved = description.read_text()
-    description.write_text(saved.replace('"family": "vit"', '"family": "old"'))
+    description.write_text(description.read_text().replace('"family": "vit"', '"family": "old"'))
     write_json(folder / package.SERVING, package.serving_of(folder / package.MODEL, "fp32"))
     invert_images(folder)
-    version = appoint(made, folder)
-    runner = runner_in(made.project)
-    champion, reference = followed(runner, score_opponents, *made.data, made.scores)
+    version = appoint(scored, folder)
+    runner = runner_in(scored.project)
+    champion, reference = followed(runner, score_opponents, *scored.data, scored.scores)
     assert reference is None
-    return runner, version, champion
+    return SimpleNamespace(runner=runner, version=version, champion=champion)
 
 
-def test_a_champion_whose_family_is_gone_answers_with_its_own_code(made, older):
-    runner, version, champion = older
-    expected = plain_probabilities(made.trained.folder / "model", 255 - pixels(ROWS), 256)
-    table = pq.read_table(champion.evaluation.folder / "predictions.parquet")
+def test_a_champion_whose_family_is_gone_answers_with_its_own_code(scored, older):
+    expected = plain_probabilities(scored.trained.folder / "model", 255 - pixels(ROWS), 256)
+    table = pq.read_table(older.champion.evaluation.folder / "predictions.parquet")
     assert np.abs(np.stack(table["probabilities"].to_numpy()) - expected).max() < 1e-6
     right = expected.argmax(1) == np.arange(ROWS) % len(LABELS)
-    assert champion.evaluation.facts["metrics"]["accuracy"] == pytest.approx(right.mean())
-    assert champion.registered.version == version
-    folder = packages.download(runner.project, version)  # asking has left it as it was
-    assert package.digest_of_folder(folder) == version.package_digest
+    assert older.champion.evaluation.facts["metrics"]["accuracy"] == pytest.approx(right.mean())
+    assert older.champion.registered.version == older.version
+    folder = packages.download(scored.project, older.version)  # asking has left it as it was
+    assert package.digest_of_folder(folder) == older.version.package_digest
 
 
-def test_it_is_asked_once_and_found_in_the_store_after_that(made, older):
-    pulled, validated = made.data
+def test_it_is_asked_once_and_found_in_the_store_after_that(scored, older):
+    pulled, validated = scored.data
     more = (replace(pulled, digest="more"), replace(validated, digest="more"))  # for training
-    dry_run = runner_in(made.project, DryRun)
-    for found in (made.data, more):
-        champion, _ = followed(dry_run, score_opponents, *found, made.scores)
-        assert champion.evaluation.digest == older[2].evaluation.digest
+    dry_run = runner_in(scored.project, DryRun)
+    for found in (scored.data, more):
+        champion, _ = followed(dry_run, score_opponents, *found, scored.scores)
+        assert champion.evaluation.digest == older.champion.evaluation.digest
     others = replace(validated, facts=validated.facts | {"test_rows": "others"})
     with pytest.raises(StopFollowingError):
-        followed(dry_run, score_opponents, pulled, others, made.scores)
+        followed(dry_run, score_opponents, pulled, others, scored.scores)
 
 
 def stored(run: Run, artifact: Artifact) -> Artifact:
@@ -141,29 +131,27 @@ def stored(run: Run, artifact: Artifact) -> Artifact:
         ("validate", image_table.FILE_NAME, (b"bee", b"cee")),
     ],
 )
-def test_damaged_test_images_are_found_and_go(made, older, tmp_path, step, name, change):
-    runner, _, _ = older
-    more = {each.step: stored(runner, each) for each in write_data(tmp_path, ROWS + 1)}
+def test_damaged_test_images_are_found_and_go(scored, older, tmp_path, step, name, change):
+    more = {each.step: stored(older.runner, each) for each in write_data(tmp_path, ROWS + 1)}
     file = more[step].folder / name
     file.write_bytes(file.read_bytes().replace(*change, 1))
     with pytest.raises(DamagedArtifactError, match=f"{step} .* is damaged"):
-        followed(runner, score_opponents, *more.values(), made.scores)
-    assert runner.store.find(step, more[step].key) is None
+        followed(older.runner, score_opponents, *more.values(), scored.scores)
+    assert older.runner.store.find(step, more[step].key) is None
     for each in more.values():
         shutil.rmtree(each.folder, ignore_errors=True)
 
 
 def test_the_same_package_has_the_challengers_metrics_and_the_best_so_far_is_scored_too(
-    made, older, tmp_path
+    scored, older, tmp_path
 ):
     nothing = runner_in(Project(tmp_path))
-    assert followed(nothing, score_opponents, *made.data, made.scores) == (None, None)
-    runner, best, _ = older
-    version = appoint(made, made.package)
-    with referring(made.project, best):
-        champion, reference = followed(runner, score_opponents, *made.data, made.scores)
-    assert (champion.registered.version, champion.evaluation) == (version, made.scores)
-    assert reference.registered.version.version == best.version
+    assert followed(nothing, score_opponents, *scored.data, scored.scores) == (None, None)
+    version = appoint(scored, scored.package)
+    with referring(scored.project, older.version):
+        champion, reference = followed(older.runner, score_opponents, *scored.data, scored.scores)
+    assert (champion.registered.version, champion.evaluation) == (version, scored.scores)
+    assert reference.registered.version.version == older.version.version
     assert reference.evaluation.step == "evaluate_reference"
 
 
@@ -184,14 +172,14 @@ def broken(written: Path, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_reference_that_does_not_answer_is_set_aside(made, tmp_path, caplog):
-    best = appoint(made, broken(made.package, tmp_path / "best"))
-    champion = appoint(made, made.package)
-    with referring(made.project, best), caplog.at_level(logging.INFO):
-        followed(runner_in(made.project), score_ahead, *made.data, "training")
-        entry = decisions.read(made.project, "toy").entries[-1]
+def test_a_reference_that_does_not_answer_is_set_aside(scored, tmp_path, caplog):
+    best = appoint(scored, broken(scored.package, tmp_path / "best"))
+    champion = appoint(scored, scored.package)
+    with referring(scored.project, best), caplog.at_level(logging.INFO):
+        followed(runner_in(scored.project), score_ahead, *scored.data, "training")
+        entry = decisions.read(scored.project, "toy").entries[-1]
         found, reference = followed(
-            runner_in(made.project, DryRun), score_opponents, *made.data, made.scores
+            runner_in(scored.project, DryRun), score_opponents, *scored.data, scored.scores
         )
     assert "too old" in caplog.text
     assert "That is the reference, the best version so far. It is set aside" in caplog.text
@@ -199,17 +187,17 @@ def test_a_reference_that_does_not_answer_is_set_aside(made, tmp_path, caplog):
         "set aside", best.version, champion.version
     )  # fmt: skip
     assert "too old" in entry.reason
-    assert versions.champion(made.project, "toy").version == champion.version
+    assert versions.champion(scored.project, "toy").version == champion.version
     assert (found.registered.version.version, reference) == (champion.version, None)
-    assert decisions.read(made.project, "toy").entries[-1] == entry
+    assert decisions.read(scored.project, "toy").entries[-1] == entry
 
 
-def test_a_reference_without_its_record_is_told_and_left_out(made):
-    best, champion = (appoint(made, made.package) for _ in range(2))
-    runner = runner_in(made.project)
-    with referring(made.project, best) as client:
+def test_a_reference_without_its_record_is_told_and_left_out(scored):
+    best, champion = (appoint(scored, scored.package) for _ in range(2))
+    runner = runner_in(scored.project)
+    with referring(scored.project, best) as client:
         client.set_model_version_tag("toy", str(best.version), versions.RECORD, "gone")
-        found, reference = followed(runner, score_opponents, *made.data, made.scores)
+        found, reference = followed(runner, score_opponents, *scored.data, scored.scores)
     assert (found.registered.version.version, reference) == (champion.version, None)
     [told] = runner.warnings
     assert f"toy version {best.version}: the record of its lineage" in told
@@ -226,21 +214,21 @@ def test_a_reference_without_its_record_is_told_and_left_out(made):
     ],
 )
 def test_test_images_that_the_champion_has_learnt_are_counted_before(
-    made, tmp_path, init, learnt, said
+    scored, tmp_path, init, learnt, said
 ):
     """As they are when one more look-alike has brought a group from train to test."""
-    run_id = tracking.start_run(made.project, "toy", "key", {}, "digest")
-    appoint(SimpleNamespace(**vars(made) | {"run_id": run_id}), made.package)
+    run_id = tracking.start_run(scored.project, "toy", "key", {}, "digest")
+    appoint(SimpleNamespace(**vars(scored) | {"run_id": run_id}), scored.package)
     table = {
         "split": ["test"] * 8 + ["train"],
         "pixels": [f"{number:016x}" for number in range(9)],
         "tie": [1, 1, 1, 2, 3, 3, 4, 4, 5],
     }
     pq.write_table(pa.table(table), tmp_path / image_table.FILE_NAME)
-    runner = runner_in(made.project)
+    runner = runner_in(scored.project)
     train = WORKLOAD.train.model_copy(update={"init": init})
     runner.workload = WORKLOAD.model_copy(update={"train": train})
-    file = made.project.state / "learnt_pixels" / f"{run_id}.npy"
+    file = scored.project.state / "learnt_pixels" / f"{run_id}.npy"
     file.parent.mkdir(parents=True, exist_ok=True)
     if learnt:
         np.save(file, np.array(learnt, np.uint64))
@@ -249,22 +237,22 @@ def test_test_images_that_the_champion_has_learnt_are_counted_before(
     assert all(each in found for each in said)
 
 
-def test_a_champion_that_does_not_answer_is_an_error_before_the_training(made, tmp_path):
-    folder = broken(made.package, tmp_path / "champion")
+def test_a_champion_that_does_not_answer_is_an_error_before_the_training(scored, tmp_path):
+    folder = broken(scored.package, tmp_path / "champion")
     (folder / "code" / "models" / "more.py").touch()  # another package than the one above
-    appoint(made, folder)
+    appoint(scored, folder)
     with pytest.raises(ValueError, match="too old") as caught:
-        followed(runner_in(made.project), score_ahead, *made.data, "training")
+        followed(runner_in(scored.project), score_ahead, *scored.data, "training")
     assert "That is the champion" in str(caught.value)
     assert "retrain rollback toy" in str(caught.value)
 
 
-def test_classes_that_are_new_or_gone_are_told(made):
-    appoint(made, made.package)
-    runner = runner_in(made.project)
+def test_classes_that_are_new_or_gone_are_told(scored):
+    appoint(scored, scored.package)
+    runner = runner_in(scored.project)
     runner.workload = WORKLOAD.model_copy(update={"gate": Gate(may_drop=("dog",))})
     classes = dict.fromkeys(("ant", "bee", "cat", "wasp"), 9)
-    validated = replace(made.data[1], facts=made.data[1].facts | {"classes": classes})
+    validated = replace(scored.data[1], facts=scored.data[1].facts | {"classes": classes})
     followed(runner, compare_classes, validated)
     [told] = runner.warnings
     assert told.endswith(", the champion: wasp is new, and dog is gone.")

@@ -1,7 +1,6 @@
 """The comparison as a step: which images it is of, and which number it has."""
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,30 +23,28 @@ from tasks.gate.comparison import compare_champion, compare_with, too_few_images
 
 CLASSES = ("ant", "bee")
 LABELS = CLASSES * 100
-RULES = Gate()
-OPPONENT = SimpleNamespace(project=None, version=None)
+
+
+def opponent(learnt: Path | None = None) -> SimpleNamespace:
+    """A version that has learnt the images in a file; None if they are not known."""
+    return SimpleNamespace(project=None, version=learnt)
 
 
 @pytest.fixture(autouse=True)
-def knows(monkeypatch):
-    """Sets the file with the images that the opponent has learnt; first they are not known."""
-
-    def learnt(file: Path | None) -> None:
-        monkeypatch.setattr(comparison, "learnt_images", lambda project, version: file)
-
-    learnt(None)
-    return learnt
+def versions(monkeypatch):
+    """The versions are those of `opponent`."""
+    monkeypatch.setattr(comparison, "learnt_images", lambda project, version: version)
 
 
 def sha256(row: int) -> str:
     return hashlib.sha256(str(row).encode()).hexdigest()
 
 
-def write(folder, wrong, known=CLASSES, labels=LABELS, groups=None) -> Artifact:
-    """Predictions that are wrong for as many of the first images."""
+def write(folder, wrong, known=CLASSES, labels=LABELS, groups=None, sites=()) -> Artifact:
+    """Predictions that are wrong for as many of the first images, and a slice for each site."""
     rows = len(labels)
-    predicted = [
-        known[(known.index(label) + (row < wrong)) % len(known)] if label in known else known[0]
+    best = [
+        (known.index(label) + (row < wrong)) % len(known) if label in known else 0
         for row, label in enumerate(labels)
     ]
     described = {
@@ -56,33 +53,14 @@ def write(folder, wrong, known=CLASSES, labels=LABELS, groups=None) -> Artifact:
         "pixels": [sha256(row) for row in range(rows)],
         "label": list(labels),
     }
-    best = np.array([known.index(name) for name in predicted])
     probabilities = np.full((rows, len(known)), 0.1, np.float32)
     probabilities[np.arange(rows), best] = 0.9
     folder.mkdir(parents=True)
     predictions.write(pa.table(described), [probabilities], known, folder / predictions.FILE)
     np.save(folder / predictions.GROUPS, np.arange(rows) if groups is None else groups)
-    return Artifact("evaluate", "k", "d", folder, {})
-
-
-def compared(tmp_path, ours: int, theirs: int, rules=RULES, sites=()):
-    mine, other = write(tmp_path / "ours", ours), write(tmp_path / "theirs", theirs)
-    if sites:
-        mine = divided(mine, sites)
-    return compare_champion(rules, mine, other, OPPONENT, None)
-
-
-def test_the_predictions_are_compared_image_by_image(tmp_path):
-    found = compared(tmp_path, 3, 20, Gate(no_worse=("recall[bee]", "log_loss")))
-    assert (found["images"], found["learnt"], found["other_classes"]) == (200, 0, 0)
-    accuracy, recall, log_loss = found["metrics"].values()
-    assert list(found["metrics"]) == ["accuracy", "recall[bee]", "log_loss"]
-    assert (accuracy["gained"], accuracy["lost"], accuracy["outcome"]) == (17, 0, "better")
-    values = accuracy["challenger"], accuracy["opponent"]
-    assert values == pytest.approx((197 / 200, 180 / 200))
-    # An unseen image may lose 16 nats.
-    assert (recall["outcome"], log_loss["outcome"]) == ("better", "cannot tell")
-    assert log_loss["difference"] == pytest.approx(17 / 200 * np.log(9), rel=1e-5)
+    pq.write_table(pa.table({"site": [*sites]}), folder / FILE)
+    slices = [{"column": "site", "value": value} for value in sorted({*sites})]
+    return Artifact("evaluate", "k", "d", folder, {"slices": slices})
 
 
 def learnt(file, rows):
@@ -92,9 +70,6 @@ def learnt(file, rows):
     return file
 
 
-FIVES = np.arange(200) // 5
-
-
 @pytest.mark.parametrize(
     ("rows", "groups", "images", "units", "gained", "more"),
     [
@@ -102,91 +77,155 @@ FIVES = np.arange(200) // 5
         (range(170), None, 30, 30, 0, 1),
         (range(171), None, 29, 29, None, 1),  # too few
         # As near duplicates that came to the test split together, when one more of them came.
-        ([0, 50, 51], FIVES, 190, 38, 150, 5),
+        ([0, 50, 51], np.arange(200) // 5, 190, 38, 150, 5),
     ],
 )
 def test_images_that_a_model_has_learnt_are_left_out_with_their_groups(
-    tmp_path, knows, rows, groups, images, units, gained, more
+    tmp_path, rows, groups, images, units, gained, more
 ):
-    knows(learnt(tmp_path / LEARNT, rows))
+    other = opponent(learnt(tmp_path / LEARNT, rows))
     both = write(tmp_path / "ours", 3, groups=groups), write(tmp_path / "theirs", 160)
-    found = compare_champion(RULES, *both, OPPONENT, None)
+    found = compare_champion(Gate(), *both, other, None)
     assert (found["images"], found["groups"], found["learnt"]) == (images, units, 200 - images)
     assert (found["recorded"], found["start_recorded"]) == (True, False)
     assert found["metrics"].get("accuracy", {}).get("gained") == gained
     assert found["not_compared"] == []
     # The start of the challenger may have learnt some, too.
     learnt(tmp_path / "ours" / REPORT / LEARNT, [0, 199])
-    known = compare_champion(RULES, *both, OPPONENT, None)
+    known = compare_champion(Gate(), *both, other, None)
     assert (known["learnt"], known["start_recorded"]) == (200 - images + more, True)
 
 
-def test_only_classes_that_both_know_are_compared(tmp_path):
-    labels = ("ant", "bee", "cat") * 50
-    mine = write(tmp_path / "ours", 3, ("ant", "bee", "cat"), labels)
-    other = write(tmp_path / "theirs", 9, ("ant", "bee", "dog"), labels)
-    found = compare_champion(Gate(), mine, other, OPPONENT, None)
-    assert (found["images"], found["other_classes"], found["recorded"]) == (100, 50, False)
-    assert found["metrics"]["accuracy"]["gained"] == 4
-    assert found["new_classes"] == ["cat"]
+THREE = ("ant", "bee", "cat") * 50
+TEN = tuple("abcdefghij")
+SITES = ["Lyon"] * 60 + ["Oslo"] * 111 + ["Bath"] * 29
+FORTIES = [str(row // 40) for row in range(200)]
 
 
-def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_path):
-    """Of ten classes two are left, and four of a hundred images of each are lost."""
-    classes, labels = tuple("abcdefghij"), ("a", "b") * 100
-    both = (write(tmp_path / str(wrong), wrong, classes, labels) for wrong in (8, 0))
-    rules = Gate(metric="macro_recall", margin=0.01, no_worse=("recall[c]", "macro_f1"))
-    found = compare_champion(rules, *both, OPPONENT, None)
-    recall = found["metrics"]["macro_recall"]
-    assert (recall["difference"], recall["outcome"]) == (pytest.approx(-0.04), "worse")
-    assert (found["absent"], found["not_compared"]) == (list("cdefghij"), ["recall[c]"])
-    assert list(found["metrics"]) == ["macro_recall", "macro_f1"]
-
-
-@pytest.mark.parametrize(("count", "outcome"), [(29, None), (30, "worse")])
-def test_groups_are_counted_and_compared_in_place_of_images(tmp_path, count, outcome):
-    """Twenty-nine groups are too few; of thirty, nine that are lost whole are worse."""
-    mine = write(tmp_path / "ours", 60, groups=np.arange(200) * count // 200)
-    found = compare_champion(RULES, mine, write(tmp_path / "theirs", 0), OPPONENT, None)
-    assert (found["images"], found["groups"]) == (200, count)
-    assert found["metrics"].get("accuracy", {}).get("outcome") == outcome
-
-
-def divided(scores: Artifact, sites) -> Artifact:
-    """An evaluation with slices of the column `site`, by the site of each image."""
-    pq.write_table(pa.table({"site": sites}), scores.folder / FILE)
-    slices = [{"column": "site", "value": value} for value in sorted({*sites})]
-    return replace(scores, facts={"slices": slices})
-
-
-def test_slices_are_compared_by_their_images(tmp_path):
-    sites = ["Lyon"] * 60 + ["Oslo"] * 111 + ["Bath"] * 29
-    rules = Gate(slices=("site",), no_worse=("accuracy[site]",))
-    metrics = compared(tmp_path, 20, 3, rules, sites=sites)["metrics"]
-    assert list(metrics) == ["accuracy", "accuracy[site=Lyon]", "accuracy[site=Oslo]"]
-    _, lyon, oslo = metrics.values()
-    assert (lyon["lost"], lyon["outcome"]) == (17, "worse")
-    assert (oslo["lost"], oslo["challenger"]) == (0, 1.0)
-    one = Gate(slices=("site",), no_worse=("accuracy[site=Lyon]", "accuracy[site=Bath]"))
-    found = compared(tmp_path / "alone", 20, 3, one, sites=sites)
-    assert list(found["metrics"]) == ["accuracy", "accuracy[site=Lyon]"]
-    assert found["not_compared"] == ["accuracy[site=Bath]"]
-
-
-def test_of_many_slices_one_has_to_be_surer_to_be_worse(tmp_path):
-    """Five lost images and none gained are worse alone (1/32), and not among five slices."""
-    sites = [str(row // 40) for row in range(200)]
-    for name, outcome in (("accuracy[site=0]", "worse"), ("accuracy[site]", "cannot tell")):
-        rules = Gate(slices=("site",), no_worse=(name,))
-        metrics = compared(tmp_path / name, 5, 0, rules, sites=sites)["metrics"]
-        assert metrics["accuracy[site=0]"]["outcome"] == outcome
+@pytest.mark.parametrize(
+    ("ours", "theirs", "rules", "facts", "metrics"),
+    [
+        (
+            {"wrong": 3},
+            {"wrong": 20},
+            {"no_worse": ("recall[bee]", "log_loss")},
+            {"images": 200, "learnt": 0, "other_classes": 0},
+            {
+                "accuracy": {
+                    "gained": 17,
+                    "lost": 0,
+                    "outcome": "better",
+                    "challenger": pytest.approx(197 / 200),
+                    "opponent": pytest.approx(180 / 200),
+                },
+                "recall[bee]": {"outcome": "better"},
+                "log_loss": {  # an unseen image may lose 16 nats
+                    "outcome": "cannot tell",
+                    "difference": pytest.approx(17 / 200 * np.log(9), rel=1e-5),
+                },
+            },
+        ),
+        (  # only the classes that both know are compared
+            {"wrong": 3, "known": ("ant", "bee", "cat"), "labels": THREE},
+            {"wrong": 9, "known": ("ant", "bee", "dog"), "labels": THREE},
+            {},
+            {"images": 100, "other_classes": 50, "recorded": False, "new_classes": ["cat"]},
+            {"accuracy": {"gained": 4}},
+        ),
+        (  # of ten classes two are left, and four of a hundred images of each are lost
+            {"wrong": 8, "known": TEN, "labels": ("a", "b") * 100},
+            {"wrong": 0, "known": TEN, "labels": ("a", "b") * 100},
+            {"metric": "macro_recall", "margin": 0.01, "no_worse": ("recall[c]", "macro_f1")},
+            {"absent": list("cdefghij"), "not_compared": ["recall[c]"]},
+            {
+                "macro_recall": {"difference": pytest.approx(-0.04), "outcome": "worse"},
+                "macro_f1": {},
+            },
+        ),
+        (  # of a single class the mean recall is the accuracy
+            {"wrong": 5, "labels": ("bee",) * 200},
+            {"wrong": 17, "labels": ("bee",) * 200},
+            {"metric": "macro_recall", "no_worse": ("accuracy",)},
+            {"absent": ["ant"]},
+            {
+                name: {"difference": pytest.approx(0.06), "outcome": "better"}
+                for name in ("macro_recall", "accuracy")
+            },
+        ),
+        *(  # groups count in place of images: 29 are too few; of 30, nine lost ones are worse
+            (
+                {"wrong": 60, "groups": np.arange(200) * count // 200},
+                {"wrong": 0},
+                {},
+                {"images": 200, "groups": count},
+                metrics,
+            )
+            for count, metrics in ((29, {}), (30, {"accuracy": {"outcome": "worse"}}))
+        ),
+        (
+            {"wrong": 20, "sites": SITES},
+            {"wrong": 3},
+            {"slices": ("site",), "no_worse": ("accuracy[site]",)},
+            {"not_compared": []},
+            {
+                "accuracy": {},
+                "accuracy[site=Lyon]": {"lost": 17, "outcome": "worse"},
+                "accuracy[site=Oslo]": {"lost": 0, "challenger": 1.0},
+            },
+        ),
+        (
+            {"wrong": 20, "sites": SITES},
+            {"wrong": 3},
+            {"slices": ("site",), "no_worse": ("accuracy[site=Lyon]", "accuracy[site=Bath]")},
+            {"not_compared": ["accuracy[site=Bath]"]},
+            {"accuracy": {}, "accuracy[site=Lyon]": {}},
+        ),
+        (
+            {"wrong": 3, "sites": [*SITES[:170], *["Bath"] * 30]},
+            {"wrong": 20},
+            {"slices": ("site",), "no_worse": ("accuracy[site]",)},
+            {"not_compared": []},
+            {
+                "accuracy": {},
+                "accuracy[site=Bath]": {"outcome": "cannot tell"},
+                "accuracy[site=Lyon]": {"gained": 17, "outcome": "better"},
+                "accuracy[site=Oslo]": {},
+            },
+        ),
+        *(  # five lost images and none gained are worse alone (1/32), and not among five slices
+            (
+                {"wrong": 5, "sites": FORTIES},
+                {"wrong": 0},
+                {"slices": ("site",), "no_worse": (name,)},
+                {},
+                {"accuracy": {}, "accuracy[site=0]": {"outcome": outcome}} | more,
+            )
+            for name, outcome, more in (
+                ("accuracy[site=0]", "worse", {}),
+                (
+                    "accuracy[site]",
+                    "cannot tell",
+                    {f"accuracy[site={number}]": {} for number in range(1, 5)},
+                ),
+            )
+        ),
+    ],
+)
+def test_models_are_compared_by_the_same_images(tmp_path, ours, theirs, rules, facts, metrics):
+    both = write(tmp_path / "ours", **ours), write(tmp_path / "theirs", **theirs)
+    found = compare_champion(Gate(**rules), *both, opponent(), None)
+    assert found.items() >= facts.items()
+    assert list(found["metrics"]) == list(metrics)
+    for name, values in metrics.items():
+        assert found["metrics"][name].items() >= values.items(), name
 
 
 def scored(number: int) -> SimpleNamespace:
     """A version as the registry would give it, with its scores."""
     digests = {"package_digest": f"p{number}", "train_digest": f"t{number}"}
-    version = SimpleNamespace(version=number, **digests)
-    registered = SimpleNamespace(version=version, as_input=version)
+    registered = SimpleNamespace(
+        version=SimpleNamespace(version=number, **digests), as_input=number
+    )
     evaluation = Artifact("evaluate_champion", "k", "d", Path(), {"metrics": {"accuracy": 0.9}})
     return SimpleNamespace(registered=registered, evaluation=evaluation)
 
@@ -196,21 +235,18 @@ def scored(number: int) -> SimpleNamespace:
     [("other", "other", [3, 2]), ("other", "t3", [3, 2]), ("p3", "other", [2]), ("p2", "t2", [3])],
 )
 def test_a_model_is_compared_unless_it_is_the_opponent(tmp_path, package, train, compared_with):
-    names = {3: "compare_champion", 2: "compare_reference"}
-    given = []
-
     def run(step, scores, evaluation, version):
-        given.append((step.name, version.version))
-        return Artifact(step.name, "k", "d", Path(), {"of": version.version})
+        return Artifact(step.name, "k", "d", Path(), {"by": step.name, "of": version})
 
     scores = Artifact("evaluate", "k", "d", tmp_path, {"package": package, "train": train})
     with following(SimpleNamespace(output=run)):
         made = compare_with(scores, scored(3), scored(2))
         assert compare_with(scores, None, None) == (None, None)
-    assert given == [(names[number], number) for number in compared_with]
     assert made == tuple(
-        Opponent(n, f"t{n}", {"accuracy": 0.9}, {"of": n} if n in compared_with else None)
-        for n in names
+        Opponent(
+            n, f"t{n}", {"accuracy": 0.9}, {"by": name, "of": n} if n in compared_with else None
+        )
+        for n, name in {3: "compare_champion", 2: "compare_reference"}.items()
     )
 
 

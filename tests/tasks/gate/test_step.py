@@ -87,52 +87,72 @@ def test_what_an_outcome_leads_to_is_configured(outcome, rules, passed, words, b
     assert decision["reference"] is (outcome == "better")
 
 
+SAME = Opponent(3, "my training", METRICS, None)
+
+
 @pytest.mark.parametrize(
-    ("champion", "reference", "verdict", "passed", "becomes"),
+    ("rules", "opponents", "verdict", "passed", "becomes", "compared", "judged"),
     [
-        ("better", "better", "better", True, True),
-        ("better", "not worse", "better", True, False),
-        ("better", "worse", "worse", False, False),
-        ("better", "cannot tell", "cannot tell", False, False),
-        ("not worse", "not worse", "not worse", True, False),
-        ("worse", "better", "worse", False, True),
+        *(
+            (
+                rules,
+                against(found(champion), found(reference)),
+                verdict,
+                passed and champion in rules.promotes,  # the reference need not be surpassed
+                becomes,
+                ["champion", "reference"],
+                1 if champion == "worse" or champion not in rules.promotes else 2,
+            )
+            for rules in (Gate(), Gate(promotes=("better",)))
+            for champion, reference, verdict, passed, becomes in (
+                ("better", "better", "better", True, True),
+                ("better", "not worse", "better", True, False),
+                ("better", "worse", "worse", False, False),
+                ("better", "cannot tell", "cannot tell", False, False),
+                ("not worse", "not worse", "not worse", True, False),
+                ("worse", "better", "worse", False, True),
+            )
+        ),
+        *(  # the champion itself is not compared with itself
+            (
+                Gate(min={"accuracy": bound}),
+                (SAME, reference),
+                "champion already",
+                passed,
+                False,
+                ["reference"] * (reference is not None),
+                1,
+            )
+            for bound, passed in ((0.9, True), (0.99, False))
+            for reference in (None, Opponent(2, "t2", METRICS, found("better")))
+        ),
     ],
 )
-@pytest.mark.parametrize("rules", [Gate(), Gate(promotes=("better",))])
 def test_a_model_must_not_be_worse_than_the_best_so_far(
-    champion, reference, verdict, passed, becomes, rules
+    rules, opponents, verdict, passed, becomes, compared, judged
 ):
-    decision = gate(rules, scores(), *against(found(champion), found(reference)))
-    passed = passed and champion in rules.promotes  # the reference need not be surpassed
+    decision = gate(rules, scores(), *opponents)
     assert (decision["verdict"], decision["passed"]) == (verdict, passed)
     assert decision["reference"] is becomes
-    assert list(decision["comparisons"]) == ["champion", "reference"]
+    assert list(decision["comparisons"]) == compared
+    assert len(decision["rules"]) == judged
+    assert bool(decision["says"]) is (verdict != "champion already")
 
 
 @pytest.mark.parametrize(
-    ("outcome", "verdict", "rules"), [("cannot tell", "better", 3), ("worse", "worse", 2)]
+    ("outcome", "verdict", "passed", "rules"),
+    [("cannot tell", "better", True, 3), ("worse", "worse", False, 2)],
 )
-def test_other_metrics_must_not_be_surely_worse(outcome, verdict, rules):
+def test_other_metrics_must_not_be_surely_worse(outcome, verdict, passed, rules):
     comparison = found("better")
     comparison["metrics"]["recall[cat]"] = found(outcome)["metrics"]["accuracy"]
     opponents = against(comparison, found("better"))
     decision = gate(Gate(no_worse=("recall[cat]",)), scores(), *opponents)
-    passed = outcome != "worse"
     assert (decision["passed"], decision["verdict"]) == (passed, verdict)
     assert len(decision["rules"]) == rules  # the reference's is judged after the champion's
-    rule = decision["rules"][1]
-    assert rule["rule"] == "recall[cat] not worse than champion 3 (0.9400)"
-    assert (rule["bound"], rule["passed"]) == (0.94, passed)
-
-
-@pytest.mark.parametrize(("bound", "passed"), [(0.9, True), (0.99, False)])
-@pytest.mark.parametrize("reference", [None, Opponent(2, "t2", METRICS, found("better"))])
-def test_the_champion_itself_is_not_compared_with_itself(bound, passed, reference):
-    same = Opponent(3, "my training", METRICS, None)
-    decision = gate(Gate(min={"accuracy": bound}), scores(), same, reference)
-    assert (decision["verdict"], decision["passed"]) == ("champion already", passed)
-    assert (len(decision["rules"]), decision["reference"], decision["says"]) == (1, False, [])
-    assert list(decision["comparisons"]) == ["reference"] * (reference is not None)
+    words = "recall[cat] not worse than champion 3 (0.9400)"
+    known = {"rule": words, "bound": 0.94, "passed": passed}
+    assert decision["rules"][1].items() >= known.items()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +160,7 @@ def test_the_champion_itself_is_not_compared_with_itself(bound, passed, referenc
     [
         (Gate(), 0.95, 0.95, "repackaged"),
         (Gate(), 0.96, 0.95, "repackaged"),
-        (Gate(), 0.931, 0.95, "repackaged"),
+        (Gate(), 0.93, 0.95, "repackaged"),
         (Gate(), 0.929, 0.95, "worse"),
         (Gate(metric="recall[3]"), 0.95, 0.95, "repackaged"),
         (Gate(metric="recall[3]"), 0.9, 0.95, "worse"),
@@ -167,12 +187,15 @@ def test_the_champions_own_training_in_another_package_is_judged_by_the_margin(
 
 
 def test_the_first_model_within_its_bounds_passes():
-    decision = gate(Gate(min={"accuracy": 0.9}, max={"log_loss": 0.5}), scores(), *NONE)
+    decision = gate(Gate(min={"accuracy": 0.9}, max={"log_loss": 0.5}), scores(TABLE[::-1]), *NONE)
     told = [decision[name] for name in ("passed", "verdict", "champion", "reference")]
     assert told == [True, "first", None, True]
     assert decision["rules"] == [
         {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True},
         {"rule": "log_loss <= 0.5", "value": 0.2, "bound": 0.5, "passed": True},
+    ]
+    assert decision["says"] == [
+        "To answer always 'cat', the most frequent class, gives an accuracy of 0.5556."
     ]
 
 
@@ -276,10 +299,8 @@ def test_rules_that_nothing_can_be_judged_by_are_found_before_a_run(rules, fault
 
 NEVER = "Class 'new' is never predicted; it has 40 test images."
 UNSEEN = scores([*TABLE, NEW | {"rows": 40, "predicted": 0}])
-IN_GROUPS = found("cannot tell", groups=72, units={"cat": 36, "dog": 36})
 ABSENT = [f"n{number}" for number in range(12)]
 LEFT_OUT = found("better", learnt=1, other_classes=2, recorded=False, absent=ABSENT)
-LOST_START = found("better", start_recorded=False)
 
 
 @pytest.mark.parametrize(
@@ -289,10 +310,7 @@ LOST_START = found("better", start_recorded=False)
         (Gate(), UNSEEN, BETTER, "better", [..., ..., NEVER]),
         (Gate(), scores(), against(found("better", groups=30)), "better", [..., ...]),
         (
-            Gate(),
-            scores(),
-            BETTER,
-            "better",
+            Gate(), scores(), BETTER, "better",
             [
                 "Accuracy is +1.0 points (+0.5 to +2.5) against the champion, version 3, on 360 "
                 "images, of which 7 only this model has right and 3 only the other: better at a "
@@ -302,10 +320,7 @@ LOST_START = found("better", start_recorded=False)
             ],
         ),
         (
-            Gate(metric="log_loss"),
-            scores(),
-            against(found("better", "log_loss")),
-            "better",
+            Gate(metric="log_loss"), scores(), against(found("better", "log_loss")), "better",
             [
                 "Log_loss is +0.0100 (+0.0050 to +0.0250) against the champion, version 3, on 360 "
                 "images, of which 7 only this model has right and 3 only the other: better at a "
@@ -314,9 +329,8 @@ LOST_START = found("better", start_recorded=False)
         ),
         *(
             (
-                Gate(margin=margin),
-                scores(),
-                against(IN_GROUPS),
+                Gate(margin=margin), scores(),
+                against(found("cannot tell", groups=72, units={"cat": 36, "dog": 36})),
                 "cannot tell",
                 [
                     ...,
@@ -327,10 +341,7 @@ LOST_START = found("better", start_recorded=False)
             for margin in (0, 0.2)
         ),
         (
-            Gate(),
-            scores(),
-            against(LEFT_OUT),
-            "better",
+            Gate(), scores(), against(LEFT_OUT), "better",
             [
                 "1 test image was left out: this model or the champion, version 3, was trained on "
                 "them, or on images of their groups.",
@@ -345,10 +356,7 @@ LOST_START = found("better", start_recorded=False)
             ],
         ),
         (
-            Gate(),
-            scores(),
-            against(LOST_START),
-            "better",
+            Gate(), scores(), against(found("better", start_recorded=False)), "better",
             [
                 "It is not known which images the model that this one started from was trained "
                 "on; none were left out for that.",
@@ -380,7 +388,7 @@ LOST_START = found("better", start_recorded=False)
             ],
         ),
     ],
-)
+)  # fmt: skip
 def test_what_was_found_is_said(rules, challenger, opponents, verdict, says):
     decision = gate(rules, challenger, *opponents)
     assert decision["verdict"] == verdict
@@ -390,9 +398,3 @@ def test_what_was_found_is_said(rules, challenger, opponents, verdict, says):
     assert [each for each, known in zip(said, says, strict=True) if known is not ...] == [
         known for known in says if known is not ...
     ]
-
-
-def test_what_a_model_has_to_surpass_is_said():
-    table = [NEW | {"label": label, "rows": rows} for label, rows in (("cat", 90), ("dog", 270))]
-    said = "To answer always 'dog', the most frequent class, gives an accuracy of 0.7500."
-    assert said in gate(Gate(), scores(table), *NONE)["says"]

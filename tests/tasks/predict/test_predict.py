@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -49,23 +50,28 @@ def source(tmp_path) -> Source:
 def test_each_image_has_an_answer_or_an_error_and_the_file_says_what_made_it(toy, source, tmp_path):
     model, registered = toy
     file, store = tmp_path / "out.parquet", tmp_path / "store"
-    written, _ = predict(registered, source, file, Store(store))
+    written, sampled = predict(registered, source, file, Store(store))
     assert not list(store.rglob("*.parquet"))
+    assert len(sampled) == ROWS - len(BAD)
     table = pq.read_table(file)
     assert table["path"].to_pylist() == sorted(IMAGES)
     expected = plain_probabilities(model, pixels(ROWS), 256)
-    for row, answer in enumerate(table.to_pylist()):
-        if answer["path"] in BAD:
-            assert (answer["label"], answer["probabilities"]) == (None, None)
-            assert "\n" not in answer["error"]
-            continue
-        assert answer["error"] is None
-        assert answer["sha256"] == hashlib.sha256(IMAGES[answer["path"]]).hexdigest()
-        assert answer["probabilities"] == pytest.approx(expected[row].tolist(), abs=1e-6)
-        assert answer["label"] == LABELS[expected[row].argmax()]
-    labels = Counter(table["label"].drop_null().to_pylist())
-    counts = {"rows": ROWS, "errors": len(BAD), "reused": 0}
-    assert written == counts | {"labels": dict(sorted(labels.items()))}
+    good = [row for row, name in enumerate(sorted(IMAGES)) if name not in BAD]
+    assert table.take(good).to_pylist() == [
+        {
+            "path": f"{row:02}.png",
+            "label": LABELS[expected[row].argmax()],
+            "probabilities": pytest.approx(expected[row].tolist(), abs=1e-6),
+            "sha256": hashlib.sha256(IMAGES[f"{row:02}.png"]).hexdigest(),
+            "error": None,
+        }
+        for row in good
+    ]
+    for answer in table.filter(pc.is_valid(table["error"])).to_pylist():
+        assert (answer["label"], answer["probabilities"]) == (None, None)
+        assert "\n" not in answer["error"]
+    labels = dict(sorted(Counter(table["label"].drop_null().to_pylist()).items()))
+    assert written == {"rows": ROWS, "errors": len(BAD), "reused": 0, "labels": labels}
     metadata = pq.read_metadata(file).metadata
     assert json.loads(metadata[b"labels"]) == list(LABELS)
     made_by = [metadata[f"retrain.{name}".encode()] for name in ("model", "version", "package")]
@@ -86,54 +92,69 @@ def test_a_sample_has_the_facts_and_features_of_images_that_have_a_label(toy, so
     assert set(found["side"].to_pylist()) == {8.0}
 
 
-def read(folder, column=None):
-    """The name and the content of each image."""
-    source = open_source(folder, "photos", column)
-    return list(zip(source.paths, source.files.read(source.places), strict=True))
-
-
-def test_a_folder_is_read_at_any_depth_whatever_its_folders_are_named(tmp_path, caplog):
-    files = {
-        "train/a/1.png": picture(1),
-        "b.png": picture(2),
-        "c/d/e/f.JPG": b"no image",
-        "b/9": picture(3),
-    }
-    write_files(tmp_path, files | {"notes.txt": b"", ".hidden.png": picture(4)})
-    write_files(tmp_path, {os.fsdecode(b"caf\xe9.png"): picture(5)})  # a name that is no UTF-8
-    files["caf\N{REPLACEMENT CHARACTER}.png"] = picture(5)
-    assert sorted(read(tmp_path)) == sorted(files.items())
-    assert "Left out as no images (1): notes.txt" in caplog.text
-
-
-def test_parquet_needs_no_classes_and_its_names_mean_no_splits(tmp_path):
-    named = [{"bytes": picture(0), "path": "a.png"}, {"bytes": picture(1), "path": None}]
-    tables = {"test.parquet": {"image": named}, "x.parquet": {"image": [picture(2), None]}}
-    write_files(tmp_path, {name: parquet(table) for name, table in tables.items()})
-    assert read(tmp_path) == [
-        ("a.png", picture(0)),
-        ("test.parquet#1", picture(1)),
-        ("x.parquet#0", picture(2)),
-        ("x.parquet#1", b""),
-    ]
-
-
-def test_another_column_is_named_by_an_option(tmp_path):
-    write_files(tmp_path, {"x.parquet": parquet({"jpg": [picture(2)], "id": [7]})})
-    with pytest.raises(ValueError, match="but jpg, id: set --image-column to one of them"):
-        read(tmp_path)
-    assert read(tmp_path, "jpg") == [("x.parquet#0", picture(2))]
+FOLDERS = {
+    "train/a/1.png": picture(1),
+    "b.png": picture(2),
+    "c/d/e/f.JPG": b"no image",
+    "b/9": picture(3),
+}
+OTHERS = {"notes.txt": b"", ".hidden.png": picture(4), "c/1.nef": b""}
+NO_UTF8 = {os.fsdecode(b"caf\xe9.png"): picture(5)}
+NAMED = [{"bytes": picture(0), "path": "a.png"}, {"bytes": picture(1), "path": None}]
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("files", "column", "expected", "said"),
     [
-        ((), "photos: holds no images"),
-        (("notes.txt", ".a.png"), "photos: holds no images"),
-        (("a.png", "b/c.parquet"), "photos: holds Parquet files and images"),
+        (  # a folder is read at any depth, whatever its folders are named
+            FOLDERS | OTHERS | NO_UTF8,
+            None,
+            FOLDERS | {"caf\N{REPLACEMENT CHARACTER}.png": picture(5)},
+            "Left out as no images (2): c/1.nef, notes.txt",
+        ),
+        (  # the names of Parquet files mean no splits
+            {
+                "test.parquet": parquet({"image": NAMED}),
+                "x.parquet": parquet({"image": [picture(2), None]}),
+            },
+            None,
+            {
+                "a.png": picture(0),
+                "test.parquet#1": picture(1),
+                "x.parquet#0": picture(2),
+                "x.parquet#1": b"",
+            },
+            "",
+        ),
+        (
+            {"x.parquet": parquet({"jpg": [picture(2)], "id": [7]})},
+            "jpg",
+            {"x.parquet#0": picture(2)},
+            "",
+        ),
     ],
 )
-def test_what_is_no_input_is_refused(tmp_path, names, message):
-    write_files(tmp_path, dict.fromkeys(names, b""))
+def test_an_input_needs_no_classes(tmp_path, files, column, expected, said, caplog):
+    write_files(tmp_path, files)
+    source = open_source(tmp_path, "photos", column)
+    found = dict(zip(source.paths, source.files.read(source.places), strict=True))
+    assert [*found.items()] == sorted(expected.items())
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "photos: holds no images"),
+        ({"notes.txt": b"", ".a.png": b""}, "photos: holds no images"),
+        ({"a.png": b"", "b/c.parquet": b""}, "photos: holds Parquet files and images"),
+        (
+            {"x.parquet": parquet({"jpg": [picture(2)], "id": [7]})},
+            "photos: .*but jpg, id: set --image-column to one of them",
+        ),
+    ],
+)
+def test_what_is_no_input_is_refused(tmp_path, files, message):
+    write_files(tmp_path, files)
     with pytest.raises(UsageError, match=f"--input {message}"):
         open_source(tmp_path, "photos", None)

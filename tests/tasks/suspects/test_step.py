@@ -18,51 +18,42 @@ from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files
 COUNT = 60  # images of each class
 
 
-@pytest.fixture
-def find(tmp_path):
-    """A function that writes images, has them validated, and finds what is suspect in them."""
-
-    def found(files):
-        write_files(tmp_path / "data", files)
-        space = workspace(tmp_path, "validate")
-        checks = Checks(min_images_per_class=1)
-        facts = validate(Data(path="data"), checks, Gate(), pulled(tmp_path), None, space)
-        validated = Artifact("validate", "key", "digest", space.folder, facts)
-        is_cat = [name.startswith("cat") for name in sorted(files)]
-        embeddings = np.random.default_rng(0).normal(size=(len(files), 4)).astype(np.float32)
-        embeddings[:, 0] += np.multiply(9, is_cat)
-        np.save(tmp_path / EMBEDDINGS, embeddings)
-        embedded = Artifact("embed_with_champion", "key", "digest", tmp_path, {})
-        space = workspace(tmp_path, "find_suspects")
-        return (
-            find_suspects(validated, embedded, space),
-            json.loads((space.folder / FILE).read_bytes()),
-        )
-
-    return found
+IMAGES = {
+    f"{label}/{number}.png": png(start + number)
+    for label, start in {"cat": 0, "dog": COUNT}.items()
+    for number in range(COUNT)
+}
 
 
-def images(**more):
-    files = {
-        f"{label}/{number}.png": png(start + number)
-        for label, start in {"cat": 0, "dog": COUNT}.items()
-        for number in range(COUNT)
-    }
-    return files | more
+def find(tmp_path, files):
+    """The facts and the list of what is suspect in images that were validated."""
+    write_files(tmp_path / "data", files)
+    space = workspace(tmp_path, "validate")
+    checks = Checks(min_images_per_class=1)
+    facts = validate(Data(path="data"), checks, Gate(), pulled(tmp_path), None, space)
+    validated = Artifact("validate", "key", "digest", space.folder, facts)
+    embeddings = np.random.default_rng(0).normal(size=(len(files), 4)).astype(np.float32)
+    embeddings[:, 0] += [9 * name.startswith("cat") for name in sorted(files)]
+    np.save(tmp_path / EMBEDDINGS, embeddings)
+    embedded = Artifact("embed_with_champion", "key", "digest", tmp_path, {})
+    space = workspace(tmp_path, "find_suspects")
+    counts = find_suspects(validated, embedded, space)
+    return counts, json.loads((space.folder / FILE).read_bytes())
 
 
-def test_where_nothing_is_suspect_the_list_is_empty(find):
-    counts, listed = find(images())
+def test_where_nothing_is_suspect_the_list_is_empty(tmp_path):
+    counts, listed = find(tmp_path, IMAGES)
     assert listed == []
     assert counts["can_tell"]
     names = ("rows", "wrong_labels", "contradictions", "outliers", "accuracy", "findable")
     assert [counts[name] for name in names] == [2 * COUNT, 0, 0, 0, 1.0, 1.0]
 
 
-def test_what_looks_like_an_image_of_another_class_is_found_by_what_validate_has_seen(find):
+def test_what_looks_like_an_image_of_another_class_is_found_by_what_validate_has_seen(tmp_path):
     photo = Image.effect_noise((64, 64), 60)
     brighter = encoded(photo.point(lambda grey: min(255, grey + 5)), "PNG")
-    counts, listed = find(images(**{"cat/a.png": encoded(photo, "PNG"), "dog/b.png": brighter}))
+    alike = {"cat/a.png": encoded(photo, "PNG"), "dog/b.png": brighter}
+    counts, listed = find(tmp_path, IMAGES | alike)
     assert counts["contradictions"] == 2
     why = "contradictory near-duplicate"
     assert sorted((row["path"], row["look_alike"], row["why"]) for row in listed) == [
@@ -83,26 +74,24 @@ def clusters(spread: float, images: int = 3000) -> tuple[np.ndarray, np.ndarray]
     return (centres[truth] + noise).astype(np.float32), truth
 
 
-def with_wrong(truth: np.ndarray, share: float) -> np.ndarray:
-    """Labels of which a share is wrong."""
+def look(spread: float, share: float = 0.0):
+    """What is found in clusters of which a share of the labels is wrong.
+
+    Returns:
+        The labels, the true ones, the logarithms of the probabilities, the noise, and the images.
+    """
+    embeddings, truth = clusters(spread)
     random = np.random.default_rng(1)
     wrong = random.choice(len(truth), round(share * len(truth)), replace=False)
     labels = truth.copy()
     labels[wrong] = (labels[wrong] + random.integers(1, CLASSES, len(wrong))) % CLASSES
-    return labels
-
-
-def look(embeddings, labels):
-    logits = step.out_of_sample(embeddings, labels)
-    logs, noise = step.log_probabilities(logits, labels)
-    return logs, noise, step.wrong_labels(logs, noise, labels)
+    logs, noise = step.log_probabilities(step.out_of_sample(embeddings, labels), labels)
+    return labels, truth, logs, noise, step.wrong_labels(logs, noise, labels)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.03, 0.1])
 def test_wrong_labels_are_found_counted_and_corrected(share):
-    embeddings, truth = clusters(spread=0.8)
-    labels = with_wrong(truth, share)
-    logs, noise, found = look(embeddings, labels)
+    labels, truth, logs, noise, found = look(spread=0.8, share=share)
     is_wrong = labels != truth
     assert noise == pytest.approx(share, rel=0.25)
     assert is_wrong[found].sum() >= 0.7 * is_wrong.sum()
@@ -114,9 +103,7 @@ def test_wrong_labels_are_found_counted_and_corrected(share):
 @pytest.mark.parametrize(("spread", "can_tell"), [(0.5, True), (0.8, True), (2.0, False)])
 @pytest.mark.parametrize("share", [0.001, 0.03])
 def test_it_is_known_how_many_wrong_labels_would_be_found(spread, can_tell, share):
-    embeddings, truth = clusters(spread)
-    labels = with_wrong(truth, share)
-    logs, noise, found = look(embeddings, labels)
+    labels, truth, logs, noise, found = look(spread, share)
     findable = step.findable(logs, noise, labels, found)
     assert (findable >= step.ENOUGH) is can_tell
     if noise > 0.02:  # of so many wrong labels one can count those that are found
@@ -125,8 +112,7 @@ def test_it_is_known_how_many_wrong_labels_would_be_found(spread, can_tell, shar
 
 
 def test_right_labels_of_classes_that_are_alike_are_not_listed():
-    embeddings, truth = clusters(spread=2.0)  # two of five are taken for another class
-    logs, noise, found = look(embeddings, truth)
+    _, truth, logs, noise, found = look(spread=2.0)  # two of five are taken for another class
     assert (logs.argmax(axis=1) == truth).mean() < 0.75
     assert noise < 0.005
     assert len(found) <= 0.002 * len(truth)
@@ -135,7 +121,8 @@ def test_right_labels_of_classes_that_are_alike_are_not_listed():
 def test_a_class_of_a_single_image_is_no_proposal_for_it():
     embeddings, truth = clusters(spread=0.8, images=500)
     labels = np.append(truth, CLASSES)
-    logs, _, _ = look(np.append(embeddings, np.full((1, 16), 9, np.float32), axis=0), labels)
+    more = np.append(embeddings, np.full((1, 16), 9, np.float32), axis=0)
+    logs, _ = step.log_probabilities(step.out_of_sample(more, labels), labels)
     assert logs[-1, CLASSES] == -np.inf
     assert not np.isnan(logs).any()
     assert step.without_label(logs, labels).argmax(axis=1)[-1] < CLASSES

@@ -37,8 +37,7 @@ def divided(labels, pixels=None, *, given=None, groups=None, times=None, prints=
     thumbnails = np.zeros((size, THUMBNAIL), np.uint8) if near else None
     images["tie"] = find_ties(images, groups or [None] * size, thumbnails, known)
     checks = Checks(min_images_per_class_and_split=least)
-    splits = assign_splits(images, fractions, checks, by_time=times is not None)
-    return images.assign(split=splits)
+    return images.assign(split=assign_splits(images, fractions, checks, by_time=times is not None))
 
 
 def drawn(rng, classes, most):
@@ -58,60 +57,75 @@ def test_large_classes_are_divided_in_the_given_fractions_and_always_alike():
 
 @pytest.mark.parametrize("least", [1, 2, 5])
 def test_a_class_has_enough_images_in_each_split_where_it_has_three_times_as_many(least):
+    """Whatever the order of the images is."""
     rng = np.random.default_rng(least)
-    for _ in range(7):
-        labels, pixels = drawn(rng, 20, 20)
-        counts = Counter(zip(labels, divide(labels, pixels, least=least), strict=True))
-        for label, images in Counter(labels).items():
-            for split in ("train", "val", "test"):
-                assert counts[label, split] >= min(least, images // 3), (label, images)
-            assert counts[label, "train"]
-
-
-def test_the_order_of_the_images_changes_nothing():
-    rng = np.random.default_rng(0)
-    labels, pixels = drawn(rng, 10, 20)
-    splits, order = divide(labels, pixels), rng.permutation(len(labels))
-    shuffled = divide([labels[n] for n in order], [pixels[n] for n in order])
+    labels, pixels = drawn(rng, 140, 20)
+    splits = divide(labels, pixels, least=least)
+    order = rng.permutation(len(labels))
+    shuffled = divide([labels[n] for n in order], [pixels[n] for n in order], least=least)
     assert shuffled == [splits[n] for n in order]
+    counts = Counter(zip(labels, splits, strict=True))
+    for label, images in Counter(labels).items():
+        fewest = min(counts[label, split] for split in ("train", "val", "test"))
+        assert fewest >= min(least, images // 3), (label, images)
+        assert counts[label, "train"]
 
 
 def test_no_training_image_is_ever_held_out_because_others_come():
     """But for classes so small that all their images would have been held out."""
     rng = np.random.default_rng(0)
-    moved = Counter()
-    for _ in range(10):
-        labels, pixels = drawn(rng, 30, 60)
-        kept = np.flatnonzero(rng.random(len(labels)) < 0.9)
-        before = divide([labels[n] for n in kept], [pixels[n] for n in kept])
-        after = divide(labels, pixels)
-        sizes = Counter(labels[n] for n in kept)
-        pairs = zip(before, kept, strict=True)
-        moved += Counter((split, after[n]) for split, n in pairs if sizes[labels[n]] >= 10)
+    labels, pixels = drawn(rng, 300, 60)
+    kept = np.flatnonzero(rng.random(len(labels)) < 0.9)
+    before = divide([labels[n] for n in kept], [pixels[n] for n in kept])
+    after = divide(labels, pixels)
+    sizes = Counter(labels[n] for n in kept)
+    pairs = zip(before, kept, strict=True)
+    moved = Counter((split, after[n]) for split, n in pairs if sizes[labels[n]] >= 10)
     assert moved["train", "train"] > 3_000
     assert not moved["train", "val"] + moved["train", "test"] + moved["val", "test"]
     back = moved["test", "val"] + moved["test", "train"] + moved["val", "train"]
     assert back < 0.005 * moved.total()
 
 
-@pytest.mark.parametrize("wrong", [0, 100])
-def test_the_same_pixels_are_in_one_split_whatever_they_are_called(wrong):
-    pixels = np.random.default_rng(0).integers(0, 300, 1_000).tolist()
-    labels = ["class 0"] * wrong + [f"class {number % 40}" for number in pixels[wrong:]]
-    splits = divide(labels, pixels)
-    assert len({*zip(pixels, splits, strict=True)}) == len({*pixels})
-    assert {*splits} == {"train", "val", "test"}
+PIXELS = np.random.default_rng(0).integers(0, 300, 1_000).tolist()
+OF_PIXELS = [f"class {number % 40}" for number in PIXELS]
+CLASSES = [f"class {number}" for number in np.random.default_rng(1).integers(0, 6, 4_000)]
+PATIENTS = [
+    f"patient {number}" if number else None
+    for number in np.random.default_rng(2).integers(0, 400, 4_000)
+]
+PRINTS = np.random.default_rng(0).integers(1, 1 << 60, 100).tolist()
+CHAINS = [p ^ ((1 << bits) - 1) for p in PRINTS for bits in (0, 3, 6, 9)]  # 3 bits by 3
+WEEKS = [float(number // 7) for number in range(100)]
 
 
-def test_a_group_is_never_divided():
-    rng = np.random.default_rng(0)
-    for _ in range(10):
-        labels = [f"class {number}" for number in rng.integers(0, 6, 400)]
-        groups = [f"patient {number}" if number else None for number in rng.integers(0, 40, 400)]
-        images = pd.DataFrame({"label": labels, "group": groups})
-        images["split"] = divide(labels, groups=groups)
-        assert (images.groupby("group")["split"].nunique() == 1).all()
-        assert (images.groupby("label")["split"].nunique() == 3).all()
+@pytest.mark.parametrize(
+    ("labels", "options", "together", "are_one"),
+    [
+        (OF_PIXELS, {"pixels": PIXELS}, PIXELS, True),
+        # Whatever they are called.
+        (["class 0"] * 100 + OF_PIXELS[100:], {"pixels": PIXELS}, PIXELS, True),
+        (CLASSES, {"groups": PATIENTS}, PATIENTS, True),
+        *(  # an image of the first patient is the last one's, too
+            (
+                ["a"] * 100,
+                {"groups": [f"{trial} {n // 10}" for n in range(100)], "pixels": [*range(99), 0]},
+                [n // 10 % 9 for n in range(100)],
+                True,
+            )
+            for trial in range(8)
+        ),
+        *(  # those that look the same, if the user says so
+            (["a"] * 400, {"prints": CHAINS, "near": near}, np.arange(400) // 4, near)
+            for near in (True, False)
+        ),
+        (["a"] * 100, {"times": WEEKS}, WEEKS, True),
+    ],
+)
+def test_images_that_belong_together_are_in_one_split(labels, options, together, are_one):
+    splits = pd.Series(divide(labels, **options))
+    assert (splits.groupby(together).nunique() == 1).all() == are_one
+    assert (splits.groupby(labels).nunique() == 3).all()
 
 
 def test_a_group_keeps_its_split_when_its_images_and_others_come():
@@ -119,24 +133,8 @@ def test_a_group_keeps_its_split_when_its_images_and_others_come():
     more = [*groups, *(f"new {number % 50}" for number in range(500))]
     before, after = (divide(["a"] * len(each), groups=each) for each in (groups[:500], more))
     assert before == after[:500] == after[500:1_000]
-    without = [None, *more[1:]]  # one without a group moves no other image
-    assert divide(["a"] * 1_500, groups=without)[1:] == after[1:]
-
-
-@pytest.mark.parametrize("trial", range(8))
-def test_groups_that_share_an_image_are_one(trial):
-    groups = [f"{trial} {n // 10}" for n in range(100)]
-    pixels = [*range(99), 0]  # the last one is the first of another patient
-    splits = divide(["a"] * 100, pixels, groups=groups)
-    assert len({*splits[:10], *splits[90:]}) == 1
-
-
-@pytest.mark.parametrize("near", [True, False])
-def test_images_that_look_the_same_can_be_a_group(near):
-    prints = np.random.default_rng(0).integers(1, 1 << 60, 100).tolist()
-    chains = [p ^ ((1 << bits) - 1) for p in prints for bits in (0, 3, 6, 9)]  # 3 bits by 3
-    splits = np.array(divide(["a"] * 400, prints=chains, near=near)).reshape(100, 4)
-    assert (splits == splits[:, :1]).all() == near
+    # One without a group moves no other image.
+    assert divide(["a"] * 1_500, groups=[None, *more[1:]])[1:] == after[1:]
 
 
 def test_images_that_look_the_same_keep_their_split_when_others_come():
@@ -154,10 +152,9 @@ def test_images_that_look_the_same_keep_their_split_when_others_come():
 
 
 def test_no_training_image_is_held_out_because_one_comes_that_looks_like_it_and_like_others():
-    alone = np.random.default_rng(0).integers(1, 1 << 60, 100).tolist()
-    prints = [p ^ bits for p in alone for bits in (0, 0b111111)]
+    prints = [p ^ bits for p in PRINTS for bits in (0, 0b111111)]
     before = divided(["a"] * 200, near=True, prints=prints)
-    prints += [p ^ 0b111 for p in alone]
+    prints += [p ^ 0b111 for p in PRINTS]
     after = divided(["a"] * 300, near=True, prints=prints, known=ties_of(before))
     assert (before["tie"].nunique(), after["tie"].nunique()) == (200, 100)
     moved = Counter(zip(before["split"], after["split"][:200], strict=True))
@@ -172,10 +169,7 @@ def test_the_newest_images_are_test_and_those_before_them_val():
     assert splits == ["train" if n < 70 else "val" if n < 80 else "test" for n in order]
 
 
-def test_images_of_one_time_and_of_one_group_stay_together_over_time():
-    times = [float(number // 7) for number in range(100)]
-    splits = divide(["a"] * 100, times=times)
-    assert len({*zip(times, splits, strict=True)}) == len({*times})
+def test_the_images_of_a_group_are_as_old_as_the_newest_one():
     groups = [f"patient {number % 50}" for number in range(100)]
     splits = divide(["a"] * 100, times=[float(n) for n in range(100)], groups=groups)
     assert splits[:50] == splits[50:] == ["train"] * 35 + ["val"] * 5 + ["test"] * 10
