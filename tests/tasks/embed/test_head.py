@@ -18,27 +18,21 @@ from tests.tasks.embed.conftest import head_on
 from tests.tasks.toy_model import described, workspace
 from tests.tasks.train.helpers import run, run_interrupted
 
+# No part of a batch may be a single image, for the batch norm.
 RECIPE = Train(
-    epochs=6, batch_size=16, optimizer="adam", lr=0.03, weight_decay=0.0, schedule="plateau",
-    plateau=Plateau(factor=0.8, patience=1), warmup=0.0, clip_norm=0.0,
+    epochs=6, batch_size=17, micro_batch=16, optimizer="adam", lr=0.03, weight_decay=0.0,
+    schedule="plateau", plateau=Plateau(factor=0.8, patience=1), warmup=0.0, clip_norm=0.0,
     best=Best(metric="val_loss"), precision="fp32",
 )  # fmt: skip
 FP32 = Evaluate(batch_size=16, precision="fp32")
-
-
-def test_no_part_of_a_batch_is_too_small_for_batch_norm(embedded, backbone, tmp_path):
-    shutil.copytree(backbone, tmp_path / "vit")
-    recipe = RECIPE.model_copy(update={"epochs": 1, "batch_size": 17, "micro_batch": 16})
-    trained = run(tmp_path, embedded.folder, recipe, model=head_on(Path("vit")))
-    assert len(trained.history) == 1
 
 
 def test_an_interrupted_training_ends_with_the_same_bits(
     embedded, backbone, tmp_path, ending_before, steps
 ):
     model = head_on(backbone)
-    run_interrupted(tmp_path, embedded.folder, RECIPE, ending_before(15), model=model)
-    assert steps == list(range(15, 6 * 6))
+    run_interrupted(tmp_path, embedded.folder, RECIPE, ending_before(13), model=model)
+    assert steps == list(range(13, 6 * 5))
 
 
 def test_the_evaluation_on_embeddings_says_what_the_network_says_of_the_images(
