@@ -138,6 +138,19 @@ def refusal(settings, shape=SHAPE, root=ROOT):
 
 
 @pytest.mark.parametrize(
+    ("kind", "device", "precision", "chosen"),
+    [
+        ("vit", "cpu", "fp32", "sdpa"),
+        ("vit", "cpu", "bf16", "eager"),
+        ("vit", "cuda", "bf16", "sdpa"),
+        ("resnet", "cpu", "fp32", None),
+    ],
+)
+def test_the_attention_that_trains_fastest_is_chosen(kind, device, precision, chosen):
+    assert made(written(kind)).prefer_attention(device, precision) == chosen
+
+
+@pytest.mark.parametrize(
     ("config", "said"),
     [
         ({"model_type": "resnett"}, "transformers has no image classifier 'resnett'."),
