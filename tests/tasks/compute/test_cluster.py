@@ -1,30 +1,22 @@
-"""A cluster whose machines have the libraries and nothing of the project."""
+"""A cluster whose machines have other code of the project; those of `tests/cluster` have none."""
 
 import json
 import os
-import secrets
 import shutil
 import subprocess
 import sys
-import sysconfig
-import tempfile
-import venv
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from retrain import hardware
 from retrain.outputs import list_files
 from retrain.servers import ray_cluster
-from tests.flows.conftest import free_port, until
 from tests.tasks.toy_data import png, pulled, write_files
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-TOKEN = secrets.token_hex(32)
 # Runs in a clone whose code differs from what is anywhere else: `prepared` is made by the cluster
 # and `here` by the driver.
 PROGRAM = """
@@ -81,70 +73,8 @@ print(json.dumps({
 """
 
 
-def environment(**more: str) -> dict[str, str]:
-    """This process's, without what says where the project or a Ray is."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name != "PYTHONPATH" and not name.startswith("RAY_")
-    }
-    # On loopback (the name is Ray's), and for nobody else on this machine.
-    closed = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
-    return inherited | closed | {"RAY_USAGE_STATS_ENABLED": "0"} | more
-
-
-@pytest.fixture
-def cluster():
-    """The address of a Ray of another environment, which runs somewhere else."""
-    # Not below `tmp_path`: the names of its sockets have to be short.
-    folder = Path(tempfile.mkdtemp(prefix="ray-"))
-    venv.create(folder / "venv", symlinks=True)
-    python = folder / "venv/bin/python"
-    [packages] = (folder / "venv/lib").glob("*/site-packages")
-    # A folder that is added so has its own `.pth` files left alone: also that of the project.
-    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
-    address = f"127.0.0.1:{free_port()}"
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                python,
-                "-m",
-                "ray.scripts.scripts",
-                "start",
-                "--head",
-                "--block",
-                "--node-ip-address",
-                "127.0.0.1",
-                "--port",
-                address.split(":")[1],
-                "--num-cpus",
-                "2",
-                "--object-store-memory",
-                str(100 * 2**20),
-                "--temp-dir",
-                str(folder / "ray"),
-                "--include-dashboard",
-                "false",
-            ],
-            cwd=folder,
-            env=environment(RAY_AUTH_TOKEN=TOKEN),
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        until(lambda: "Ray runtime started" in (folder / "log").read_text())
-        yield address
-    finally:
-        # Asked to end, it takes long. Its own children have groups of their own.
-        family = [*psutil.Process(process.pid).children(recursive=True), process]
-        for each in family:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_workers_need_the_libraries_only_and_run_the_code_of_the_driver(cluster, tmp_path):
+def test_workers_run_the_code_of_the_driver(nodes, tmp_path):
+    variables, _ = nodes
     for name in ray_cluster.sent(ROOT):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
@@ -158,17 +88,17 @@ def test_workers_need_the_libraries_only_and_run_the_code_of_the_driver(cluster,
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=tmp_path,
-        env=environment(PYTHONPATH=str(tmp_path), RAY_ADDRESS=cluster, RAY_AUTH_TOKEN=TOKEN),
+        env=os.environ | variables | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["address"] == cluster
+    assert result["address"] == variables["RAY_ADDRESS"]
     here = hardware.this_node()
     asked = {"cores": here.cores, "gpus": [], "has_bf16": here.has_bf16}
-    assert result["asked"] == [asked]
+    assert result["asked"] == [asked] * 2
     changed, files = result["seen"]
     assert changed == "today"
     code = ["examples", "flows", "mine.py", "models", "ours", "retrain", "tasks", "team"]
