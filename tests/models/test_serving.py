@@ -24,6 +24,7 @@ from retrain.registry import packages
 from tasks.promote.package import write_package
 from tests.flows.conftest import free_port, until
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
+from tests.team_servers import started
 
 IMAGES = [png(image) for image in pixels(5)]
 SECONDS_TO_START = 120
@@ -149,6 +150,7 @@ def test_every_form_of_the_scoring_protocol_is_answered(client, expected, encode
         check(answer.json()["predictions"], expected)
 
 
+GOOD = in_base64(IMAGES[0])
 NO_BASE64 = "row 1: no base64; send the image's bytes (base64), not a URL or a path"
 NOT_DECODED = "row 1: the image does not decode: "
 
@@ -173,18 +175,14 @@ NOT_DECODED = "row 1: the image does not decode: "
     ],
 )
 def test_what_is_no_image_is_refused_in_one_sentence(client, image, said):
-    good = in_base64(IMAGES[0])
-    for request in requests([good, image]):
+    for request in requests([GOOD, image]):
         answer = client.post("/invocations", json=request)
         assert answer.status_code == 400, (request, answer.text)
         assert "Traceback" not in answer.text
-        assert good[:20] not in answer.text
+        assert GOOD[:20] not in answer.text
         message = answer.json()["message"]
         assert len(message.splitlines()) == 1 or isinstance(image, list)  # ragged: MLflow refuses
         assert message.startswith(said)
-
-
-GOOD = in_base64(IMAGES[0])
 
 
 @pytest.mark.parametrize(
@@ -214,20 +212,19 @@ def test_the_request_of_the_readme_works_with_a_large_photo(package, tmp_path):
     photo.parent.mkdir(parents=True)
     noise = np.random.default_rng(0).integers(0, 256, (1300, 1800, 3), dtype=np.uint8)
     Image.fromarray(noise).save(photo, quality=97)  # more than 3 MB
-    port, programs = str(free_port()), Path(sys.prefix, "bin")
-    serve = [programs / "mlflow", "models", "serve", "-m", package, "--env-manager", "local"]
+    port = str(free_port())
+    programs = Path(sys.prefix, "bin")
+    serve = [
+        programs / "mlflow", "models", "serve", "-m", package, "--env-manager", "local",
+        "--host", "127.0.0.1", "--port", port,
+    ]  # fmt: skip
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     # `curl` tries again until the server is there, which runs in a folder without our packages.
     again = "curl --retry 100 --retry-delay 1 --retry-connrefused"
     ask = ["bash", "-c", request.replace("5001", port).replace("curl", again)]
-    with subprocess.Popen(
-        [*serve, "--host", "127.0.0.1", "--port", port],
-        cwd=tmp_path, env=os.environ | {"PATH": path},
-    ) as process:  # fmt: skip
-        try:
-            said = subprocess.check_output(ask, cwd=tmp_path, timeout=SECONDS_TO_START)
-        finally:
-            process.terminate()
+    environment = os.environ | {"PATH": path}
+    with started(tmp_path / "log", serve, lambda: True, cwd=tmp_path, env=environment):
+        said = subprocess.check_output(ask, cwd=tmp_path, timeout=SECONDS_TO_START)
     [answer] = json.loads(said)["predictions"]
     assert answer.keys() == json.loads(shown)["predictions"][0].keys()
     assert answer["label"] in LABELS
