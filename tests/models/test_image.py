@@ -16,16 +16,10 @@ from models.image import (
     reads_heic,
     to_array,
 )
-from tests.tasks.toy_data import HEIC
+from tests.tasks.toy_data import HEIC, encoded
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255,) * 3, (0,) * 3
 SMALL = {"size": 20, "channels": 3, "resize": "crop"}
-
-
-def encode(image, format="PNG", **options):
-    buffer = io.BytesIO()
-    image.save(buffer, format, **options)
-    return buffer.getvalue()
 
 
 def scene(width=40, height=30):
@@ -45,7 +39,7 @@ def first_pixel(data, channels=3):
 def palette(transparent: bool):
     image = Image.new("P", (4, 4), 1)
     image.putpalette([*BLACK, *GREEN, *RED])
-    return encode(image, transparency=1) if transparent else encode(image)
+    return encoded(image, "PNG", transparency=1) if transparent else encoded(image, "PNG")
 
 
 def colour_of_16_bits(value: int) -> bytes:
@@ -62,39 +56,39 @@ def colour_of_16_bits(value: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "mode", "pixel"),
     [
-        (encode(Image.new("1", (4, 4), 1)), "1", WHITE),
-        (encode(Image.new("L", (4, 4), 77)), "L", (77, 77, 77)),
-        (encode(Image.new("L", (4, 4), 77), transparency=77), "L", WHITE),
-        (encode(Image.new("LA", (4, 4), (77, 255))), "LA", (77, 77, 77)),
-        (encode(Image.new("LA", (4, 4), (77, 0))), "LA", WHITE),
+        (encoded(Image.new("1", (4, 4), 1), "PNG"), "1", WHITE),
+        (encoded(Image.new("L", (4, 4), 77), "PNG"), "L", (77, 77, 77)),
+        (encoded(Image.new("L", (4, 4), 77), "PNG", transparency=77), "L", WHITE),
+        (encoded(Image.new("LA", (4, 4), (77, 255)), "PNG"), "LA", (77, 77, 77)),
+        (encoded(Image.new("LA", (4, 4), (77, 0)), "PNG"), "LA", WHITE),
         (palette(transparent=False), "P", GREEN),
         (palette(transparent=True), "P", WHITE),
-        (encode(Image.new("RGB", (4, 4), RED)), "RGB", RED),
-        (encode(Image.new("RGB", (4, 4), RED), transparency=RED), "RGB", WHITE),
-        (encode(Image.new("RGBA", (4, 4), (*BLUE, 255))), "RGBA", BLUE),
-        (encode(Image.new("RGBA", (4, 4), (*BLACK, 0))), "RGBA", WHITE),
-        (encode(Image.new("RGBA", (4, 4), (*BLACK, 51))), "RGBA", (204, 204, 204)),
-        (encode(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"), "CMYK", RED),
-        (encode(Image.new("YCbCr", (4, 4), (76, 85, 255)), "TIFF"), "YCbCr", (254, 0, 0)),
-        (encode(Image.new("I;16", (4, 4), 65_535)), "I;16", WHITE),
-        (encode(Image.new("I;16", (4, 4), 257 * 80)), "I;16", (80, 80, 80)),
-        (encode(Image.new("I;16", (4, 4), 0)), "I;16", BLACK),
-        (encode(Image.new("I;16", (4, 4), 4096)), "I;16", (16, 16, 16)),
-        (encode(Image.new("I;16", (4, 4), 9000), transparency=9000), "I;16", WHITE),
-        (encode(Image.new("I;16B", (4, 4), 257 * 80), "TIFF"), "I;16B", (80, 80, 80)),
-        (encode(Image.new("I", (4, 4), 257 * 80), "TIFF"), "I", (80, 80, 80)),
-        (encode(Image.new("I", (4, 4), 257 * 80), "PPM"), "I", (80, 80, 80)),
-        (encode(Image.new("F", (4, 4), 0.2), "TIFF"), "F", (51, 51, 51)),
+        (encoded(Image.new("RGB", (4, 4), RED), "PNG"), "RGB", RED),
+        (encoded(Image.new("RGB", (4, 4), RED), "PNG", transparency=RED), "RGB", WHITE),
+        (encoded(Image.new("RGBA", (4, 4), (*BLUE, 255)), "PNG"), "RGBA", BLUE),
+        (encoded(Image.new("RGBA", (4, 4), (*BLACK, 0)), "PNG"), "RGBA", WHITE),
+        (encoded(Image.new("RGBA", (4, 4), (*BLACK, 51)), "PNG"), "RGBA", (204, 204, 204)),
+        (encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"), "CMYK", RED),
+        (encoded(Image.new("YCbCr", (4, 4), (76, 85, 255)), "TIFF"), "YCbCr", (254, 0, 0)),
+        (encoded(Image.new("I;16", (4, 4), 65_535), "PNG"), "I;16", WHITE),
+        (encoded(Image.new("I;16", (4, 4), 257 * 80), "PNG"), "I;16", (80, 80, 80)),
+        (encoded(Image.new("I;16", (4, 4), 0), "PNG"), "I;16", BLACK),
+        (encoded(Image.new("I;16", (4, 4), 4096), "PNG"), "I;16", (16, 16, 16)),
+        (encoded(Image.new("I;16", (4, 4), 9000), "PNG", transparency=9000), "I;16", WHITE),
+        (encoded(Image.new("I;16B", (4, 4), 257 * 80), "TIFF"), "I;16B", (80, 80, 80)),
+        (encoded(Image.new("I", (4, 4), 257 * 80), "TIFF"), "I", (80, 80, 80)),
+        (encoded(Image.new("I", (4, 4), 257 * 80), "PPM"), "I", (80, 80, 80)),
+        (encoded(Image.new("F", (4, 4), 0.2), "TIFF"), "F", (51, 51, 51)),
         *((colour_of_16_bits(257 * shade), "RGB", (shade,) * 3) for shade in (80, 17, 0)),
         (colour_of_16_bits(4096), "RGB", (16, 16, 16)),
         # An AVIF file whose kind is general, as HEIC files have it, too.
         (
-            encode(Image.new("RGB", (9, 8), RED), "AVIF").replace(b"avif", b"mif1", 1),
+            encoded(Image.new("RGB", (9, 8), RED), "AVIF").replace(b"avif", b"mif1", 1),
             "RGB",
             (255, 0, 1),
         ),
         # JPEGs of this kind hold inverted values, as Adobe's programs write them.
-        (encode(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95), "CMYK", RED),
+        (encoded(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95), "CMYK", RED),
     ],
 )
 def test_every_mode_comes_out_as_it_looks(data, mode, pixel):
@@ -105,7 +99,7 @@ def test_every_mode_comes_out_as_it_looks(data, mode, pixel):
 
 
 def beyond(mode: str, value: float) -> bytes:
-    return encode(Image.new(mode, (4, 4), value), "TIFF")
+    return encoded(Image.new(mode, (4, 4), value), "TIFF")
 
 
 @pytest.mark.parametrize(
@@ -113,10 +107,13 @@ def beyond(mode: str, value: float) -> bytes:
     [
         (b"", "^empty$"),
         (b"<html>404</html>", "not an image"),
-        (encode(scene(), "EPS"), "not an"),
+        (encoded(scene(), "EPS"), "not an"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull$"),
-        (encode(scene(), "TIFF", tiffinfo={254: 1}), "^a camera's raw file: export"),  # a thumbnail
-        (encode(scene(), "TIFF", tiffinfo={50706: 1}), "^a camera's raw file: export"),  # a DNG
+        (
+            encoded(scene(), "TIFF", tiffinfo={254: 1}),
+            "^a camera's raw file: export",
+        ),  # a thumbnail
+        (encoded(scene(), "TIFF", tiffinfo={50706: 1}), "^a camera's raw file: export"),  # a DNG
         (beyond("I", -1), "values from -1 to -1"),
         (beyond("I", 65_536), "values from 65536 to 65536"),
         (beyond("I;16", 4095), r"end below a sixteenth .* camera of 12 bits"),
@@ -134,7 +131,7 @@ def test_what_is_no_image_or_too_dark_or_too_large_is_refused(data, said):  # EP
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
 def test_every_format_decodes_and_a_truncated_file_does_not(format):
-    data = encode(scene(), format)
+    data = encoded(scene(), format)
     assert to_array(data, 16, 3, "crop").shape == (16, 16, 3)
     for end in (len(data) // 2, 20, 3):
         for function in (inspect, partial(to_array, **SMALL)):
@@ -143,7 +140,7 @@ def test_every_format_decodes_and_a_truncated_file_does_not(format):
 
 
 def test_a_photo_of_108_million_pixels_is_decoded_reduced():
-    photo = encode(Image.new("L", (12_000, 9000)), "JPEG")  # black, so that it is small as a file
+    photo = encoded(Image.new("L", (12_000, 9000)), "JPEG")  # black, so that it is small as a file
     properties, pixels = inspect(photo)
     assert (properties.width, properties.height, pixels.shape) == (12_000, 9000, (4500, 6000, 1))
 
@@ -158,13 +155,13 @@ def test_a_large_profile_or_text_harms_no_image():
     text = PngImagePlugin.PngInfo()
     text.add_text("comment", "x" * 2_000_000, zip=True)
     for options in ({"pnginfo": text}, {"icc_profile": bytes(2_000_000)}):
-        assert np.array_equal(inspect(encode(scene(), **options))[1], np.asarray(scene()))
+        assert np.array_equal(inspect(encoded(scene(), "PNG", **options))[1], np.asarray(scene()))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_a_part_of_a_large_image_has_the_detail_that_the_prepared_image_lost(kind):
     board = 255 * (np.indices((480, 640)).sum(0) // 2 % 2).astype(np.uint8)
-    data = encode(Image.fromarray(board), kind)
+    data = encoded(Image.fromarray(board), kind)
     assert to_array(data, 32, 1, "crop").std() < 5
     left, top, right, bottom = 304, 112, 336, 144
     found = cut_array(data, 32, 1, lambda *sides: (left, top, right, bottom), 32 / 640)
@@ -187,7 +184,7 @@ def by_pillow(data, size, channels, resize):
 @pytest.mark.parametrize("resize", ["crop", "stretch"])
 @pytest.mark.parametrize("size", [100, 50, 31, 16])
 def test_a_large_jpeg_is_decoded_smaller_and_comes_out_nearly_the_same(size, resize):
-    data = encode(scene(643, 421), "JPEG", quality=90)
+    data = encoded(scene(643, 421), "JPEG", quality=90)
     for channels in (1, 3):
         difference = np.abs(
             to_array(data, size, channels, resize) - by_pillow(data, size, channels, resize)
@@ -199,7 +196,7 @@ def test_a_large_jpeg_is_decoded_smaller_and_comes_out_nearly_the_same(size, res
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF"])
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (33, 17), (64, 64)])
 def test_pixels_are_those_that_pillow_finds(kind, size):
-    data = encode(scene(*size), kind, save_all=kind == "GIF", append_images=[scene()])
+    data = encoded(scene(*size), kind, save_all=kind == "GIF", append_images=[scene()])
     for channels in (1, 3):
         for wanted, resize in ((size[0], "stretch"), (50, "crop"), (20, "crop")):
             expected = by_pillow(data, wanted, channels, resize)
@@ -227,20 +224,20 @@ UPRIGHT = {
 def test_an_image_is_the_right_way_up_also_by_exif_data_that_cannot_be_written(
     kind, by, orientation
 ):
-    data = encode(scene(640, 416), kind, exif=exif_of_a_rational(orientation), quality=95)
+    data = encoded(scene(640, 416), kind, exif=exif_of_a_rational(orientation), quality=95)
     upright = Image.fromarray(UPRIGHT[orientation](np.asarray(scene(640, 416))))
     properties, pixels = inspect(data, reduced=by > 1)
     assert (properties.width, properties.height) == upright.size
     small = upright.reduce(by)
     assert pixels.shape == (small.height, small.width, 3)
     assert np.abs(pixels - np.asarray(small).astype(np.float64)).mean() < 4
-    expected = to_array(encode(upright), 30, 3, "stretch").astype(int)
+    expected = to_array(encoded(upright, "PNG"), 30, 3, "stretch").astype(int)
     assert np.abs(to_array(data, 30, 3, "stretch") - expected).mean() < 4
 
 
 @pytest.mark.parametrize("progressive", [False, True])
 def test_damage_is_found_in_a_jpeg_that_is_decoded_smaller(progressive):
-    whole = encode(scene(400, 300), "JPEG", progressive=progressive)
+    whole = encoded(scene(400, 300), "JPEG", progressive=progressive)
     random, refused = np.random.default_rng(0), 0
     for place in random.integers(2, len(whole), 50):
         changed = whole[:place] + bytes([random.integers(256)]) + whole[place + 1 :]

@@ -7,26 +7,22 @@ import pytest
 from models.image import to_array
 from retrain.outputs import list_files
 from retrain.store import Artifact
-from retrain.workload import Checks, Data, Gate, Images
+from retrain.workload import Images
 from tasks.data import raw_images
 from tasks.data.shards import ROWS, digest_of_learnt, open_prepared
 from tasks.preprocess.step import preprocess
-from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
+from tests.tasks.validate import validating
 
-DATA = Data(path="data")
-CHECKS = Checks(min_images_per_class=1, max_bad_fraction=0.5)
 IMAGES = Images(size=6, channels=3, resize="crop")
 
 
 def run(tmp_path, format="folders", images=IMAGES):
     """Validates and preprocesses what lies below `tmp_path / "data"`."""
-    raw = pulled(tmp_path, format)
-    checked = workspace(tmp_path, "validate")
-    facts = validate(DATA, CHECKS, Gate(), raw, None, checked)
-    validated = Artifact("validate", "key", "digest", checked.folder, facts)
+    facts, folder = validating.run(tmp_path, {}, validating.TOLERANT, format)
+    validated = Artifact("validate", "key", "digest", folder, facts)
     space = workspace(tmp_path, "preprocess")
-    return preprocess(images, raw, validated, space), space.folder
+    return preprocess(images, pulled(tmp_path, format), validated, space), space.folder
 
 
 def write_digits(root, format="folders"):
