@@ -75,15 +75,10 @@ def published(name: str, folder: Path) -> Path:
     return folder
 
 
-def declared(folder: Path) -> Settings:
-    version = Settings(pretrained=str(folder)).find_version(Path())
-    return Settings(pretrained=str(folder), pretrained_version=version)
-
-
 def fault(folder: Path, shape: tuple[int, int, int] = (SIZE, SIZE, 3)) -> str:
     """What is said before a run."""
     with pytest.raises(ValueError) as said:
-        declared(folder).check_network(shape, Path())
+        Settings(pretrained=str(folder)).check_network(shape, Path())
     return str(said.value)
 
 
@@ -104,13 +99,13 @@ def test_an_embedding_is_what_transformers_says_and_what_is_saved_answers_as_the
     # In many checkpoints a ViT's pooler is missing, and would be random.
     assert not any("pooler" in key for key in network.state_dict())
 
-    declared(folder).check_network((SIZE, SIZE, 3), Path())
-    settings = declared(folder).model_dump()
-    head = models.build("embedding_head", settings, (width,), 3)
+    settings = Settings(pretrained=str(folder))
+    settings.check_network((SIZE, SIZE, 3), Path())
+    head = settings.build((width,), 3)
     head(3 * embeddings)  # in training: changes the statistics of its batch norm
-    whole = models.parse_settings("embedding_head", settings).complete(head.eval())
-    about = {"labels": "abc", "images": {"size": SIZE, "channels": 3, "resize": "crop"}}
-    models.save(whole, tmp_path, family="embedding_head", settings=settings, **about)
+    whole = settings.complete(head.eval())
+    about = {"family": "embedding_head", "settings": {}, "labels": "abc", "images": {}}
+    models.save(whole, tmp_path, **about)
     shutil.rmtree(folder)
     loaded = models.load(tmp_path).module  # needs nothing but its folder
     with torch.inference_mode():

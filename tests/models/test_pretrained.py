@@ -15,7 +15,6 @@ from safetensors.numpy import save
 
 from models import pretrained, vit
 from models.pretrained import find_version
-from tasks.scaffold import find_backbone
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[2]
@@ -110,8 +109,6 @@ def test_weights_that_are_not_there_whole_are_found_when_a_workload_is_read(
     (start / name).write_bytes(damaged)
     with pytest.raises(ValueError, match=rf"^model\.pretrained: start: {name} {said}"):
         declared().find_version(tmp_path)
-    with pytest.raises(FileNotFoundError, match=rf"^start: {name} {said}"):
-        find_backbone("start", tmp_path)  # as `retrain init` does
 
 
 class Hub(BaseHTTPRequestHandler):
