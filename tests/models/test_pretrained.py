@@ -98,6 +98,7 @@ PICKLED = by_pytorch(_use_new_zipfile_serialization=False)  # as PyTorch did unt
         ("pytorch_model.bin", ARCHIVE, ARCHIVE[:-9], "is damaged or cut short"),
         ("pytorch_model.bin", PICKLED, b"", "is damaged or cut short"),
     ],
+    ids=range(7),  # and not the bytes
 )
 def test_weights_that_are_not_there_whole_are_found_when_a_workload_is_read(
     tmp_path, name, whole, damaged, said
