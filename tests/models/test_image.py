@@ -90,6 +90,7 @@ def colour_of_16_bits(value: int) -> bytes:
         # JPEGs of this kind hold inverted values, as Adobe's programs write them.
         (encoded(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95), "CMYK", RED),
     ],
+    ids=lambda each: "" if isinstance(each, bytes) else None,
 )
 def test_every_mode_comes_out_as_it_looks(data, mode, pixel):
     assert inspect(data)[0].mode == mode
