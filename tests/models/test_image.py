@@ -169,6 +169,13 @@ def test_a_part_of_a_large_image_has_the_detail_that_the_prepared_image_lost(kin
     assert np.abs(found[..., 0] - board[top:bottom, left:right].astype(int)).mean() < 8
 
 
+def test_a_part_of_an_image_that_has_the_size_already_is_scaled():
+    part = (0, 0, 10, 10)
+    found = cut_array(encoded(scene(20, 20), "PNG"), 20, 3, lambda *sides: part, 0.5)
+    scaled = scene(20, 20).resize((20, 20), Image.Resampling.BICUBIC, box=part)
+    assert np.array_equal(found, np.asarray(scaled))
+
+
 def by_pillow(data, size, channels, resize):
     """What Pillow alone makes of an upright image."""
     image = Image.open(io.BytesIO(data)).convert("L" if channels == 1 else "RGB")
