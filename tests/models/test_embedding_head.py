@@ -112,7 +112,10 @@ def test_an_embedding_is_what_transformers_says_and_what_is_saved_answers_as_the
         assert torch.equal(loaded(images), expected)
         assert torch.equal(loaded(embeddings), expected)
     assert torch.equal(FeatureExtractor(loaded).answer(images, "fp32")[1], embeddings)
-    assert not any(weight.requires_grad for weight in loaded.backbone.parameters())
+    parameters = [*network.backbone.parameters(), *loaded.backbone.parameters()]
+    assert not any(weight.requires_grad for weight in parameters)
+    loaded.train()
+    assert not loaded.backbone.training and loaded.last_layer.training
 
 
 def test_a_head_is_linear_with_batch_norm_and_dropout():
