@@ -118,6 +118,14 @@ def test_an_embedding_is_what_transformers_says_and_what_is_saved_answers_as_the
     assert not loaded.backbone.training and loaded.last_layer.training
 
 
+def test_a_backbone_is_loaded_without_a_word(tmp_path, capfd):
+    folder = published("vit", tmp_path)
+    transformers.logging.enable_progress_bar()
+    capfd.readouterr()
+    backbone.load(str(folder), None)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_head_is_linear_with_batch_norm_and_dropout():
     head = Settings(pretrained="any", hidden=7, dropout=0.25).build((12,), 3).last_layer
     first, last = nn.Linear(12, 7), nn.Linear(7, 3)
