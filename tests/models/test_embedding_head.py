@@ -64,13 +64,13 @@ BACKBONES = {
 
 
 def published(name: str, folder: Path) -> Path:
-    """A backbone with random weights, as it is published."""
+    """A backbone with random weights in half precision, as it is published."""
     kind, config, _, mean, std = BACKBONES[name]
     torch.manual_seed(0)
     network = getattr(transformers, kind)(config).train()
     if name == "resnet":
         network(torch.rand(8, 3, SIZE, SIZE))  # statistics of its batch norms
-    network.save_pretrained(folder)
+    network.to(torch.bfloat16).save_pretrained(folder)
     transformers.ViTImageProcessor(image_mean=mean, image_std=std).save_pretrained(folder)
     return folder
 
@@ -91,7 +91,7 @@ def test_an_embedding_is_what_transformers_says_and_what_is_saved_answers_as_the
     images = torch.randint(0, 256, (5, SIZE, SIZE, 3), dtype=torch.uint8)
     network = backbone.load(str(folder), None)
     _, embeddings = FeatureExtractor(network).answer(images, "fp32")
-    theirs = getattr(transformers, kind).from_pretrained(folder).eval()
+    theirs = getattr(transformers, kind).from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         expected = says(theirs, normalise(images, in_stored_units(mean), in_stored_units(std)))
     assert torch.equal(embeddings, expected)
