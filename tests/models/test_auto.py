@@ -135,6 +135,11 @@ def refusal(settings, shape=SHAPE, root=ROOT):
     return str(later.value)
 
 
+def test_the_images_decide_the_channels():
+    network = made(written("vit"), (32, 32, 1)).eval()
+    assert answers(network, pixels(2, (32, 32, 1))).shape == (2, 3)
+
+
 @pytest.mark.parametrize(
     ("kind", "device", "precision", "chosen"),
     [
