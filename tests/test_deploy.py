@@ -30,29 +30,22 @@ def documents(name: str) -> list[dict]:
     return list(YAML(typ="safe").load_all(KUBERNETES / name))
 
 
-def pods() -> list[dict]:
-    """The pods that the files of Kubernetes describe."""
-    cluster = documents("ray-cluster.yaml")[0]
-    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
-    worker = documents("prefect-worker.yaml")[-1]["spec"]
-    owners = [*groups, worker, POOL["job_configuration"]["job_manifest"]["spec"]]
-    return [owner["template"]["spec"] for owner in owners]
-
-
-def containers() -> list[dict]:
-    return [each for pod in pods() for each in (*pod.get("initContainers", ()), *pod["containers"])]
-
-
-def variables() -> set[str]:
-    """The names of all variables that the files set."""
-    names = {name for service in SERVICES.values() for name in service.get("environment", ())}
-    names |= {each["name"] for one in containers() if "env" in one for each in environment_of(one)}
-    names |= set(POOL["variables"]["properties"]["env"]["default"])
-    return names | set(documents("secret.example.yaml")[0]["stringData"])
-
-
-def environment_of(container: dict) -> list[dict]:
-    return container["env"] if isinstance(container["env"], list) else []  # else Prefect's own
+CLUSTER = documents("ray-cluster.yaml")[0]["spec"]
+WORKER = documents("prefect-worker.yaml")[-1]["spec"]
+RUN = POOL["job_configuration"]["job_manifest"]["spec"]
+[SECRETS] = documents("secret.example.yaml")
+# All that the files of Kubernetes describe.
+PODS = [
+    owner["template"]["spec"]
+    for owner in (CLUSTER["headGroupSpec"], *CLUSTER["workerGroupSpecs"], WORKER, RUN)
+]
+CONTAINERS = [each for pod in PODS for each in (*pod.get("initContainers", ()), *pod["containers"])]
+ENVIRONMENT = [
+    variable
+    for container in CONTAINERS
+    if isinstance(container.get("env"), list)  # else Prefect's own
+    for variable in container["env"]
+]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -73,24 +66,15 @@ def test_no_secret_stands_in_a_file():
         for line in (DEPLOY / ".env.example").read_text().splitlines()
         if not line.startswith("#")
     )
-    asked = set(re.findall(r"\$\{(\w+):", (DEPLOY / "compose.yaml").read_text()))
-    assert asked == set(given)
-    assert not any(given.values())
+    asked = re.findall(r"\$\{(\w+):", (DEPLOY / "compose.yaml").read_text())
+    assert given == dict.fromkeys(asked, "")
     for service in SERVICES.values():
         for name, value in service.get("environment", {}).items():
             if SECRET.search(name) and name not in NO_SECRET:
                 assert re.fullmatch(r"(team:)?\$\{\w+:\?.*\}", value), name
-    [secret] = documents("secret.example.yaml")
-    assert set(secret["stringData"].values()) == {""}
-    assert not [
-        each
-        for container in containers()
-        if "env" in container
-        for each in environment_of(container)
-        if SECRET.search(each["name"])
-    ]
-    done = subprocess.run(["git", "check-ignore", "-q", "deploy/.env"], cwd=ROOT)
-    assert done.returncode == 0
+    assert set(SECRETS["stringData"].values()) == {""}
+    assert not [variable for variable in ENVIRONMENT if SECRET.search(variable["name"])]
+    subprocess.run(["git", "check-ignore", "-q", "deploy/.env"], cwd=ROOT, check=True)
 
 
 def test_every_variable_is_one_that_its_program_knows():
@@ -99,7 +83,10 @@ def test_every_variable_is_one_that_its_program_knows():
 
     code = "".join(path.read_text() for path in (ROOT / "retrain").rglob("*.py"))
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    for name in {*variables(), *re.findall(r"\b(?:MLFLOW|PREFECT|RETRAIN)_[A-Z_]+[A-Z]\b", page)}:
+    names = {name for service in SERVICES.values() for name in service.get("environment", ())}
+    names |= {variable["name"] for variable in ENVIRONMENT} | SECRETS["stringData"].keys()
+    names |= POOL["variables"]["properties"]["env"]["default"].keys()
+    for name in names | {*re.findall(r"\b(?:MLFLOW|PREFECT|RETRAIN)_[A-Z_]+[A-Z]\b", page)}:
         if name.startswith("MLFLOW_"):
             assert hasattr(mlflow.environment_variables, name), name
         elif name.startswith("PREFECT_"):
@@ -133,19 +120,18 @@ def test_the_image_has_all_of_the_commit_and_nothing_else():
 
 
 def test_a_pod_may_little_and_has_bounds():
-    for pod in pods():
-        assert pod["securityContext"]["runAsNonRoot"]
-        assert pod["securityContext"]["runAsUser"] == 10001
-    for container in containers():
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    for pod in PODS:
+        assert pod["securityContext"].items() >= {"runAsNonRoot": True, "runAsUser": 10001}.items()
+    for container in CONTAINERS:
+        little = {"capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": False}
+        assert container["securityContext"].items() >= little.items()
         assert container["resources"]["limits"]["memory"]
         assert container["resources"]["requests"]["cpu"]
 
 
 def test_a_pool_of_kubernetes_gets_a_limit_when_it_is_made_and_keeps_another_one():
     """As that of deploy/worker.sh, which tests/test_team_servers.py runs."""
-    shell = documents("prefect-worker.yaml")[-1]["spec"]["template"]["spec"]["initContainers"][0]
+    [shell] = WORKER["template"]["spec"]["initContainers"]
     limit = (
         r'if \[ "\$is_new" \]; then.*\n +prefect work-pool set-concurrency-limit kubernetes 1\nfi'
     )
@@ -157,7 +143,7 @@ def test_all_that_run_steps_see_one_store():
     [claim] = documents("store.yaml")
     assert claim["metadata"]["name"] == "retrain-store"
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    head, workers, _, run = pods()  # Prefect's worker runs no steps
+    head, workers, _, run = PODS  # Prefect's worker runs no steps
     for pod in (head, workers, run):
         assert volume in pod["volumes"]
         [container] = pod["containers"]
@@ -173,10 +159,9 @@ def test_all_that_run_steps_see_one_store():
 
 def test_kubernetes_runs_the_versions_that_are_locked():
     versions = locked("requirements.lock")
-    cluster = documents("ray-cluster.yaml")[0]
-    assert cluster["spec"]["rayVersion"] == versions["ray"]
+    assert CLUSTER["rayVersion"] == versions["ray"]
     image = POOL["variables"]["properties"]["image"]["default"]
-    others = {each["image"] for each in containers()} - {image, "{{ image }}"}
+    others = {each["image"] for each in CONTAINERS} - {image, "{{ image }}"}
     assert others == {f"prefecthq/prefect:{versions['prefect']}-python3.11-kubernetes"}
     used = set(re.findall(r"\{\{ (\w+) \}\}", json.dumps(POOL["job_configuration"])))
     assert used == set(POOL["variables"]["properties"])

@@ -10,6 +10,7 @@ import pytest
 from flows.init import add_example
 from retrain.params import load_workload
 from retrain.project import Project
+from tests.tasks.pull.pulling import git
 from tests.templates import copy_working_tree
 
 pytestmark = pytest.mark.slow
@@ -35,11 +36,6 @@ DEPLOYMENT = """\
     parameters: {workload: vit}
     work_pool: {name: local}
 """
-
-
-def git(clone: Path, *arguments: str) -> None:
-    named = ("-c", "user.name=team", "-c", "user.email=team@example.org")
-    subprocess.run(["git", *named, *arguments], cwd=clone, check=True, capture_output=True)
 
 
 def edit(path: Path, old: str, new: str) -> None:

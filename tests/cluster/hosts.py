@@ -6,7 +6,6 @@ process, however this one ends. Nothing is made in the network of the real machi
 """
 
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[2]
-NETWORK = "10.77.0"
+ADDRESSES = {"head": "10.77.0.1", "other": "10.77.0.2"}
 SHARED = "/mnt/shared"  # the folder that all machines see
 NAMESPACES = ("--net", "--mount", "--pid", "--uts", "--ipc")
 
@@ -42,19 +41,6 @@ ip link set lo up
 echo ready
 while true; do sleep 1000; done
 """
-
-
-def why_not() -> str | None:
-    """Why machines cannot be made here; None if they can."""
-    try:
-        made = subprocess.run(
-            ["unshare", *NAMESPACES, "--fork", "ip", "link", "add", "x", "type", "veth"],
-            capture_output=True,
-            text=True,
-        )
-    except FileNotFoundError as error:
-        return f"{error.filename} is not installed"
-    return f"namespaces are not allowed here: {made.stderr.strip()}" if made.returncode else None
 
 
 @dataclass(frozen=True)
@@ -102,17 +88,9 @@ class Host:
                 start_new_session=True,
             )
 
-    def run(self, *command: str, folder: str = "/tmp", **more: str) -> str:
-        """Runs a command; returns what it printed."""
-        done = subprocess.run(
-            self.command(command, folder),
-            env=self.environment(more),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{shlex.join(command)}:\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+    def run(self, *command: str) -> None:
+        """Runs a command, which must succeed."""
+        subprocess.run(self.command(command), env=self.environment({}), check=True)
 
 
 class Network:
@@ -125,32 +103,27 @@ class Network:
             folder: An empty folder for the disks.
             opened: Switches everything off when it is closed.
         """
-        self._folder, self._opened, self._hosts = folder, opened, 0
+        self._folder, self._opened = folder, opened
+        self.shared = folder / "shared"  # the folder that all machines see as `SHARED`
         self.shared.mkdir()
-        self._names = folder / "hosts"
-        self._names.write_text("127.0.0.1 localhost\n", encoding="utf-8")
-        self._switch = self._turn_on("switch", "")
+        names = "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}", encoding="utf-8")
+        self._switch = self._start("switch", "")
         self._switch.run("ip", "link", "add", "bridge", "type", "bridge")
         self._switch.run("ip", "link", "set", "bridge", "up")
 
-    @property
-    def shared(self) -> Path:
-        """The folder that all machines see as `SHARED`."""
-        return self._folder / "shared"
-
-    def add(self, name: str) -> Host:
-        """Adds a machine, with an address for its interface `eth0`."""
-        self._hosts += 1
-        host = self._turn_on(name, f"{NETWORK}.{self._hosts}")
-        with self._names.open("a", encoding="utf-8") as file:  # in place, as it is mounted
-            file.write(f"{host.address} {name}\n")
-        self._plug_in(host)
-        return host
-
-    def again(self, host: Host) -> Host:
-        """Turns a machine on again that was turned off: with its disk, and no process."""
-        host = self._turn_on(host.name, host.address)
-        self._plug_in(host)
+    def turn_on(self, name: str) -> Host:
+        """Turns a machine on, for the first time or again: with its disk, and no process."""
+        host = self._start(name, ADDRESSES[name])
+        # Not `Host.run`: the process id is the one that is seen from outside.
+        subprocess.run(
+            ["nsenter", "--net", "--target", str(self._switch.pid), "ip", "link", "add", name,
+             "type", "veth", "peer", "name", "eth0", "netns", str(host.pid)],
+            check=True,
+        )  # fmt: skip
+        self._switch.run("ip", "link", "set", name, "master", "bridge", "up")
+        host.run("ip", "address", "add", f"{host.address}/24", "dev", "eth0")
+        host.run("ip", "link", "set", "eth0", "up")
         return host
 
     def turn_off(self, host: Host) -> None:
@@ -158,17 +131,7 @@ class Network:
         psutil.Process(host.pid).kill()
         self._switch.run("sh", "-c", f"while ip link show {host.name}; do sleep 0.1; done")
 
-    def _plug_in(self, host: Host) -> None:
-        net = ("nsenter", "--net", "--target")
-        end = ("peer", "name", "eth0", "netns", str(host.pid))
-        add = ("ip", "link", "add", host.name, "type", "veth", *end)
-        # Not `Host.run`: the process id is the one that is seen from outside.
-        subprocess.run([*net, str(self._switch.pid), *add], check=True)
-        self._switch.run("ip", "link", "set", host.name, "master", "bridge", "up")
-        host.run("ip", "address", "add", f"{host.address}/24", "dev", "eth0")
-        host.run("ip", "link", "set", "eth0", "up")
-
-    def _turn_on(self, name: str, address: str) -> Host:
+    def _start(self, name: str, address: str) -> Host:
         disk = self._folder / name
         (disk / "home").mkdir(parents=True, exist_ok=True)
         disk.chmod(0o1777)
@@ -177,7 +140,7 @@ class Network:
              "--mount-proc", "bash", "-c", FIRST],
             env=os.environ | {
                 "NAME": name, "ROOT": str(ROOT), "PACKAGES": sys.prefix, "DISK": str(disk),
-                "SHARED": str(self.shared), "HOSTS": str(self._names),
+                "SHARED": str(self.shared), "HOSTS": str(self._folder / "hosts"),
             },
             stdout=subprocess.PIPE,
             start_new_session=True,

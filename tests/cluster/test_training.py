@@ -8,8 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.cluster import hosts
-from tests.cluster.hosts import SHARED, Network
+from tests.cluster.hosts import ADDRESSES, SHARED, Network
 from tests.flows.conftest import make_clone, until
 
 pytestmark = pytest.mark.cluster
@@ -29,8 +28,6 @@ print(sum(node["Alive"] for node in ray.nodes()))
 
 @pytest.fixture
 def network(tmp_path):
-    if reason := hosts.why_not():
-        pytest.skip(reason)
     with ExitStack() as opened:
         yield Network(tmp_path, opened)
 
@@ -74,7 +71,7 @@ def weights(host, name, process):
 
 def test_two_machines_train_as_one_though_one_is_lost_and_comes_back(network, request):
     """They see the store, and the other one nothing of the clone."""
-    head, other = network.add("head"), network.add("other")
+    head, other = map(network.turn_on, ADDRESSES)
     expected = weights(head, "alone", train(head, "alone", RAY_ADDRESS=""))
     ray = start_ray(head, head)
     request.addfinalizer(lambda: os.killpg(ray.pid, signal.SIGKILL))
@@ -86,5 +83,5 @@ def test_two_machines_train_as_one_though_one_is_lost_and_comes_back(network, re
     said = head.disk / "apart" / "said"
     until(lambda: said.exists() and "  train  epoch" in said.read_text("utf-8"), RUN_SECONDS)
     network.turn_off(other)
-    start_ray(network.again(other), head)
+    start_ray(network.turn_on("other"), head)
     assert weights(head, "apart", run) == expected

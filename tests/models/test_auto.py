@@ -40,6 +40,8 @@ CONFIGS = {
     "clip": {"vision_config": PATCHES | {"intermediate_size": 32}},
 }  # fmt: skip
 SHAPE, LARGER = (32, 32, 3), (48, 48, 3)
+# What is not trained of a network that gets larger images than it was made for.
+IDLE = {"dinov2": {"mask_token", "position_embeddings"}, "swin": {"relative_position_bias_table"}}
 
 
 def pixels(count=6, shape=SHAPE):
@@ -74,19 +76,13 @@ def published(request, tmp_path_factory):
     return request.param, network.eval(), folder
 
 
-@pytest.fixture(scope="module")
-def fine_tuned(published):
-    """The same, with a new last layer for as many classes."""
-    return made(Settings(pretrained=str(published[2])), seed=1).eval()
-
-
 def save(network, folder, labels, settings):
     models.save(network, folder, family="auto", settings=settings, labels=labels, images={})
 
 
+@torch.inference_mode()
 def answers(network, images):
-    with torch.inference_mode():
-        return network(images)
+    return network(images)
 
 
 def test_a_network_from_a_config_is_loaded_as_it_was_saved(published, tmp_path):
@@ -101,9 +97,10 @@ def test_a_network_from_a_config_is_loaded_as_it_was_saved(published, tmp_path):
     assert torch.equal(answers(models.load(tmp_path).module, pixels()), logits)
 
 
-def test_the_last_layer_is_new_by_the_seed_and_the_rest_is_pretrained(published, fine_tuned):
-    before, after = published[1].state_dict(), fine_tuned.state_dict()
-    again = made(Settings(pretrained=str(published[2])), seed=1).state_dict()
+def test_the_last_layer_is_new_by_the_seed_and_the_rest_is_pretrained(published):
+    before = published[1].state_dict()
+    settings = Settings(pretrained=str(published[2]))
+    after, again = (made(settings, seed=1).state_dict() for _ in range(2))
     assert before.keys() == after.keys() == again.keys()
     assert all(torch.equal(each, again[name]) for name, each in after.items())
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -125,20 +122,35 @@ def test_images_of_another_size_and_classes_of_another_number(published, tmp_pat
     assert torch.equal(answers(models.load(tmp_path).module, images), logits)
     assert str(folder) not in (tmp_path / models.MODEL).read_text()
     idle = [name for name, each in larger.named_parameters() if not each.requires_grad]
-    assert ("classifier.dinov2.embeddings.position_embeddings" in idle) == (kind == "dinov2")
-    assert not any("position" in name for name in idle) or kind in ("dinov2", "swin")
+    assert {name.rpartition(".")[2] for name in idle} == IDLE.get(kind, set())
 
 
 def refusal(settings, shape=SHAPE, root=ROOT):
     """What is said before a run; `build` says the same."""
-    version = settings.find_version(root)
-    settings = settings.model_copy(update={"pretrained_version": version})
     with pytest.raises(ValueError) as before:
         settings.check_network(shape, root)
     with pytest.raises(ValueError) as later:
         settings.build(shape, 3)
     assert str(before.value) == str(later.value)
     return str(later.value)
+
+
+def test_the_images_decide_the_channels():
+    network = made(written("vit"), (32, 32, 1)).eval()
+    assert answers(network, pixels(2, (32, 32, 1))).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "precision", "chosen"),
+    [
+        ("vit", "cpu", "fp32", "sdpa"),
+        ("vit", "cpu", "bf16", "eager"),
+        ("vit", "cuda", "bf16", "sdpa"),
+        ("resnet", "cpu", "fp32", None),
+    ],
+)
+def test_the_attention_that_trains_fastest_is_chosen(kind, device, precision, chosen):
+    assert made(written(kind)).prefer_attention(device, precision) == chosen
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from torch import nn
 
 import models
 from models import backbone
 from models.embedding_head import Settings
 from models.network import FeatureExtractor, in_stored_units, normalise
-from tests.hub import write_clip, write_vit
 
 SIZE = 32
 SIZES = {
@@ -34,139 +34,128 @@ def pooled(network, pixels):
     return network.base_model(pixels).pooler_output.flatten(1)
 
 
-def siglip_config():
-    text = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    return transformers.SiglipConfig(vision_config=SIZES | SEEN, text_config=SIZES | text)
-
-
+TEXT = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+PARTS = {
+    "vision_config": SIZES | SEEN | {"projection_dim": 12}, "text_config": SIZES | TEXT,
+    "projection_dim": 12,
+}  # fmt: skip
 DINOV2 = {name: size for name, size in SIZES.items() if name != "intermediate_size"}
 RESNET = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}
 CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-# Each network, its config, what is the embedding, its pixels, and the embedding's length.
+# Each network, its config, what is the embedding, and the mean and deviation of its pixels.
 BACKBONES = {
-    "clip": ("CLIPModel", None, clip, *CLIP, 12),
-    "siglip": ("SiglipModel", siglip_config(), clip, HALF, HALF, 16),
+    "clip": ("CLIPModel", transformers.CLIPConfig(**PARTS), clip, *CLIP),
+    "siglip": ("SiglipModel", transformers.SiglipConfig(**PARTS), clip, HALF, HALF),
     # Made for larger images than it gets; it interpolates its position embeddings itself.
     "dinov2": (
         "Dinov2Model", transformers.Dinov2Config(**DINOV2, image_size=56, patch_size=8), pooled,
-        HALF, HALF, 16,
+        HALF, HALF,
     ),
-    "vit": ("ViTModel", None, class_token, HALF, HALF, 16),
+    "vit": ("ViTModel", transformers.ViTConfig(**SIZES, **SEEN), class_token, HALF, HALF),
     # With a last layer, and so without a pooler.
     "classifier": (
         "ViTForImageClassification", transformers.ViTConfig(**SIZES, **SEEN), class_token, HALF,
-        HALF, 16,
+        HALF,
     ),
     "resnet": (
-        "ResNetForImageClassification", transformers.ResNetConfig(**RESNET), pooled, HALF, HALF, 12,
+        "ResNetForImageClassification", transformers.ResNetConfig(**RESNET), pooled, HALF, HALF,
     ),
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """Each backbone, with random weights, as it is published."""
-    root = tmp_path_factory.mktemp("backbones")
+def published(name: str, folder: Path) -> Path:
+    """A backbone with random weights in half precision, as it is published."""
+    kind, config, _, mean, std = BACKBONES[name]
     torch.manual_seed(0)
-    write_clip(root / "clip", SIZE)
-    write_vit(root / "vit", SIZE)
-    for name, (kind, config, *_) in BACKBONES.items():
-        if config is not None:
-            network = getattr(transformers, kind)(config).train()
-            if name == "resnet":
-                network(torch.rand(8, 3, SIZE, SIZE))  # statistics of its batch norms
-            network.save_pretrained(root / name)
-    return root
+    network = getattr(transformers, kind)(config).train()
+    if name == "resnet":
+        network(torch.rand(8, 3, SIZE, SIZE))  # statistics of its batch norms
+    network.to(torch.bfloat16).save_pretrained(folder)
+    transformers.ViTImageProcessor(image_mean=mean, image_std=std).save_pretrained(folder)
+    return folder
 
 
-@pytest.fixture(scope="module")
-def images():
-    return torch.randint(0, 256, (5, SIZE, SIZE, 3), dtype=torch.uint8)
-
-
-def declared(folder: Path) -> Settings:
-    version = Settings(pretrained=str(folder)).find_version(Path())
-    return Settings(pretrained=str(folder), pretrained_version=version)
-
-
-def fault(folder: Path, shape: tuple[int, int, int] = (SIZE, SIZE, 3)) -> str | None:
+def fault(folder: Path, shape: tuple[int, int, int] = (SIZE, SIZE, 3)) -> str:
     """What is said before a run."""
-    settings = declared(folder)
-    try:
-        settings.check_network(shape, Path())
-    except ValueError as error:
-        return str(error)
-    return None
+    with pytest.raises(ValueError) as said:
+        Settings(pretrained=str(folder)).check_network(shape, Path())
+    return str(said.value)
 
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_an_embedding_is_what_transformers_says_and_what_is_saved_answers_as_the_head_on_it(
-    folders, images, name, tmp_path
+    name, tmp_path
 ):
-    kind, _, says, mean, std, width = BACKBONES[name]
-    network = backbone.load(str(folders / name), None)
+    kind, _, says, mean, std = BACKBONES[name]
+    folder = published(name, tmp_path / "published")
+    images = torch.randint(0, 256, (5, SIZE, SIZE, 3), dtype=torch.uint8)
+    network = backbone.load(str(folder), None)
     _, embeddings = FeatureExtractor(network).answer(images, "fp32")
-    theirs = getattr(transformers, kind).from_pretrained(folders / name).eval()
+    theirs = getattr(transformers, kind).from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         expected = says(theirs, normalise(images, in_stored_units(mean), in_stored_units(std)))
-    assert embeddings.shape == (5, width)
     assert torch.equal(embeddings, expected)
-    assert fault(folders / name) is None
     # In many checkpoints a ViT's pooler is missing, and would be random.
     assert not any("pooler" in key for key in network.state_dict())
 
-    settings = declared(folders / name).model_dump()
-    head = models.build("embedding_head", settings, (width,), 3)
+    settings = Settings(pretrained=str(folder))
+    settings.check_network((SIZE, SIZE, 3), Path())
+    head = settings.build(tuple(embeddings.shape[1:]), 3)
     head(3 * embeddings)  # in training: changes the statistics of its batch norm
-    whole = models.parse_settings("embedding_head", settings).complete(head.eval())
-    about = {"labels": "abc", "images": {"size": SIZE, "channels": 3, "resize": "crop"}}
-    models.save(whole, tmp_path, family="embedding_head", settings=settings, **about)
-    (folders / name).rename(folders / "elsewhere")
-    try:
-        loaded = models.load(tmp_path).module  # needs nothing but its folder
-    finally:
-        (folders / "elsewhere").rename(folders / name)
+    whole = settings.complete(head.eval())
+    about = {"family": "embedding_head", "settings": {}, "labels": "abc", "images": {}}
+    models.save(whole, tmp_path, **about)
+    shutil.rmtree(folder)
+    loaded = models.load(tmp_path).module  # needs nothing but its folder
     with torch.inference_mode():
         expected = head(embeddings)
         assert torch.equal(loaded(images), expected)
         assert torch.equal(loaded(embeddings), expected)
     assert torch.equal(FeatureExtractor(loaded).answer(images, "fp32")[1], embeddings)
-    assert not any(weight.requires_grad for weight in loaded.backbone.parameters())
+    parameters = [*network.backbone.parameters(), *loaded.backbone.parameters()]
+    assert not any(weight.requires_grad for weight in parameters)
+    loaded.train()
+    assert not loaded.backbone.training and loaded.last_layer.training
+
+
+def test_a_backbone_is_loaded_without_a_word(tmp_path, capfd):
+    folder = published("vit", tmp_path)
+    transformers.logging.enable_progress_bar()
+    capfd.readouterr()
+    backbone.load(str(folder), None)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_head_is_linear_with_batch_norm_and_dropout():
-    settings = {"pretrained": "any", "hidden": 7, "dropout": 0.25}
-    head = models.build("embedding_head", settings, (12,), 3).last_layer
-    kinds = [type(layer).__name__ for layer in head]
-    assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Dropout", "Linear"]
-    assert [tuple(head[n].weight.shape) for n in (0, 1, 4)] == [(7, 12), (7,), (3, 7)]
-    assert head[3].p == 0.25
+    head = Settings(pretrained="any", hidden=7, dropout=0.25).build((12,), 3).last_layer
+    first, last = nn.Linear(12, 7), nn.Linear(7, 3)
+    expected = nn.Sequential(first, nn.BatchNorm1d(7), nn.ReLU(), nn.Dropout(0.25), last)
+    assert str(head) == str(expected)
 
 
-def test_weights_of_another_size_and_missing_ones_are_named(folders, tmp_path):
+def test_weights_of_another_size_and_missing_ones_are_named(tmp_path):
     beit = transformers.BeitForMaskedImageModeling(transformers.BeitConfig(**SIZES, **SEEN))
     beit.save_pretrained(tmp_path / "beit")
-    with pytest.raises(ValueError, match=r"lack weights .* pooler\.layernorm"):
-        backbone.load(str(tmp_path / "beit"), None)
-    shutil.copytree(folders / "vit", tmp_path / "vit")
-    config = json.loads((tmp_path / "vit" / "config.json").read_text())
-    config["intermediate_size"] += 1
-    (tmp_path / "vit" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"lack weights of its config: .*mlp\.fc1\.bias"):
-        backbone.load(str(tmp_path / "vit"), None)
+    wider = transformers.ViTConfig(**SEEN | SIZES | {"intermediate_size": 33})
+    wider.save_pretrained(published("vit", tmp_path / "vit"))
+    for kind, lacking in (("beit", r"pooler\.layernorm"), ("vit", r"mlp\.fc1\.bias")):
+        with pytest.raises(ValueError, match=rf"lack weights of its config: .*{lacking}"):
+            backbone.load(str(tmp_path / kind), None)
 
 
-def test_a_network_that_gives_no_embedding_of_images_is_refused_in_one_line(tmp_path):
-    for kind in ("bert", "yolos"):  # of text, and a detector
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-        said = fault(tmp_path)
-        assert said.startswith(f"model.pretrained: {tmp_path} is a {kind}, which gives no")
-        with pytest.raises(ValueError, match=f"is a {kind}, which gives no embedding"):
-            backbone.load(str(tmp_path), None)
+@pytest.mark.parametrize("kind", ["bert", "yolos"])  # of text, and a detector
+def test_a_network_that_gives_no_embedding_of_images_is_refused_in_one_line(tmp_path, kind):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    assert fault(tmp_path).startswith(f"model.pretrained: {tmp_path} is a {kind}, which gives no")
 
 
-def test_images_that_do_not_fit_are_refused_in_one_line(folders):
-    said = fault(folders / "clip", (40, 40, 3))
-    assert "gives no embedding of images of 40 x 40 pixels and 3 channels (Input image size" in said
-    said = fault(folders / "siglip", (SIZE, SIZE, 1))
-    assert "gives no embedding of images of 32 x 32 pixels and 1 channels (" in said
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [
+        ("clip", (40, 40, 3), "40 x 40 pixels and 3 channels (Input image size"),
+        ("siglip", (SIZE, SIZE, 1), "32 x 32 pixels and 1 channels ("),
+    ],
+)
+def test_images_that_do_not_fit_are_refused_in_one_line(tmp_path, name, shape, said):
+    found = fault(published(name, tmp_path), shape)
+    assert f"gives no embedding of images of {said}" in found

@@ -1,5 +1,6 @@
 """The version of pretrained weights: of folders here, and of a hub on this machine."""
 
+import io
 import json
 import os
 import subprocess
@@ -14,111 +15,113 @@ from safetensors.numpy import save
 
 from models import pretrained, vit
 from models.pretrained import find_version
-from tasks.scaffold import find_backbone
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[2]
 CONFIG = b'{"model_type": "vit"}'
 SHA = "0123456789abcdef0123456789abcdef01234567"
+SHAS = {
+    f"/me/vit/resolve/{name}/config.json": sha
+    for name, sha in (("main", SHA), ("v1", SHA[::-1]), (SHA, SHA), (SHA[::-1], SHA[::-1]))
+}
 
 
 WEIGHTS = save({"weight": np.zeros(4)})
 
 
 def write(folder: Path, weights: bytes = WEIGHTS, **config) -> Path:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     tiny = {"model_type": "vit", "image_size": 8, "hidden_size": 16, "num_hidden_layers": 2}
     (folder / "config.json").write_text(json.dumps(tiny | config))
     (folder / "model.safetensors").write_bytes(weights)
     return folder
 
 
-def test_a_folder_has_the_version_of_the_files_that_are_read(tmp_path):
+@pytest.mark.parametrize(
+    ("change", "is_the_same"),
+    [
+        (lambda start: (start / "README.md").write_text("# About"), True),
+        (lambda start: write(start, save({"weight": np.ones(4)})), False),
+        (lambda start: write(start, layer_norm_eps=1e-6), False),
+    ],
+)
+def test_a_folder_has_the_version_of_the_files_that_are_read(tmp_path, change, is_the_same):
     start = write(tmp_path / "start")
-    first = find_version("start", tmp_path)
-    assert find_version(str(start), Path("/elsewhere")) == first
-    (start / "README.md").write_text("# About")
-    assert find_version("start", tmp_path) == first
-    write(start, save({"weight": np.ones(4)}))
-    second = find_version("start", tmp_path)
-    write(start, layer_norm_eps=1e-6)
-    assert len({first, second, find_version("start", tmp_path)}) == 3
-    write(start)
-    assert find_version("start", tmp_path) == first
-    (start / "model.safetensors").unlink()
-    old = {"_use_new_zipfile_serialization": False}  # a file as PyTorch wrote it until 2020
-    torch.save({"weight": torch.zeros(4)}, start / "pytorch_model.bin", **old)
-    assert find_version("start", tmp_path) != first
+    before = find_version("start", tmp_path)
+    change(start)
+    assert (find_version(str(start), Path("/elsewhere")) == before) is is_the_same
 
 
 def declared(**settings):
     return vit.Settings(**({"pretrained": "start"} | settings))
 
 
-def test_faults_of_a_folder_are_found_before_it_is_loaded(tmp_path):
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"pretrained": "missing/twice/over"}, r"there is no folder missing/twice/over\.$"),
+        ({"pretrained_version": "a" * 64}, r"start does not hold model\.pretrained_version aaa"),
+    ],
+)
+def test_what_is_not_there_is_said(tmp_path, settings, said):
     write(tmp_path / "start")
-    assert declared().find_version(tmp_path) == find_version("start", tmp_path)
-    said = r"^model.pretrained: there is no folder missing/twice/over\.$"
-    with pytest.raises(ValueError, match=said):
-        declared(pretrained="missing/twice/over").find_version(tmp_path)
-    with pytest.raises(ValueError, match=r"start does not hold model\.pretrained_version aaa"):
-        declared(pretrained_version="a" * 64).find_version(tmp_path)
-    for content in ("{", "[]", "{}"):
-        (tmp_path / "start" / "config.json").write_text(content)
-        with pytest.raises(ValueError, match=r"^model.pretrained: start: .*/start"):
-            declared().check_network((8, 8, 3), tmp_path)
+    with pytest.raises(ValueError, match=rf"^model\.pretrained: {said}"):
+        declared(**settings).find_version(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_a_config_that_cannot_be_read_is_found_before_it_is_loaded(tmp_path, content):
+    (write(tmp_path / "start") / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"^model\.pretrained: start: .*/start"):
+        declared().check_network((8, 8, 3), tmp_path)
+
+
+def by_pytorch(**options) -> bytes:
+    file = io.BytesIO()
+    torch.save({"weight": torch.zeros(4)}, file, **options)
+    return file.getvalue()
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+ARCHIVE = by_pytorch()
+PICKLED = by_pytorch(_use_new_zipfile_serialization=False)  # as PyTorch did until 2020
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "said"),
+    ("name", "whole", "damaged", "said"),
     [
-        ("model.safetensors", lambda whole: POINTER, r"is a Git LFS pointer .*: git lfs pull"),
-        ("pytorch_model.bin", lambda whole: POINTER, r"is a Git LFS pointer .*: git lfs pull"),
-        ("model-00002-of-00002.safetensors", lambda whole: whole[:-9], "is damaged or cut short"),
-        ("model.safetensors", lambda whole: b"", "is damaged or cut short"),
-        ("model.safetensors", lambda whole: b"<html>" * 9, "is damaged or cut short"),
-        ("pytorch_model.bin", lambda whole: whole[:-9], "is damaged or cut short"),
-        ("pytorch_model.bin", lambda whole: b"", "is damaged or cut short"),
+        ("model.safetensors", WEIGHTS, POINTER, r"is a Git LFS pointer .*: git lfs pull"),
+        ("pytorch_model.bin", ARCHIVE, POINTER, r"is a Git LFS pointer .*: git lfs pull"),
+        ("model-00002-of-00002.safetensors", WEIGHTS, WEIGHTS[:-9], "is damaged or cut short"),
+        ("model.safetensors", WEIGHTS, b"", "is damaged or cut short"),
+        ("model.safetensors", WEIGHTS, b"<html>" * 9, "is damaged or cut short"),
+        ("pytorch_model.bin", ARCHIVE, ARCHIVE[:-9], "is damaged or cut short"),
+        ("pytorch_model.bin", PICKLED, b"", "is damaged or cut short"),
     ],
+    ids=range(7),  # and not the bytes
 )
 def test_weights_that_are_not_there_whole_are_found_when_a_workload_is_read(
-    tmp_path, name, damage, said
+    tmp_path, name, whole, damaged, said
 ):
-    start, content = write(tmp_path / "start"), WEIGHTS
+    start = write(tmp_path / "start")
     (start / "model.safetensors").unlink()
-    if name.endswith("bin"):
-        torch.save({"weight": torch.zeros(4)}, tmp_path / "saved")
-        content = (tmp_path / "saved").read_bytes()
-    (start / name).write_bytes(content)
+    (start / name).write_bytes(whole)
     assert declared().find_version(tmp_path) == find_version("start", tmp_path)
-    (start / name).write_bytes(damage(content))
+    (start / name).write_bytes(damaged)
     with pytest.raises(ValueError, match=rf"^model\.pretrained: start: {name} {said}"):
         declared().find_version(tmp_path)
-    with pytest.raises(FileNotFoundError, match=rf"^start: {name} {said}"):
-        find_backbone("start", tmp_path)  # as `retrain init` does
 
 
 class Hub(BaseHTTPRequestHandler):
     """The requests for the configuration of a model, which name its commit."""
 
     def do_HEAD(self):
-        known = {
-            f"/me/vit/resolve/{name}/config.json": sha
-            for name, sha in (("main", SHA), ("v1", SHA[::-1]), (SHA, SHA), (SHA[::-1], SHA[::-1]))
-        }
-        sha = known.get(self.path.partition("?")[0])
+        sha = SHAS.get(self.path.partition("?")[0])
+        missing = "RevisionNotFound" if "/me/vit/" in self.path else "RepoNotFound"
+        found = {"X-Repo-Commit": sha, "ETag": f'"{sha}"', "Content-Length": str(len(CONFIG))}
         self.send_response(200 if sha else 404)
-        if sha:
-            self.send_header("X-Repo-Commit", sha)
-            self.send_header("ETag", f'"{sha}"')
-        else:
-            missing = "RevisionNotFound" if "/me/vit/" in self.path else "RepoNotFound"
-            self.send_header("X-Error-Code", missing)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(CONFIG)))
+        for header in (found if sha else {"X-Error-Code": missing}).items():
+            self.send_header(*header)
         self.end_headers()
 
     def do_GET(self):
@@ -144,39 +147,37 @@ for name in sys.argv[1:]:
 
 def ask(tmp_path, endpoint, *names):
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(tmp_path)}
-    done = subprocess.run(
-        [Path(sys.prefix, "bin", "python"), "-c", ASK, *names],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return done.stdout.splitlines()
+    return subprocess.check_output(
+        [Path(sys.prefix, "bin", "python"), "-c", ASK, *names], cwd=ROOT, env=environment, text=True
+    ).splitlines()
+
+
+MISSING = (
+    "FileNotFoundError there is no folder {}, and the Hugging Face hub gives no such model at "
+    "revision {}; if it is private or gated, log in first: hf auth login"
+)
 
 
 def test_a_model_on_the_hub_has_the_version_of_its_commit(tmp_path):
     pin = "f" * 40
     with serving(Hub) as endpoint:
         names = ("me/vit", "me/vit@v1", f"me/vit@{pin}", "me/vit@v2", "me/other")
-        main, tag, pinned, revision, other = ask(tmp_path, endpoint, *names)
-    assert (main, tag, pinned) == (SHA, SHA[::-1], pin)
-    assert revision.startswith("FileNotFoundError there is no folder me/vit, and the Hugging Face")
-    assert "at revision v2" in revision
-    assert other.startswith("FileNotFoundError there is no folder me/other, and the Hugging Face")
+        found = ask(tmp_path, endpoint, *names)
+    missing = [MISSING.format("me/vit", "v2"), MISSING.format("me/other", "main")]
+    assert found == [SHA, SHA[::-1], pin, *missing]
 
 
 def test_without_the_hub_its_cache_on_this_machine_is_asked(tmp_path, monkeypatch):
-    from huggingface_hub import constants
-
     kept = tmp_path / "models--me--vit"
-    (kept / "refs").mkdir(parents=True)
-    (kept / "refs" / "main").write_text(SHA)
-    (kept / "snapshots").mkdir()
     write(kept / "snapshots" / SHA)
-    found, missing = ask(tmp_path, "http://127.0.0.1:9", "me/vit", "me/other")
-    assert found == SHA
-    assert missing == (
-        "ConnectionError there is no folder me/other, and the Hugging Face hub cannot be reached"
-    )
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text(SHA)
+    assert ask(tmp_path, "http://127.0.0.1:9", "me/vit", "me/other") == [
+        SHA,
+        "ConnectionError there is no folder me/other, and the Hugging Face hub cannot be reached",
+    ]
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConnectionError):
         pretrained.read_config("me/vit", SHA[::-1], tmp_path)
     assert pretrained.read_config("me/vit@v1", SHA, tmp_path).hidden_size == 16

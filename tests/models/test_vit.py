@@ -2,6 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.network import FeatureExtractor, Network
@@ -11,9 +12,9 @@ TINY = {"patch_size": 4, "hidden_size": 16, "layers": 2, "heads": 2}
 SHAPE = (8, 8, 3)
 
 
-def pixels(count=64, channels=3):
+def pixels(count=64):
     random = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (count, 8, 8, channels), dtype=torch.uint8, generator=random)
+    return torch.randint(0, 256, (count, *SHAPE), dtype=torch.uint8, generator=random)
 
 
 def test_threads_that_share_a_network_get_the_features_of_their_own_images():
@@ -23,9 +24,21 @@ def test_threads_that_share_a_network_get_the_features_of_their_own_images():
         answers = list(threads.map(lambda some: observed.answer(some, "fp32"), images))
     for some, (_, features) in zip(images, answers, strict=True):
         assert torch.equal(features, observed.answer(some, "fp32")[1])
-    parts = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8 * 8 * 3, 3))
-    unknown = Network(parts, {}, [0.5] * 3, [0.5] * 3)
-    assert FeatureExtractor(unknown).answer(images[0], "fp32")[1] is None
+
+
+class Single(nn.Sequential):
+    """As a network of `transformers`, but with one part."""
+
+    base_model_prefix = "0"
+
+
+PARTS = nn.Sequential(nn.Flatten(), nn.Linear(8 * 8 * 3, 3))
+
+
+@pytest.mark.parametrize("unknown", [PARTS, Single(PARTS)], ids=["parts", "single"])
+def test_a_network_whose_last_layer_is_not_known_has_no_features(unknown):
+    observed = FeatureExtractor(Network(unknown, {}, [0.5] * 3, [0.5] * 3))
+    assert observed.answer(pixels(), "fp32")[1] is None
 
 
 def test_the_settings_decide_the_network_and_a_narrow_one_starts_with_larger_weights():

@@ -55,7 +55,9 @@ def answered(package, images, tmp_path_factory):
     return answers, folder
 
 
-def test_it_says_what_a_plain_loop_says_of_files_and_of_rows(model, answered, images):
+def test_it_says_what_a_plain_loop_says_of_files_and_of_rows_and_why_two_cannot_be_read(
+    model, answered, images
+):
     answers = answered[0].slice(0, ROWS)
     expected = plain_probabilities(model, pixels(ROWS), ROWS)
     assert np.abs(as_matrix(answers, "probabilities") - expected).max() < 1e-6
@@ -64,9 +66,6 @@ def test_it_says_what_a_plain_loop_says_of_files_and_of_rows(model, answered, im
     assert answers["sha256"].to_pylist() == digests
     assert answers["error"].null_count == ROWS
     assert [row for row, each in enumerate(answers["features"].to_pylist()) if each] == [3]
-
-
-def test_a_bad_image_and_a_file_that_is_gone_are_errors_of_their_rows(answered):
     bad, gone = answered[0].slice(ROWS).to_pylist()
     assert bad["error"].startswith("the image does not decode: not an image")
     assert gone["error"] == "No such file or directory"

@@ -23,7 +23,7 @@ from tests.tasks.train.helpers import write_prepared
 def write_backbone(folder: Path) -> Path:
     """A ViT for these images, with a last layer and so without a pooler."""
     import torch
-    from transformers import ViTConfig, ViTForImageClassification
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
     torch.manual_seed(0)
     config = ViTConfig(
@@ -31,6 +31,7 @@ def write_backbone(folder: Path) -> Path:
         num_attention_heads=2, intermediate_size=32, initializer_range=0.2,
     )  # fmt: skip
     ViTForImageClassification(config).save_pretrained(folder)
+    ViTImageProcessor().save_pretrained(folder)  # of three channels; the values are equal
     return folder
 
 
