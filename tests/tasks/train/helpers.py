@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +23,36 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
 from tasks.data.champion import RegisteredVersion
 from tasks.data.shards import SOURCE, open_prepared, shard_name
-from tasks.train.session import REPORTS
+from tasks.train.session import CHECKPOINTS, REPORTS
 from tasks.train.step import train
 from tests import templates
 
-LABELS = ("left", "right", "top")
+ROOT = Path(__file__).parents[3]
+LABELS = ("bottom", "middle", "top")
 SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)
 KEY = "c0ffee" * 10
 OFTEN = Scale(checkpoint_seconds=1e-9)  # after every step
 
 
-def write_prepared(folder: Path, rows: int = 96, val: int = 33) -> Path:
-    """uint8 (rows, 8, 8, 1): noise, with the half that names the class brighter."""
+def write_prepared(
+    folder: Path,
+    rows: int = 96,
+    val: int = 33,
+    size: int = 8,
+    channels: int = 1,
+    embedded: int | None = None,
+) -> Path:
+    """Noise, in which the third of the pixels that names the class is brighter; or embeddings."""
     random = np.random.default_rng(0)
+    shape = (embedded,) if embedded else (size, size, channels)
+    third = np.arange(prod(shape)) * len(LABELS) // prod(shape)
     for split, count in (("train", rows), ("val", val), ("test", 9)):
         labels = random.integers(0, len(LABELS), count)
-        images = random.integers(0, 156, (count, 8, 8, 1), np.uint8)
-        for image, label in zip(images, labels, strict=True):
-            bright = (np.s_[:, :4], np.s_[:, 4:], np.s_[:4])[label]
-            image[bright] += 60
+        values = random.integers(0, 156, (count, prod(shape)), np.uint8)
+        values[third == labels[:, None]] += 60
+        images = values.reshape(count, *shape).astype(np.float32 if embedded else np.uint8)
         write_split(folder / split, np.array_split(images, 2), labels)
-    write_form(folder, LABELS, size=8, channels=1)
+    write_form(folder, LABELS, size=size, channels=channels)
     return folder
 
 
@@ -92,6 +102,11 @@ def validated(trained: Trained, images: Path) -> tuple[float, float, float]:
     right = logits.argmax(1) == labels
     recalls = [float(right[labels == label].float().mean()) for label in labels.unique()]
     return float(loss), float(right.float().mean()), sum(recalls) / len(recalls)
+
+
+def kept(scratch: Path) -> list[int]:
+    """The numbers of the checkpoints that are there: those of the steps, where each has one."""
+    return sorted(int(folder.name) for folder in (scratch / CHECKPOINTS).iterdir())
 
 
 def assert_alike(trained: Trained, other: Trained) -> None:

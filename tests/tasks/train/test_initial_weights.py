@@ -13,7 +13,7 @@ from retrain.registry import packages, versions
 from retrain.runs.run import Run, following
 from retrain.step import DataVersion, plan
 from retrain.store import Artifact
-from retrain.workload import Best, Data, Model, Train, Workload
+from retrain.workload import Data, Model, Train, Workload
 from tasks.train.initial_weights import find_initial_weights
 from tasks.train.step import train
 from tests.tasks.toy_model import VERSION
@@ -23,23 +23,17 @@ BASE = Train(epochs=3, batch_size=16, lr=0.01)
 AGAIN = BASE.model_copy(update={"init": "champion", "epochs": 1, "lr": 1e-6})
 
 
-def test_it_begins_where_the_champion_ended_in_both_loops(images, tmp_path):
+def test_it_begins_where_the_champion_ended(images, tmp_path):
     before = run(tmp_path / "champion", images, BASE)
     package = before.project.root / "package"
     (package / packages.MODEL).parent.mkdir(parents=True)
     (package / packages.MODEL).symlink_to(before.folder / "model")
     start = SimpleNamespace(package=package, version=VERSION)
     theirs = load(before.model_files()[models.WEIGHTS])
-    function = {
-        "function": "tests.tasks.train.functions:reports_the_model",
-        "arguments": {"metrics": {"score": 0.5}},
-        "best": Best(metric="score"),
-    }
-    for name, changes in (("own", {}), ("function", function)):
-        after = run(tmp_path / name, images, AGAIN.model_copy(update=changes), start=start)
-        for key, value in load(after.model_files()[models.WEIGHTS]).items():
-            assert torch.allclose(value, theirs[key], atol=1e-4), key
-        assert after.facts["start"] == VERSION.weights
+    after = run(tmp_path / "again", images, AGAIN, start=start)
+    for name, value in load(after.model_files()[models.WEIGHTS]).items():
+        assert torch.allclose(value, theirs[name], atol=1e-4), name
+    assert after.facts["start"] == VERSION.weights
     assert "start" not in before.facts
 
 

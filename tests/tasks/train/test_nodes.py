@@ -13,29 +13,26 @@ import pytest
 from retrain.errors import UsageError
 from retrain.workload import Augment, Scale, Train
 from tests.flows.conftest import until
-from tests.tasks.train.helpers import Trained, run, write_prepared
+from tests.tasks.train.helpers import ROOT, Trained, run, write_prepared
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
 PER_EPOCH = 100
 OWN = Train(epochs=3, batch_size=16, lr=0.003, augment=Augment(shift=1))
 SCALE = Scale(workers=2, checkpoint_seconds=0.5)
 DRIVE = """
 import sys
-from tests.tasks.train.test_nodes import drive
-drive(*sys.argv[1:])
+from pathlib import Path
+from tests.tasks.train.helpers import run
+from tests.tasks.train.test_nodes import OWN, SCALE
+root, images, output = sys.argv[1:]
+run(Path(root), Path(images), OWN, scale=SCALE, output=output)
 """
 # In which workers are in the folder of their node; else Ray gives them one, with the driver's code.
 IN_THEIR_FOLDERS = f"""
 import ray
 ray.init(log_to_driver=False)
 {DRIVE}"""
-
-
-def drive(root: str, images: str, output: str) -> None:
-    """What a driver's process runs."""
-    run(Path(root), Path(images), OWN, scale=SCALE, output=output)
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +81,8 @@ def test_nodes_train_the_same_network_after_the_driver_and_a_node_were_killed(
     here = run(tmp_path / "here", prepared, OWN, scale=SCALE)
     there = Trained({}, root / "second", here.project)
     assert there.model_files() == here.model_files()
-    accuracies = [[epoch["val_accuracy"] for epoch in each.history] for each in (there, here)]
-    assert accuracies[0] == accuracies[1]
+    for epoch, same in zip(there.history, here.history, strict=True):
+        assert epoch["val_accuracy"] == same["val_accuracy"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="another system has no folder of that name")

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,12 +12,12 @@ import models
 from retrain.params import load_workload, resolve
 from retrain.project import Project
 from retrain.step import DataVersion
-from retrain.workload import Best, Data, Model, Train, Workload
+from retrain.workload import Model, Train
+from tasks.data.shards import open_prepared
 from tasks.train.job import check, try_settings
 from tests.tasks.train.helpers import run
 
 FACTORY = "examples.network:build_model"
-VERSION = DataVersion("data", tracked=False)
 
 
 def pretrained_weights(folder):
@@ -28,24 +29,20 @@ def pretrained_weights(folder):
     (folder / "weights" / "bias.txt").write_text("0.5")
 
 
+OWN = "tests.tasks.train.functions"
 FILES = {
-    "factory": "tests.tasks.train.functions:pretrained_network",
-    "files": {"weights": "weights/mine.pt", "vocabulary": "weights/bias.txt"},
-    "arguments": {},
+    "model.factory": f"{OWN}:pretrained_network",
+    "model.files": {"weights": "weights/mine.pt", "vocabulary": "weights/bias.txt"},
+    "model.arguments": {},
 }
 
 
-def test_the_files_of_a_factory_are_read_and_travel_with_the_network(images, tmp_path):
+def test_the_files_of_a_factory_are_read_and_travel_with_the_network(job, tmp_path):
     pretrained_weights(tmp_path)
-    settings = workload(tmp_path, model=FILES).model
-    recipe = Train(
-        batch_size=16,
-        function="tests.tasks.train.functions:reports_the_model",
-        arguments={"metrics": {"score": 0.5}},
-        best=Best(metric="score"),
-    )
-    trained = run(tmp_path, images, recipe, model=settings)
-    moved = trained.folder.rename(tmp_path / "elsewhere") / "model"
+    settings, data = workload(tmp_path, FILES).model, open_prepared(job.images)
+    job = replace(job, model=settings, output=tmp_path / "saved")
+    job.save(job.build(data), data, 1.0)
+    moved = job.output.rename(tmp_path / "elsewhere")
     assert {path.name for path in (moved / models.FILES).iterdir()} == {
         "weights.pt", "vocabulary.txt",
     }  # fmt: skip
@@ -58,21 +55,21 @@ def test_the_files_of_a_factory_are_read_and_travel_with_the_network(images, tmp
 
 def test_the_content_of_its_files_is_in_the_key(tmp_path):
     pretrained_weights(tmp_path)
-    before = workload(tmp_path, model=FILES)
+    before = workload(tmp_path, FILES)
     assert list(check(before, Project(tmp_path))) == []
     (tmp_path / "weights" / "bias.txt").write_text("0.25")
-    now = workload(tmp_path, model=FILES)
+    now = workload(tmp_path, FILES)
     assert now.flat()["model.pretrained_version"] != before.flat()["model.pretrained_version"]
     [changed] = check(before, Project(tmp_path))
     assert changed.startswith("model.files: their content is not model.pretrained_version")
     (tmp_path / "weights" / "bias.txt").unlink()
-    gone = workload(tmp_path, model=FILES)
+    gone = workload(tmp_path, FILES)
     assert list(check(gone, Project(tmp_path))) == [
         "model.files.vocabulary: no file weights/bias.txt."
     ]
 
 
-def workload(folder, *, train=None, model=None):
+def workload(folder, changes):
     """A workload that is read from a file, with some parameters changed."""
     tree = {
         "data": {"path": "data/sides"},
@@ -80,92 +77,74 @@ def workload(folder, *, train=None, model=None):
         "model": {"family": "custom", "factory": FACTORY, "arguments": {"channels": 1}},
         "train": {"function": "examples.ported:train"},
     }
-    tree["model"] |= model or {}
-    tree["train"] |= train or {}
     (folder / "params.yaml").write_text(json.dumps({"workloads": {"sides": tree}}))
-    return resolve(load_workload(folder / "params.yaml", "sides"), Project(folder))
+    return resolve(load_workload(folder / "params.yaml", "sides", changes), Project(folder))
 
 
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
         (
-            {"train": {"function": None, "best": {"metric": "f1"}}},
+            {"train.function": None, "train.best.metric": "f1"},
             "train.best.metric: f1 is not one of train_loss, val_loss, val_accuracy, "
             "val_macro_recall.",
         ),
         (
-            {"train": {"function": "examples.gone:train"}},
+            {"train.function": "examples.gone:train"},
             "train.function: there is no module examples.gone in the project's folder.",
         ),
         (
-            {"model": {"factory": "gone:build"}},
+            {"model.factory": "gone:build"},
             "model.factory: there is no module gone in the project's folder.",
         ),
     ],
 )
 def test_what_is_not_there_is_found_before_anything_runs(tmp_path, changes, fault):
-    assert list(check(workload(tmp_path, **changes), Project(tmp_path))) == [fault]
+    assert list(check(workload(tmp_path, changes), Project(tmp_path))) == [fault]
+
+
+WITHOUT_PIXELS = {"model_type": "imagegpt", "n_embd": 8, "n_layer": 1, "n_head": 1}
 
 
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"train": {"function": "examples.ported:run"}}, "examples.ported has no function run."),
-        ({"model": {"factory": "examples.network:make"}}, "examples.network has no function make."),
+        ({"train.function": "examples.ported:run"}, "examples.ported has no function run."),
+        ({"model.factory": "examples.network:make"}, "examples.network has no function make."),
+        (
+            {"model": {"family": "auto", "config": WITHOUT_PIXELS}},
+            "this imagegpt cannot take images of 8 x 8",
+        ),
     ],
 )
-def test_code_that_cannot_be_used_is_found_before_the_training(tmp_path, changes, fault):
-    pretrained_weights(tmp_path)
-    assert list(check(workload(tmp_path, **changes), Project(tmp_path))) == []
+def test_what_cannot_be_used_is_found_before_the_training(tmp_path, changes, fault):
+    read, project = workload(tmp_path, changes), Project(tmp_path)
+    assert list(check(read, project)) == []
     with pytest.raises(ValueError, match=re.escape(fault)) as found:
-        try_settings(workload(tmp_path, **changes), Project(tmp_path), VERSION)
+        try_settings(read, project, DataVersion("data", tracked=False))
     assert "\n" not in str(found.value)
-
-
-def test_a_network_that_does_not_take_the_images_is_found_before_the_training(tmp_path):
-    config = {"model_type": "imagegpt", "n_embd": 8, "n_layer": 1, "n_head": 1}
-    model = Model(family="auto", config=config)
-    with pytest.raises(ValueError, match="this imagegpt cannot take images of 224 x 224"):
-        try_settings(
-            Workload(name="sides", data=Data(path="data/sides"), model=model),
-            Project(tmp_path),
-            VERSION,
-        )
-
-
-PLAIN = {"factory": FACTORY, "arguments": {"channels": 1}, "files": {}}
 
 
 @pytest.mark.parametrize(
     ("model", "fault"),
     [
         ({"arguments": {"depth": 1}}, "TypeError: build_model() got an unexpected"),
-        ({"arguments": {}}, "has to learn from images of (8, 8, 1)"),
+        ({}, "has to learn from images of (8, 8, 1)"),
+        ({"factory": f"{OWN}:no_module"}, "returned a dict, not a torch.nn.Module."),
         (
-            {"factory": "tests.tasks.train.functions:no_module", "arguments": {}},
-            "returned a dict, not a torch.nn.Module.",
-        ),
-        (
-            {
-                "factory": "tests.tasks.train.functions:always_pretrained",
-                "arguments": {"weights": "weights/mine.pt"},
-            },
+            {"factory": f"{OWN}:always_pretrained", "arguments": {"weights": "weights/mine.pt"}},
             "pretrained=False if it has such a parameter, and the files of model.files): "
-            "ValueError: model.factory: tests.tasks.train.functions:always_pretrained failed: "
-            "FileNotFoundError",
+            f"ValueError: model.factory: {OWN}:always_pretrained failed: FileNotFoundError",
         ),
-        (
-            {"factory": "tests.tasks.train.functions:Forgets", "arguments": {}},
-            "gives other answers after it was saved and loaded",
-        ),
+        ({"factory": f"{OWN}:Forgets"}, "gives other answers after it was saved and loaded"),
+        ({"factory": f"{OWN}:of_ten_classes"}, "returns (2, 10) for two images and 3 classes, not"),
     ],
 )
 def test_a_network_that_cannot_be_trained_saved_and_loaded_is_found_before_the_training(
     tmp_path, images, model, fault
 ):
     pretrained_weights(tmp_path)
-    settings = workload(tmp_path, model=PLAIN | model).model
+    settings = Model.model_validate({"family": "custom", "factory": FACTORY} | model)
     with pytest.raises(ValueError, match=re.escape(fault)) as found:
         run(tmp_path, images, Train(batch_size=16), model=settings)
     assert "\n" not in str(found.value)
