@@ -13,20 +13,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from ray.train import FailureConfig, RunConfig, ScalingConfig, get_context
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ruamel.yaml import YAML
 
+import models
 from flows.train import train
 from retrain.params import load_workload, resolve
 from retrain.project import Project
 from retrain.step import DataVersion
 from retrain.workload import Workload
 from tasks.train.job import TrainingJob, try_settings
+from tasks.train.launch import run_trainer
+from tasks.train.session import Session
+from tasks.train.train import fit
 from tests import hub
-from tests.tasks.train.helpers import ROOT, write_prepared
+from tests.tasks.train.helpers import ROOT, Trained, validated, write_prepared
 from tests.tasks.train.test_stream import prepare
 
 TABLE = ROOT / "docs" / "combinations.md"
@@ -209,6 +217,43 @@ def _write_dinov2(folder: Path) -> None:
     )  # fmt: skip
     Dinov2Model(config).save_pretrained(folder)
     BitImageProcessor(size={"shortest_edge": SIDE}).save_pretrained(folder)
+
+
+def train_on_workers(jobs: Sequence[TrainingJob], storage: Path) -> None:
+    """Runs trainings by the project's own loop, one after the other in the same two workers."""
+    replaces_workers = FailureConfig(max_failures=jobs[0].scale.max_failures)  # as a run does
+    trainer = TorchTrainer(
+        _work,
+        train_loop_config={"jobs": list(jobs)},
+        torch_config=TorchConfig(backend="gloo", timeout_s=60),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.4}),
+        run_config=RunConfig("combinations", str(storage), failure_config=replaces_workers),
+    )
+    run_trainer(trainer)
+
+
+def _work(config: Mapping[str, Any]) -> None:
+    context = get_context()
+    place = context.get_world_rank(), context.get_world_size(), get_device()
+    for job in config["jobs"]:
+        fit(Session(job, *place))
+
+
+def check_saved(job: TrainingJob) -> None:
+    """Compares what a training said with the network that it saved."""
+    session = Session(job)
+    history, best = session.history, session.best.metrics
+    numbers = [value for entry in history for value in entry.values() if isinstance(value, float)]
+    assert len(history) == EPOCHS and all(map(isfinite, numbers)), history
+    if job.model.family == "embedding_head":  # the saved network makes its own embeddings
+        network = models.load(job.output).module
+        with torch.inference_mode():
+            assert network(torch.zeros(2, SIDE, SIDE, 3, dtype=torch.uint8)).isfinite().all()
+    else:
+        loss, _ = validated(Trained({}, job.output.parent, Project(job.root)), job.images)
+        tolerance = 0.05 if job.hyperparameters.precision == "bf16" else 1e-3
+        told = best.get("val_loss", best.get("eval_loss"))
+        assert loss == pytest.approx(told, rel=tolerance, abs=tolerance)
 
 
 def document(refused: Mapping[Combination, bool]) -> str:

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -91,17 +91,15 @@ class Trained:
         return {path.name: path.read_bytes() for path in (self.folder / "model").iterdir()}
 
 
-def validated(trained: Trained, images: Path) -> tuple[float, float, float]:
-    """The cross-entropy, accuracy and macro recall of the saved network on the validation split."""
+def validated(trained: Trained, images: Path) -> tuple[float, float]:
+    """The cross-entropy and the accuracy of the saved network on the validation split."""
     val = open_prepared(images).split("val")
     network = models.load(trained.folder / "model").module
     with torch.inference_mode():
         logits = network(torch.from_numpy(val.images[np.arange(len(val))]))
     labels = torch.from_numpy(val.labels)
     loss = torch.nn.functional.cross_entropy(logits, labels)
-    right = logits.argmax(1) == labels
-    recalls = [float(right[labels == label].float().mean()) for label in labels.unique()]
-    return float(loss), float(right.float().mean()), sum(recalls) / len(recalls)
+    return float(loss), float((logits.argmax(1) == labels).float().mean())
 
 
 def kept(scratch: Path) -> list[int]:
@@ -135,8 +133,8 @@ def run(
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
     # Both are decided when a workload is read. Such a network gains nothing from more threads.
-    if hyperparameters.precision == "auto":
-        hyperparameters = hyperparameters.model_copy(update={"precision": "fp32"})
+    precision = hyperparameters.precision.replace("auto", "fp32")
+    hyperparameters = hyperparameters.model_copy(update={"precision": precision})
     folder, scratch = root / output, root / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)
@@ -149,9 +147,9 @@ def run(
     facts = {"storage": storage, "rows": rows, "learnt": "ab" * 32}
     prepared = Artifact("preprocess", "k", "ab" * 32, images, facts)
     scale = scale or Scale()
-    if scale.threads == "auto":
-        scale = scale.model_copy(update={"threads": 1})
+    threads = 1 if scale.threads == "auto" else scale.threads
     pulled = Artifact("pull", "k", "cd" * 32, pulled or root, {})
+    scale = scale.model_copy(update={"threads": threads})
     facts = train(model, hyperparameters, scale, prepared, pulled, start, workspace)
     return Trained(facts, folder, project)
 
@@ -179,35 +177,25 @@ def run_interrupted(
 
 
 @contextmanager
-def killing_a_worker(folder: Path) -> Iterator[list[str]]:
-    """Kills a worker of a training that runs meanwhile, after its first checkpoint.
+def killing_a_worker(folder: Path) -> Iterator[None]:
+    """Kills a worker of a training that runs meanwhile, after its first checkpoint."""
+    killed = threading.Event()
 
-    Yields:
-        A list; gets the names of the processes that Ray has begun for the training until then.
-    """
-    left: list[str] = []
-    before = {process.pid for process in processes()}
-    reports = folder / "scratch" / REPORTS
-    threading.Thread(target=kill_a_worker, args=(reports, left, before), daemon=True).start()
-    yield left
-    assert left, "the training was over before a worker could be killed"
+    def kill() -> None:
+        family = psutil.Process()
+        while not (workers := [*filter(is_worker, family.children(recursive=True))]):
+            time.sleep(0.05)
+        while not (folder / "scratch" / REPORTS).exists():
+            time.sleep(0.005)
+        workers[0].kill()
+        killed.set()
 
-
-def kill_a_worker(reports: Path, left: list[str], before: set[int]) -> None:
-    while not (workers := [each for each in processes() if "RayTrainWorker" in name_of(each)]):
-        time.sleep(0.05)
-    while not reports.exists():
-        time.sleep(0.005)
-    workers[0].kill()
-    left.extend(name_of(process) for process in processes() if process.pid not in before)
+    threading.Thread(target=kill, daemon=True).start()
+    yield
+    assert killed.is_set(), "the training was over before a worker could be killed"
 
 
-def processes() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
-
-
-def name_of(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""
+def is_worker(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return any("RayTrainWorker" in word for word in process.cmdline())
+    return False

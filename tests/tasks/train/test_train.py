@@ -1,11 +1,4 @@
-"""A training by the project's own loop: what it can be told, interruptions, and workers."""
-
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-from collections import Counter
+"""A training by the project's own loop: what it can be told, and interruptions."""
 
 import numpy as np
 import pytest
@@ -13,18 +6,13 @@ import torch
 from safetensors.torch import load
 
 import models
-from retrain.registry import tracking
 from retrain.workload import Augment, Best, ColorJitter, Model, Plateau, Scale, Train
 from tasks.train import distributed, train
 from tasks.train.session import CHECKPOINTS, read_state
 from tests.tasks.train.helpers import (
-    KEY,
     OFTEN,
-    ROOT,
     SMALL,
-    assert_alike,
     kept,
-    killing_a_worker,
     run,
     run_interrupted,
     validated,
@@ -69,7 +57,7 @@ def test_it_changes_the_training_resumes_to_the_bit_and_says_what_is_saved(
     resumed = run_interrupted(tmp_path, images, recipe, ending_before(10))  # in the second epoch
     assert steps == list(range(10, 18))
     assert plain.facts["weights"] != resumed.facts["weights"]
-    loss, *_ = validated(resumed, images)
+    loss, _ = validated(resumed, images)
     close = 0.05 if recipe.precision == "bf16" else 1e-5
     assert resumed.facts["val_loss"] == pytest.approx(loss, rel=close)
 
@@ -170,92 +158,3 @@ def test_a_network_that_cannot_be_repeated_to_the_bit_is_trained_too(images, tmp
     with pytest.warns(UserWarning, match=distributed.NOT_REPEATABLE):
         run(tmp_path, images, Train(epochs=1, batch_size=16), model=model)
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-TRACKED = Train(epochs=2, batch_size=16)
-# Trains, and is killed when it calls a method of MLflow's client; at its end if it ends the run.
-KILLED = textwrap.dedent(
-    """
-    import os, signal, sys
-    from pathlib import Path
-    from mlflow import MlflowClient
-    from tests.tasks.train.helpers import run
-    from tests.tasks.train.test_train import TRACKED
-
-    root, images, name = sys.argv[1:]
-    method = getattr(MlflowClient, name)
-
-    def killed(*arguments, **named):
-        if name == "set_terminated":
-            method(*arguments, **named)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    setattr(MlflowClient, name, killed)
-    run(Path(root), Path(images), TRACKED, output=name)
-    """
-)
-
-
-@pytest.mark.slow
-def test_a_training_has_one_run_whenever_it_was_killed(images, tmp_path):
-    # Before the run has its parameters; when it has ended, and the output is not published yet.
-    for name in ("log_batch", "set_terminated"):
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, str(tmp_path), str(images), name],
-            env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == -signal.SIGKILL, done.stderr
-    trained = run(tmp_path, images, TRACKED)
-    client = tracking.client(trained.project)
-    experiment = client.get_experiment_by_name("sides")
-    [tracked] = client.search_runs([experiment.experiment_id])
-    assert tracked.info.run_id == trained.run_id
-    assert tracked.info.status == "FINISHED"
-    assert tracked.data.tags[tracking.KEY] == KEY
-    assert tracked.data.params["train.epochs"] == "2"
-    for name in sorted(trained.history[0].keys() - {"seconds"}):
-        steps = [metric.step for metric in client.get_metric_history(trained.run_id, name)]
-        assert Counter(steps) == {1: 1, 2: 1}
-
-
-SHORT = Train(epochs=2, batch_size=16, lr=0.003, augment=Augment(shift=1))
-strategies = pytest.mark.parametrize(
-    "strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)]
-)
-
-
-@strategies
-def test_two_workers_train_as_one_process_does(ray_session, images, tmp_path, strategy):
-    two = run(tmp_path / "two", images, SHORT, scale=Scale(workers=2, strategy=strategy))
-    assert_alike(two, run(tmp_path / "one", images, SHORT))
-
-
-BATCH_NORMS = {
-    "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8], "depths": [1],
-    "layer_type": "basic",
-}  # fmt: skip
-
-
-@pytest.mark.slow
-def test_workers_evaluate_what_is_saved(ray_session, images, tmp_path):
-    recipe = SHORT.model_copy(update={"freeze_epochs": 1})  # so DDP is made anew
-    model = Model(family="auto", config=BATCH_NORMS)
-    trained = run(tmp_path, images, recipe, model=model, scale=Scale(workers=2))
-    loss, *_ = validated(trained, images)
-    assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
-
-
-@pytest.mark.slow
-@strategies
-def test_three_workers_end_with_the_same_bits_when_one_is_killed(
-    ray_session, images, tmp_path, strategy
-):
-    # Of three numbers, unlike of two, the sum depends on the order.
-    recipe = SHORT.model_copy(update={"epochs": 4})
-    scale = Scale(workers=3, strategy=strategy, checkpoint_seconds=1e-9)
-    whole = run(tmp_path / "whole", images, recipe, scale=scale)
-    with killing_a_worker(tmp_path) as processes:
-        resumed = run(tmp_path, images, recipe, scale=scale)
-    assert not [name for name in processes if "Preemption" in name]
-    assert resumed.facts == whole.facts
-    assert resumed.model_files() == whole.model_files()
