@@ -9,13 +9,11 @@ holds `docs/combinations.md` to what is refused. The command writes that page.
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import namedtuple
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import product
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -28,7 +26,6 @@ from flows.train import train
 from retrain.params import load_workload, resolve
 from retrain.project import Project
 from retrain.step import DataVersion
-from retrain.workload import Workload
 from tasks.train.job import TrainingJob, try_settings
 from tasks.train.launch import run_trainer
 from tasks.train.session import Session
@@ -41,18 +38,21 @@ TABLE = ROOT / "docs" / "combinations.md"
 SIDE, ROWS, VALIDATED, EMBEDDED, EPOCHS = 16, 48, 16, 12, 2
 
 OWN, FUNCTION = "own loop", "function"
-BY_TRAINER = {
-    "train.function": "examples.huggingface:train", "train.best.metric": "eval_accuracy",
-}  # fmt: skip
-LOOPS: dict[str, dict[str, Any]] = {OWN: {}, FUNCTION: BY_TRAINER}
+LOOPS = {
+    OWN: {},
+    FUNCTION: {
+        "train.function": "examples.huggingface:train",
+        "train.best.metric": "eval_accuracy",
+    },
+}
 STORAGES = "pixels", "source"
 ALONE = "one process"
-SHARINGS: dict[str, dict[str, Any]] = {
+SHARINGS = {
     ALONE: {"scale.workers": 0},
     "workers, ddp": {"scale.workers": 2},
     "workers, fsdp": {"scale.workers": 2, "scale.strategy": "fsdp"},
 }
-RECIPES: dict[str, dict[str, Any]] = {
+RECIPES = {
     "plain": {},
     "freeze_epochs": {"train.freeze_epochs": 1},
     "ema": {"train.ema": 0.9},
@@ -76,18 +76,10 @@ RECIPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Combination:
-    """One of them, by its names."""
-
-    network: str
-    loop: str
-    storage: str
-    sharing: str
-    recipe: str
+Combination = namedtuple("Combination", ("network", "loop", "storage", "sharing", "recipe"))
 
 
-def combinations(networks: Iterable[str]) -> Iterator[Combination]:
+def combinations(networks):
     """Each network with each loop, storage and sharing; and each of them with each recipe.
 
     A recipe is tried with prepared images, and once with those that stream.
@@ -99,9 +91,7 @@ def combinations(networks: Iterable[str]) -> Iterator[Combination]:
                 yield Combination(network, loop, storage, sharing, recipe)
 
 
-def to_train(
-    refused: Mapping[Combination, bool],
-) -> tuple[list[Combination], list[Combination]]:
+def to_train(refused):
     """Those that a test trains: all that is not refused by one process, by workers some of it.
 
     That are all networks, each third of them with each recipe, and one where workers start anew.
@@ -123,7 +113,7 @@ def to_train(
 class Place:
     """A folder with prepared images, embeddings and pretrained networks, for small trainings."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         """Makes the pretrained networks, and a workload for each family."""
         self.root = root
         torch.manual_seed(0)
@@ -135,7 +125,7 @@ class Place:
             "hidden_sizes": [8, 16], "depths": [1, 1], "downsample_in_first_stage": False,
         }  # fmt: skip
         sizes = {"patch_size": 8, "hidden_size": 16, "layers": 2, "heads": 2}
-        models: dict[str, dict[str, Any]] = {
+        networks = {
             "vit": {"family": "vit", **sizes},
             "pretrained vit": {"family": "vit", "pretrained": str(root / "vit")},
             "auto (ResNet)": {"family": "auto", "config": config},
@@ -149,18 +139,18 @@ class Place:
             "train": {"epochs": EPOCHS, "batch_size": 16, "lr": 0.01, "precision": "fp32"},
             "scale": {"threads": 1},
         }
-        tree = {f"w{n}": common | {"model": model} for n, model in enumerate(models.values())}
+        tree = {f"w{n}": common | {"model": model} for n, model in enumerate(networks.values())}
         YAML().dump({"workloads": tree}, root / "params.yaml")
-        self.names = dict(zip(models, tree, strict=True))
+        self.names = dict(zip(networks, tree, strict=True))
 
-    def write_images(self) -> None:
+    def write_images(self):
         """Makes what is trained on."""
         form = {"rows": ROWS, "val": VALIDATED, "size": SIDE, "channels": 3}
         self.images = write_prepared(self.root / "images", **form)
         self.embeddings = write_prepared(self.root / "embeddings", **form, embedded=EMBEDDED)
         self.not_prepared = prepare(self.root / "files", "folders", size=SIDE, channels=3)
 
-    def workload(self, chosen: Combination) -> Workload:
+    def workload(self, chosen):
         """The workload of a combination.
 
         Raises:
@@ -171,11 +161,11 @@ class Place:
         workload = load_workload(self.root / "params.yaml", self.names[chosen.network], values)
         return resolve(workload, Project(self.root))
 
-    def refusals(self) -> dict[Combination, bool]:
+    def refusals(self):
         """Whether each combination is refused before the run."""
         return {each: self._is_refused(each) for each in combinations(self.names)}
 
-    def _is_refused(self, chosen: Combination) -> bool:
+    def _is_refused(self, chosen):
         project = Project(ROOT)
         with suppress(ValueError):
             workload = self.workload(chosen)
@@ -186,7 +176,7 @@ class Place:
             return is_refused
         return True
 
-    def job(self, chosen: Combination, folder: Path) -> TrainingJob:
+    def job(self, chosen, folder):
         """The training of a combination, which leaves its files in a folder."""
         workload, folder = self.workload(chosen), self.root / folder
         images = self.embeddings if chosen.network == "embedding_head" else self.images
@@ -207,7 +197,7 @@ class Place:
         )
 
 
-def _write_dinov2(folder: Path) -> None:
+def _write_dinov2(folder):
     """A DINOv2, which has a mask token that no gradient reaches."""
     from transformers import BitImageProcessor, Dinov2Config, Dinov2Model
 
@@ -219,7 +209,7 @@ def _write_dinov2(folder: Path) -> None:
     BitImageProcessor(size={"shortest_edge": SIDE}).save_pretrained(folder)
 
 
-def train_on_workers(jobs: Sequence[TrainingJob], storage: Path) -> None:
+def train_on_workers(jobs, storage):
     """Runs trainings by the project's own loop, one after the other in the same two workers."""
     replaces_workers = FailureConfig(max_failures=jobs[0].scale.max_failures)  # as a run does
     trainer = TorchTrainer(
@@ -232,14 +222,14 @@ def train_on_workers(jobs: Sequence[TrainingJob], storage: Path) -> None:
     run_trainer(trainer)
 
 
-def _work(config: Mapping[str, Any]) -> None:
+def _work(config):
     context = get_context()
     place = context.get_world_rank(), context.get_world_size(), get_device()
     for job in config["jobs"]:
         fit(Session(job, *place))
 
 
-def check_saved(job: TrainingJob) -> None:
+def check_saved(job):
     """Compares what a training said with the network that it saved."""
     session = Session(job)
     history, best = session.history, session.best.metrics
@@ -256,7 +246,7 @@ def check_saved(job: TrainingJob) -> None:
         assert loss == pytest.approx(told, rel=tolerance, abs=tolerance)
 
 
-def document(refused: Mapping[Combination, bool]) -> str:
+def document(refused):
     """The page with the tables.
 
     Args:
@@ -297,12 +287,7 @@ refusal says why.
 """
 
 
-def _table(
-    row: str,
-    detail: str,
-    columns: Sequence[tuple[str, str]],
-    refused: Mapping[Combination, bool],
-) -> Iterator[str]:
+def _table(row, detail, columns, refused):
     """A table in Markdown: by the row's attribute, loop and sharing, of which details are trained.
 
     A cell names those that are not, where they are fewer.

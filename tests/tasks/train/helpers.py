@@ -3,12 +3,10 @@
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -20,8 +18,7 @@ import models
 from retrain.project import Project
 from retrain.step import Facts, Workspace
 from retrain.store import Artifact
-from retrain.workload import Model, Scale, Train
-from tasks.data.champion import RegisteredVersion
+from retrain.workload import Model, Scale
 from tasks.data.shards import SOURCE, open_prepared, shard_name
 from tasks.train.session import CHECKPOINTS, REPORTS
 from tasks.train.step import train
@@ -34,14 +31,7 @@ KEY = "c0ffee" * 10
 OFTEN = Scale(checkpoint_seconds=1e-9)  # after every step
 
 
-def write_prepared(
-    folder: Path,
-    rows: int = 96,
-    val: int = 33,
-    size: int = 8,
-    channels: int = 1,
-    embedded: int | None = None,
-) -> Path:
+def write_prepared(folder, rows=96, val=33, size=8, channels=1, embedded=None):
     """Noise, in which the third of the pixels that names the class is brighter; or embeddings."""
     random = np.random.default_rng(0)
     shape = (embedded,) if embedded else (size, size, channels)
@@ -56,7 +46,7 @@ def write_prepared(
     return folder
 
 
-def write_split(folder: Path, shards: Iterable[np.ndarray], labels: np.ndarray) -> None:
+def write_split(folder, shards, labels):
     """A split as `preprocess` or `embed` leaves it, without the origin of its rows."""
     folder.mkdir(parents=True)
     for number, shard in enumerate(shards):
@@ -64,7 +54,7 @@ def write_split(folder: Path, shards: Iterable[np.ndarray], labels: np.ndarray) 
     np.save(folder / "labels.npy", labels)
 
 
-def write_form(folder: Path, labels: Sequence[str], size: int, channels: int) -> None:
+def write_form(folder, labels, size, channels):
     """The names of the classes and the form of the images, as `preprocess` leaves them."""
     (folder / "labels.json").write_text(json.dumps(labels))
     form = {"size": size, "channels": channels, "resize": "crop"}
@@ -80,18 +70,18 @@ class Trained:
     project: Project
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self):
         return json.loads((self.folder / "report" / "history.json").read_text())
 
     @property
-    def run_id(self) -> str:
+    def run_id(self):
         return json.loads((self.folder / "report" / "mlflow.json").read_text())["run_id"]
 
-    def model_files(self) -> dict[str, bytes]:
+    def model_files(self):
         return {path.name: path.read_bytes() for path in (self.folder / "model").iterdir()}
 
 
-def validated(trained: Trained, images: Path) -> tuple[float, float]:
+def validated(trained, images):
     """The cross-entropy and the accuracy of the saved network on the validation split."""
     val = open_prepared(images).split("val")
     network = models.load(trained.folder / "model").module
@@ -102,12 +92,12 @@ def validated(trained: Trained, images: Path) -> tuple[float, float]:
     return float(loss), float((logits.argmax(1) == labels).float().mean())
 
 
-def kept(scratch: Path) -> list[int]:
+def kept(scratch):
     """The numbers of the checkpoints that are there: those of the steps, where each has one."""
     return sorted(int(folder.name) for folder in (scratch / CHECKPOINTS).iterdir())
 
 
-def assert_alike(trained: Trained, other: Trained) -> None:
+def assert_alike(trained, other):
     """Holds that two trainings differ by rounding only."""
     for epoch, others in zip(trained.history, other.history, strict=True):
         assert epoch["train_loss"] == pytest.approx(others["train_loss"], rel=1e-3)
@@ -121,16 +111,16 @@ def assert_alike(trained: Trained, other: Trained) -> None:
 
 
 def run(
-    root: Path,
-    images: Path,
-    hyperparameters: Train,
+    root,
+    images,
+    hyperparameters,
     *,
-    model: Model = SMALL,
-    scale: Scale | None = None,
-    output: str = "output",
-    pulled: Path | None = None,
-    start: RegisteredVersion | None = None,
-) -> Trained:
+    model=SMALL,
+    scale=None,
+    output="output",
+    pulled=None,
+    start=None,
+):
     """Runs the step; in the same root again, as a retry of it."""
     # Both are decided when a workload is read. Such a network gains nothing from more threads.
     precision = hyperparameters.precision.replace("auto", "fp32")
@@ -154,9 +144,7 @@ def run(
     return Trained(facts, folder, project)
 
 
-def run_interrupted(
-    root: Path, images: Path, recipe: Train, ending: AbstractContextManager[None], **given: Any
-) -> Trained:
+def run_interrupted(root, images, recipe, ending, **given):
     """Trains undisturbed, and again with an interruption; holds that the bits are the same.
 
     Args:
@@ -173,15 +161,17 @@ def run_interrupted(
     resumed = run(root, images, recipe, **given)
     assert resumed.facts == whole.facts
     assert resumed.model_files() == whole.model_files()
+    for epoch, same in zip(resumed.history, whole.history, strict=True):
+        assert epoch["train_loss"] == same["train_loss"]
     return resumed
 
 
 @contextmanager
-def killing_a_worker(folder: Path) -> Iterator[None]:
+def killing_a_worker(folder):
     """Kills a worker of a training that runs meanwhile, after its first checkpoint."""
     killed = threading.Event()
 
-    def kill() -> None:
+    def kill():
         family = psutil.Process()
         while not (workers := [*filter(is_worker, family.children(recursive=True))]):
             time.sleep(0.05)
@@ -195,7 +185,7 @@ def killing_a_worker(folder: Path) -> Iterator[None]:
     assert killed.is_set(), "the training was over before a worker could be killed"
 
 
-def is_worker(process: psutil.Process) -> bool:
+def is_worker(process):
     with suppress(psutil.NoSuchProcess):
         return any("RayTrainWorker" in word for word in process.cmdline())
     return False

@@ -119,6 +119,12 @@ def test_mixed_images_show_as_much_of_each_label_as_it_says():
     assert kinds == {True, False}  # a batch gets one of them
 
 
+def test_as_much_is_replaced_as_the_share_says_but_at_the_edges():
+    halves = Augment(cutmix=100)
+    mixes = [mix(even(), LABELS, halves, np.random.default_rng(step)) for step in range(20)]
+    assert max(rest for _, (_, (_, rest)) in mixes) == pytest.approx(0.5, abs=0.1)
+
+
 def test_grey_images_have_no_colours_to_change():
     grey = Workload(
         name="sides",

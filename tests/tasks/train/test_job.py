@@ -128,13 +128,11 @@ def test_the_files_of_a_factory_are_read_and_travel_with_the_network(job, tmp_pa
     assert (network[-1].bias == 0.5).all()
 
 
-def test_the_content_of_its_files_is_in_the_key(tmp_path):
+def test_a_file_that_has_changed_since_the_run_began_or_is_gone_is_named(tmp_path):
     pretrained_weights(tmp_path)
     before = workload(tmp_path, FILES)
     assert list(check(before, Project(tmp_path))) == []
     (tmp_path / "weights" / "bias.txt").write_text("0.25")
-    now = workload(tmp_path, FILES)
-    assert now.flat()["model.pretrained_version"] != before.flat()["model.pretrained_version"]
     [changed] = check(before, Project(tmp_path))
     assert changed.startswith("model.files: their content is not model.pretrained_version")
     (tmp_path / "weights" / "bias.txt").unlink()

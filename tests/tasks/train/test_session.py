@@ -2,34 +2,32 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from retrain.workload import Scale
-from tasks.train.job import PROGRESS, TrainingJob
+from tasks.train.job import PROGRESS
 from tasks.train.session import UNREPORTED, Meter, Session
 from tasks.train.train import best_network
 from tests.tasks.train.helpers import kept
 
 
-def report(session: Session, *accuracies: float) -> None:
+def report(session, *accuracies):
     for accuracy in accuracies:
         number = len(session.reports) + 1
         metrics = {"epoch": number, "seconds": 2.0, "val_accuracy": accuracy, "loss": 0.5}
         session.report(metrics, {"step": 6 * number, "weights": {"a": torch.tensor(accuracy)}})
 
 
-def damage(folder: Path, kind: str = "cut short") -> None:
+def damage(folder, kind="cut short"):
     [file] = folder.iterdir()
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content[:-10] if kind == "cut short" else content)
 
 
-def progress(job: TrainingJob) -> dict[str, Any]:
+def progress(job):
     return json.loads((job.scratch / PROGRESS).read_text())
 
 

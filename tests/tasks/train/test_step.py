@@ -89,10 +89,7 @@ def test_fewer_images_than_a_batch_make_one_batch(tmp_path, steps):
 
 @pytest.mark.parametrize("sizes", [(2**50,), (2**33, 2**33)])
 def test_memory_that_cannot_be_had_is_the_users_to_mend(images, tmp_path, monkeypatch, sizes):
-    def too_large(self, data):
-        return torch.empty(sizes)
-
-    monkeypatch.setattr(TrainingJob, "build", too_large)
+    monkeypatch.setattr(TrainingJob, "build", lambda *_: torch.empty(sizes))
     with pytest.raises(ValueError, match=r"not enough memory to train .* train\.micro_batch"):
         run(tmp_path, images, RECIPE)
 
@@ -122,8 +119,33 @@ def test_a_batch_that_cannot_be_divided_among_the_workers_is_smaller(job):
     ]
 
 
-SPEED = {"epoch": 1, "epochs": 2, "images_per_second": 7.0, "loss": 1.0, "seconds_left": 9.0}
 EPOCH = {"epoch": 1, "val_loss": 0.5, "images_per_second": 7.0}
+LINE = "train  epoch {}/3  val_loss 0.5000  9 s left"
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ([(1.9, 1, False), (2.0, 1, False), (5.0, 1, False)], [LINE.format(1)]),
+        ([(1.0, 2, False), (1.9, 3, True)], []),  # no line is due in so short a training
+        ([(2.0, 1, False), (3.9, 2, False), (3.9, 3, True)], [LINE.format(1), LINE.format(3)]),
+        ([(2.0, 1, False), (61.9, 1, False), (62.0, 1, False)], [LINE.format(1), "train  half"]),
+    ],
+)
+def test_an_epoch_is_told_two_seconds_after_the_last_and_what_is_left_each_minute(
+    monkeypatch, caplog, shown, said
+):
+    """Shown are, after so many seconds, the epochs so far, and whether the training is over."""
+    now = [0.0]
+    monkeypatch.setattr(step, "monotonic", lambda: now[0])
+    lines, told = step.EpochLines(), {"epochs": 3, "seconds_left": 9.0, "text": "half"}
+    for seconds, epochs, is_over in shown:
+        now[0] = seconds
+        lines.show(told | {"history": [EPOCH] * epochs}, is_over=is_over)
+    assert caplog.messages == said
+
+
+SPEED = {"epoch": 1, "epochs": 2, "images_per_second": 7.0, "loss": 1.0, "seconds_left": 9.0}
 
 
 def test_epochs_are_logged_while_the_training_runs_and_again_after_a_failure(tmp_path, monkeypatch):
