@@ -12,7 +12,6 @@ import tempfile
 from collections import namedtuple
 from contextlib import suppress
 from itertools import product
-from math import isfinite
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, get_context
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ruamel.yaml import YAML
 
-import models
 from flows.train import train
 from retrain.params import load_workload, resolve
 from retrain.project import Project
@@ -142,6 +140,8 @@ class Place:
         tree = {f"w{n}": common | {"model": model} for n, model in enumerate(networks.values())}
         YAML().dump({"workloads": tree}, root / "params.yaml")
         self.names = dict(zip(networks, tree, strict=True))
+        # Whether each combination is refused before the run.
+        self.refused = {each: self._is_refused(each) for each in combinations(self.names)}
 
     def write_images(self):
         """Makes what is trained on."""
@@ -160,10 +160,6 @@ class Place:
         values |= {"images.storage": chosen.storage}
         workload = load_workload(self.root / "params.yaml", self.names[chosen.network], values)
         return resolve(workload, Project(self.root))
-
-    def refusals(self):
-        """Whether each combination is refused before the run."""
-        return {each: self._is_refused(each) for each in combinations(self.names)}
 
     def _is_refused(self, chosen):
         project = Project(ROOT)
@@ -232,17 +228,12 @@ def _work(config):
 def check_saved(job):
     """Compares what a training said with the network that it saved."""
     session = Session(job)
-    history, best = session.history, session.best.metrics
-    numbers = [value for entry in history for value in entry.values() if isinstance(value, float)]
-    assert len(history) == EPOCHS and all(map(isfinite, numbers)), history
-    if job.model.family == "embedding_head":  # the saved network makes its own embeddings
-        network = models.load(job.output).module
-        with torch.inference_mode():
-            assert network(torch.zeros(2, SIDE, SIDE, 3, dtype=torch.uint8)).isfinite().all()
-    else:
+    assert len(session.history) == EPOCHS
+    if job.model.family != "embedding_head":  # whose network takes images, and not embeddings
         loss, _ = validated(Trained({}, job.output.parent, Project(job.root)), job.images)
-        tolerance = 0.05 if job.hyperparameters.precision == "bf16" else 1e-3
+        best = session.best.metrics
         told = best.get("val_loss", best.get("eval_loss"))
+        tolerance = 0.05 if job.hyperparameters.precision == "bf16" else 1e-3
         assert loss == pytest.approx(told, rel=tolerance, abs=tolerance)
 
 
@@ -313,4 +304,4 @@ def _table(row, detail, columns, refused):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as root:
-        TABLE.write_text(document(Place(Path(root)).refusals()), encoding="utf-8")
+        TABLE.write_text(document(Place(Path(root)).refused), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections import OrderedDict
 from itertools import count
 from pathlib import Path
 
@@ -30,28 +31,23 @@ def unrepeatable(num_classes):
     return made
 
 
-class Tied(torch.nn.Module):
-    """Two layers with one weight, of images of 8 x 8."""
-
-    def __init__(self, num_classes):
-        super().__init__()
-        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
-        self.second.weight = self.first.weight
-        self.last = torch.nn.Linear(64, num_classes)
-
-    def forward(self, pixels):
-        return self.last(self.second(torch.relu(self.first(pixels.flatten(1)))))
-
-
 def narrow(num_classes):
     """Three hidden units, as many as the classes that it is given."""
-    hidden = torch.nn.Linear(64, 3)
-    last = torch.nn.Linear(3, num_classes)
-    return torch.nn.Sequential(torch.nn.Flatten(), hidden, torch.nn.ReLU(), last)
+    layers = torch.nn.Linear(64, 3), torch.nn.ReLU(), torch.nn.Linear(3, num_classes)
+    return torch.nn.Sequential(torch.nn.Flatten(), *layers)
 
 
 def tied(num_classes):
-    return Tied(num_classes)
+    """Two layers with one weight, of images of 8 x 8."""
+    layers = {
+        "flat": torch.nn.Flatten(),
+        "first": torch.nn.Linear(64, 64),
+        "between": torch.nn.ReLU(),
+        "second": torch.nn.Linear(64, 64),
+        "last": torch.nn.Linear(64, num_classes),
+    }
+    layers["second"].weight = layers["first"].weight
+    return torch.nn.Sequential(OrderedDict(layers))
 
 
 def pretrained_network(num_classes, weights, vocabulary=None, pretrained=True):
@@ -68,16 +64,11 @@ def always_pretrained(num_classes, weights):
     return pretrained_network(num_classes, weights)
 
 
-class Forgets(torch.nn.Module):
-    """Half of its weights are no parameters."""
-
-    def __init__(self, num_classes):
-        super().__init__()
-        self.weights = torch.rand(64, num_classes)
-        self.bias = torch.nn.Parameter(torch.zeros(num_classes))
-
-    def forward(self, pixels):
-        return pixels.flatten(1) @ self.weights + self.bias
+def forgets(num_classes):
+    """Its answers depend on numbers that are not among its weights."""
+    made, others = torch.nn.Linear(64, num_classes), torch.rand(num_classes)
+    made.register_forward_hook(lambda _, given, answers: answers + others)
+    return torch.nn.Sequential(torch.nn.Flatten(), made)
 
 
 def report(metrics, weights=None):

@@ -22,21 +22,16 @@ def place(tmp_path_factory):
     return Place(tmp_path_factory.mktemp("combinations"))
 
 
-@pytest.fixture(scope="module")
-def refused(place):
-    return place.refusals()
-
-
-def test_the_page_says_what_is_refused(refused):
-    assert TABLE.read_text(encoding="utf-8") == document(refused)
+def test_the_page_says_what_is_refused(place):
+    assert TABLE.read_text(encoding="utf-8") == document(place.refused)
 
 
 @pytest.mark.slow
-def test_what_is_not_refused_trains(place, refused, ray_session):
+def test_what_is_not_refused_trains(place, ray_session):
     place.write_images()
     alone, shared = (
         [place.job(each, Path(f"{kind}-{n}")) for n, each in enumerate(chosen)]
-        for kind, chosen in zip(("alone", "shared"), to_train(refused), strict=True)
+        for kind, chosen in zip(("alone", "shared"), to_train(place.refused), strict=True)
     )
     for job in alone:
         train_and_save(job)
