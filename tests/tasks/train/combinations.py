@@ -156,8 +156,8 @@ class Place:
         Raises:
             ValueError: It is refused.
         """
-        values = LOOPS[chosen.loop] | SHARINGS[chosen.sharing] | RECIPES[chosen.recipe]
-        values |= {"images.storage": chosen.storage}
+        choices = LOOPS[chosen.loop] | SHARINGS[chosen.sharing] | RECIPES[chosen.recipe]
+        values = {"images.storage": chosen.storage} | choices
         workload = load_workload(self.root / "params.yaml", self.names[chosen.network], values)
         return resolve(workload, Project(self.root))
 

@@ -99,8 +99,7 @@ def test_an_epoch_whose_checkpoint_was_damaged_is_reported_again_and_can_be_the_
 def test_a_checkpoint_that_was_not_reported_any_more_is_replaced(job):
     report(session := Session(job), 0.5)
     for folder in (session.folder(2), job.scratch / UNREPORTED):  # which were cut off
-        folder.mkdir()
-        (folder / "half").touch()
+        (folder / "half").mkdir(parents=True)
     report(Session(job), 0.6)
     assert kept(job.scratch) == [1, 2]
     assert Session(job).latest()["weights"]["a"] == torch.tensor(0.6)

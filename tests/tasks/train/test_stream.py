@@ -52,8 +52,7 @@ def prepare(root: Path, format: str, size: int = 8, channels: int = 1) -> Simple
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     folders = {}
     for storage in ("pixels", "source"):
-        (root / storage).mkdir()
-        space = workspace(root / storage, "preprocess")
+        space = workspace(root, storage)
         images = Images(size=size, channels=channels, storage=storage)
         assert preprocess(images, raw, validated, space)["storage"] == storage
         folders[storage] = space.folder

@@ -52,6 +52,7 @@ def test_it_changes_the_training_resumes_to_the_bit_and_says_what_is_saved(
 ):
     recipe, ending = BASE.model_copy(update=CHOICES[choice]), ending_before(10)  # in its 2nd epoch
     resumed = run_interrupted(tmp_path, images, recipe, ending, model=DROPOUT)
+    assert "train ended at step 10. The same command goes on from there." in caplog.messages
     assert "train continues at step 10, from its last checkpoint." in caplog.messages
     assert steps == list(range(10, 18))
     assert plain.facts["weights"] != resumed.facts["weights"]
