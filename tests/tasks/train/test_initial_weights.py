@@ -25,11 +25,12 @@ BASE = Train(epochs=3, batch_size=16, lr=0.01)
 AGAIN = BASE.model_copy(update={"init": "champion", "epochs": 1, "lr": 1e-6})
 
 
-def test_it_begins_where_the_champion_ended(images, tmp_path):
+def test_it_begins_where_the_champion_ended(images, tmp_path, caplog):
     before = run(tmp_path / "champion", images, BASE, output="package/artifacts")
     start = SimpleNamespace(package=before.project.root / "package", version=VERSION)
     theirs = load(before.model_files()[models.WEIGHTS])
     after = run(tmp_path / "again", images, AGAIN, start=start)
+    assert "train starts from the weights of version 1." in caplog.messages
     for name, value in load(after.model_files()[models.WEIGHTS]).items():
         assert torch.allclose(value, theirs[name], atol=1e-4), name
     assert after.facts["start"] == VERSION.weights

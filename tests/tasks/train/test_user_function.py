@@ -172,7 +172,7 @@ HALF = {"score": 0.5}
         (reporting(), r"reports never called ray\.train\.report .* reported no numbers"),
         (
             reporting((HALF, "filled"), (HALF | {"loss": "nan"}, "filled")),
-            "reported loss = nan in its report 2: the training diverged",
+            r"^train\.function reported loss = nan in its report 2: the training diverged",
         ),
         (reporting((HALF, "none")), r"It reported score, and 0 checkpoints\.$"),
         (
