@@ -13,10 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-class InterruptedTrainingError(Exception):
-    """Ends a training in the middle."""
-
-
 @pytest.fixture
 def steps(monkeypatch):
     """The optimizer steps that trainings in this process have taken, by number, as they go."""
@@ -35,7 +31,7 @@ def steps(monkeypatch):
 
 @pytest.fixture
 def ending_before(monkeypatch, steps):
-    """A block in which a training ends before a step; afterwards `steps` is empty."""
+    """A block in which a training ends before a step, by Ctrl-C; afterwards `steps` is empty."""
     from tasks.train import train
 
     @contextmanager
@@ -44,10 +40,10 @@ def ending_before(monkeypatch, steps):
 
         def failing(step, *others):
             if step == end:
-                raise InterruptedTrainingError
+                raise KeyboardInterrupt
             return recorded(step, *others)
 
-        with monkeypatch.context() as patched, pytest.raises(InterruptedTrainingError):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(train, "learning_rate", failing)
             yield
         steps.clear()

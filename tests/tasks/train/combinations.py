@@ -9,43 +9,48 @@ holds `docs/combinations.md` to what is refused. The command writes that page.
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import namedtuple
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+import pytest
 import torch
+from ray.train import FailureConfig, RunConfig, ScalingConfig, get_context
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ruamel.yaml import YAML
 
 from flows.train import train
-from retrain.params import load_workload, resolve, vary
+from retrain.params import load_workload, resolve
 from retrain.project import Project
 from retrain.step import DataVersion
-from retrain.workload import Workload
 from tasks.train.job import TrainingJob, try_settings
+from tasks.train.launch import run_trainer
+from tasks.train.session import Session
+from tasks.train.train import fit
 from tests import hub
-from tests.tasks.train.helpers import write_form, write_split
+from tests.tasks.train.helpers import ROOT, Trained, validated, write_prepared
 from tests.tasks.train.test_stream import prepare
 
-ROOT = Path(__file__).parents[3]
 TABLE = ROOT / "docs" / "combinations.md"
-LABELS = ("bottom", "left", "right", "top")
 SIDE, ROWS, VALIDATED, EMBEDDED, EPOCHS = 16, 48, 16, 12, 2
 
 OWN, FUNCTION = "own loop", "function"
-BY_TRAINER = {
-    "train.function": "examples.huggingface:train", "train.best.metric": "eval_accuracy",
-}  # fmt: skip
-LOOPS: dict[str, dict[str, Any]] = {OWN: {}, FUNCTION: BY_TRAINER}
+LOOPS = {
+    OWN: {},
+    FUNCTION: {
+        "train.function": "examples.huggingface:train",
+        "train.best.metric": "eval_accuracy",
+    },
+}
 STORAGES = "pixels", "source"
-SHARINGS: dict[str, dict[str, Any]] = {
-    "one process": {"scale.workers": 0},
+ALONE = "one process"
+SHARINGS = {
+    ALONE: {"scale.workers": 0},
     "workers, ddp": {"scale.workers": 2},
     "workers, fsdp": {"scale.workers": 2, "scale.strategy": "fsdp"},
 }
-RECIPES: dict[str, dict[str, Any]] = {
+RECIPES = {
     "plain": {},
     "freeze_epochs": {"train.freeze_epochs": 1},
     "ema": {"train.ema": 0.9},
@@ -69,58 +74,44 @@ RECIPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Combination:
-    """One of them, by its names."""
-
-    network: str
-    loop: str
-    storage: str
-    sharing: str
-    recipe: str
-
-    @property
-    def workers(self) -> int:
-        return SHARINGS[self.sharing]["scale.workers"]
-
-    @property
-    def starts_workers(self) -> bool:
-        """Whether its workers start for it alone; others are trained in the same ones."""
-        return bool(self.workers) and (self.loop == FUNCTION or self.storage == "source")
+Combination = namedtuple("Combination", ("network", "loop", "storage", "sharing", "recipe"))
 
 
-def combinations(networks: Iterable[str]) -> Iterator[Combination]:
+def combinations(networks):
     """Each network with each loop, storage and sharing; and each of them with each recipe.
 
     A recipe is tried with prepared images, and once with those that stream.
     """
     for loop, sharing, recipe, network in product(LOOPS, SHARINGS, RECIPES, networks):
         for storage in STORAGES:
-            streams_once = (loop, sharing, network) == (OWN, "one process", "vit")
+            streams_once = (loop, sharing, network) == (OWN, ALONE, "vit")
             if recipe == "plain" or streams_once or storage == "pixels":
                 yield Combination(network, loop, storage, sharing, recipe)
 
 
-def to_train(refused: Mapping[Combination, str | None]) -> list[Combination]:
+def to_train(refused):
     """Those that a test trains: all that is not refused by one process, by workers some of it.
 
     That are all networks, each third of them with each recipe, and one where workers start anew.
+
+    Returns:
+        Those that are trained each for itself, and those that the same workers train.
     """
-    allowed = [each for each, why in refused.items() if why is None]
-    started = [each for each in allowed if each.starts_workers and each.recipe == "plain"]
-    shared = [each for each in allowed if each.workers and not each.starts_workers]
-    return [
-        *(each for each in allowed if not each.workers),
-        *(each for each in started if each.network == "pretrained vit"),
-        *(each for each in shared if each.recipe == "plain"),
-        *[each for each in shared if each.recipe != "plain"][::3],
-    ]
+    allowed = [each for each, is_refused in refused.items() if not is_refused]
+    alone = [each for each in allowed if each.sharing == ALONE]
+    by_workers = [each for each in allowed if each.sharing != ALONE]
+    shared = [each for each in by_workers if (each.loop, each.storage) == (OWN, "pixels")]
+    started = [each for each in by_workers if each not in shared and each.recipe == "plain"]
+    plain = [each for each in shared if each.recipe == "plain"]
+    others = [each for each in shared if each.recipe != "plain"]
+    alone += [each for each in started if each.network == "pretrained vit"]
+    return alone, plain + others[::3]
 
 
 class Place:
     """A folder with prepared images, embeddings and pretrained networks, for small trainings."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         """Makes the pretrained networks, and a workload for each family."""
         self.root = root
         torch.manual_seed(0)
@@ -132,7 +123,7 @@ class Place:
             "hidden_sizes": [8, 16], "depths": [1, 1], "downsample_in_first_stage": False,
         }  # fmt: skip
         sizes = {"patch_size": 8, "hidden_size": 16, "layers": 2, "heads": 2}
-        families: dict[str, dict[str, Any]] = {
+        networks = {
             "vit": {"family": "vit", **sizes},
             "pretrained vit": {"family": "vit", "pretrained": str(root / "vit")},
             "auto (ResNet)": {"family": "auto", "config": config},
@@ -146,47 +137,42 @@ class Place:
             "train": {"epochs": EPOCHS, "batch_size": 16, "lr": 0.01, "precision": "fp32"},
             "scale": {"threads": 1},
         }
-        names = {family: f"w{number}" for number, family in enumerate(families)}
-        tree = {names[family]: common | {"model": model} for family, model in families.items()}
+        tree = {f"w{n}": common | {"model": model} for n, model in enumerate(networks.values())}
         YAML().dump({"workloads": tree}, root / "params.yaml")
-        self.workloads = {
-            family: load_workload(root / "params.yaml", name) for family, name in names.items()
-        }
+        self.names = dict(zip(networks, tree, strict=True))
+        # Whether each combination is refused before the run.
+        self.refused = {each: self._is_refused(each) for each in combinations(self.names)}
 
-    def write_images(self) -> None:
+    def write_images(self):
         """Makes what is trained on."""
-        self.images = _write(self.root / "images", (SIDE, SIDE, 3), np.uint8)
-        self.embeddings = _write(self.root / "embeddings", (EMBEDDED,), np.float32)
+        form = {"rows": ROWS, "val": VALIDATED, "size": SIDE, "channels": 3}
+        self.images = write_prepared(self.root / "images", **form)
+        self.embeddings = write_prepared(self.root / "embeddings", **form, embedded=EMBEDDED)
         self.not_prepared = prepare(self.root / "files", "folders", size=SIDE, channels=3)
 
-    def workload(self, chosen: Combination) -> Workload:
+    def workload(self, chosen):
         """The workload of a combination.
 
         Raises:
             ValueError: It is refused.
         """
-        values = LOOPS[chosen.loop] | SHARINGS[chosen.sharing] | RECIPES[chosen.recipe]
-        values |= {"images.storage": chosen.storage}
-        return resolve(vary(self.workloads[chosen.network], values), Project(self.root))
+        choices = LOOPS[chosen.loop] | SHARINGS[chosen.sharing] | RECIPES[chosen.recipe]
+        values = {"images.storage": chosen.storage} | choices
+        workload = load_workload(self.root / "params.yaml", self.names[chosen.network], values)
+        return resolve(workload, Project(self.root))
 
-    def refusals(self) -> dict[Combination, str | None]:
-        """Why each combination is refused before the run; None of one that is not."""
-        return {each: self._refusal(each) for each in combinations(self.workloads)}
-
-    def _refusal(self, chosen: Combination) -> str | None:
+    def _is_refused(self, chosen):
         project = Project(ROOT)
-        try:
+        with suppress(ValueError):
             workload = self.workload(chosen)
-            for step in train.steps_for(workload):
-                for fault in step.check(workload, project):
-                    return fault
-            if chosen.recipe == "plain":  # the network itself
+            steps = train.steps_for(workload)
+            is_refused = any(fault for step in steps for fault in step.check(workload, project))
+            if chosen.recipe == "plain" and not is_refused:  # the network itself
                 try_settings(workload, project, DataVersion("data", tracked=False))
-        except ValueError as error:
-            return str(error).splitlines()[0]
-        return None
+            return is_refused
+        return True
 
-    def job(self, chosen: Combination, folder: Path) -> TrainingJob:
+    def job(self, chosen, folder):
         """The training of a combination, which leaves its files in a folder."""
         workload, folder = self.workload(chosen), self.root / folder
         images = self.embeddings if chosen.network == "embedding_head" else self.images
@@ -207,19 +193,7 @@ class Place:
         )
 
 
-def _write(folder: Path, shape: tuple[int, ...], dtype: type) -> Path:
-    """Prepared images, or embeddings, of which the network can learn something."""
-    random = np.random.default_rng(0)
-    for split, count in (("train", ROWS), ("val", VALIDATED), ("test", 8)):
-        labels = np.arange(count) % len(LABELS)
-        values = random.integers(0, 156, (count, *shape)).astype(dtype)
-        values[np.arange(count), labels] += 90
-        write_split(folder / split, [values], labels)
-    write_form(folder, LABELS, size=SIDE, channels=3)
-    return folder
-
-
-def _write_dinov2(folder: Path) -> None:
+def _write_dinov2(folder):
     """A DINOv2, which has a mask token that no gradient reaches."""
     from transformers import BitImageProcessor, Dinov2Config, Dinov2Model
 
@@ -231,17 +205,49 @@ def _write_dinov2(folder: Path) -> None:
     BitImageProcessor(size={"shortest_edge": SIDE}).save_pretrained(folder)
 
 
-def document(refused: Mapping[Combination, str | None]) -> str:
+def train_on_workers(jobs, storage):
+    """Runs trainings by the project's own loop, one after the other in the same two workers."""
+    replaces_workers = FailureConfig(max_failures=jobs[0].scale.max_failures)  # as a run does
+    trainer = TorchTrainer(
+        _work,
+        train_loop_config={"jobs": list(jobs)},
+        torch_config=TorchConfig(backend="gloo", timeout_s=60),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.4}),
+        run_config=RunConfig("combinations", str(storage), failure_config=replaces_workers),
+    )
+    run_trainer(trainer)
+
+
+def _work(config):
+    context = get_context()
+    place = context.get_world_rank(), context.get_world_size(), get_device()
+    for job in config["jobs"]:
+        fit(Session(job, *place))
+
+
+def check_saved(job):
+    """Compares what a training said with the network that it saved."""
+    session = Session(job)
+    assert len(session.history) == EPOCHS
+    if job.model.family != "embedding_head":  # whose network takes images, and not embeddings
+        loss, _ = validated(Trained({}, job.output.parent, Project(job.root)), job.images)
+        best = session.best.metrics
+        told = best.get("val_loss", best.get("eval_loss"))
+        tolerance = 0.05 if job.hyperparameters.precision == "bf16" else 1e-3
+        assert loss == pytest.approx(told, rel=tolerance, abs=tolerance)
+
+
+def document(refused):
     """The page with the tables.
 
     Args:
-        refused: Of each combination, why it is refused; None for those that are trained.
+        refused: Whether each combination is refused.
     """
-    plain = {each: why for each, why in refused.items() if each.recipe == "plain"}
-    trained = {(each.network, each.loop, each.sharing) for each, why in plain.items() if not why}
+    plain = {each: no for each, no in refused.items() if each.recipe == "plain"}
+    trained = {(each.network, each.loop, each.sharing) for each, no in plain.items() if not no}
     recipes = {
-        each: why
-        for each, why in refused.items()
+        each: no
+        for each, no in refused.items()
         if (each.network, each.loop, each.sharing) in trained and each.storage == "pixels"
     }
     columns = list(dict.fromkeys((each.loop, each.sharing) for each in recipes))
@@ -272,12 +278,7 @@ refusal says why.
 """
 
 
-def _table(
-    row: str,
-    detail: str,
-    columns: Sequence[tuple[str, str]],
-    refused: Mapping[Combination, str | None],
-) -> Iterator[str]:
+def _table(row, detail, columns, refused):
     """A table in Markdown: by the row's attribute, loop and sharing, of which details are trained.
 
     A cell names those that are not, where they are fewer.
@@ -288,12 +289,12 @@ def _table(
         cells = []
         for column in columns:
             cases = {
-                getattr(each, detail): why
-                for each, why in refused.items()
+                getattr(each, detail): no
+                for each, no in refused.items()
                 if (getattr(each, row), each.loop, each.sharing) == (name, *column)
             }
-            trained = [case for case, why in cases.items() if not why]
-            lacking = [case for case, why in cases.items() if why]
+            trained = [case for case, no in cases.items() if not no]
+            lacking = [case for case, no in cases.items() if no]
             cell = f"✓ but {', '.join(lacking)}" if lacking else "✓"
             if len(lacking) >= len(trained):
                 cell = ", ".join(trained) or "no"
@@ -303,4 +304,4 @@ def _table(
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as root:
-        TABLE.write_text(document(Place(Path(root)).refusals()), encoding="utf-8")
+        TABLE.write_text(document(Place(Path(root)).refused), encoding="utf-8")

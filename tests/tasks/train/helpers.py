@@ -3,11 +3,10 @@
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -19,34 +18,35 @@ import models
 from retrain.project import Project
 from retrain.step import Facts, Workspace
 from retrain.store import Artifact
-from retrain.workload import Model, Scale, Train
-from tasks.data.champion import RegisteredVersion
+from retrain.workload import Model, Scale
 from tasks.data.shards import SOURCE, open_prepared, shard_name
-from tasks.train.session import REPORTS
+from tasks.train.session import CHECKPOINTS, REPORTS
 from tasks.train.step import train
 from tests import templates
 
-LABELS = ("left", "right", "top")
+ROOT = Path(__file__).parents[3]
+LABELS = ("bottom", "middle", "top")
 SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)
 KEY = "c0ffee" * 10
 OFTEN = Scale(checkpoint_seconds=1e-9)  # after every step
 
 
-def write_prepared(folder: Path, rows: int = 96, val: int = 33) -> Path:
-    """uint8 (rows, 8, 8, 1): noise, with the half that names the class brighter."""
+def write_prepared(folder, rows=96, val=33, size=8, channels=1, embedded=None):
+    """Noise, in which the third of the pixels that names the class is brighter; or embeddings."""
     random = np.random.default_rng(0)
+    shape = (embedded,) if embedded else (size, size, channels)
+    third = np.arange(prod(shape)) * len(LABELS) // prod(shape)
     for split, count in (("train", rows), ("val", val), ("test", 9)):
         labels = random.integers(0, len(LABELS), count)
-        images = random.integers(0, 156, (count, 8, 8, 1), np.uint8)
-        for image, label in zip(images, labels, strict=True):
-            bright = (np.s_[:, :4], np.s_[:, 4:], np.s_[:4])[label]
-            image[bright] += 60
+        values = random.integers(0, 156, (count, prod(shape)), np.uint8)
+        values[third == labels[:, None]] += 60
+        images = values.reshape(count, *shape).astype(np.float32 if embedded else np.uint8)
         write_split(folder / split, np.array_split(images, 2), labels)
-    write_form(folder, LABELS, size=8, channels=1)
+    write_form(folder, LABELS, size=size, channels=channels)
     return folder
 
 
-def write_split(folder: Path, shards: Iterable[np.ndarray], labels: np.ndarray) -> None:
+def write_split(folder, shards, labels):
     """A split as `preprocess` or `embed` leaves it, without the origin of its rows."""
     folder.mkdir(parents=True)
     for number, shard in enumerate(shards):
@@ -54,7 +54,7 @@ def write_split(folder: Path, shards: Iterable[np.ndarray], labels: np.ndarray) 
     np.save(folder / "labels.npy", labels)
 
 
-def write_form(folder: Path, labels: Sequence[str], size: int, channels: int) -> None:
+def write_form(folder, labels, size, channels):
     """The names of the classes and the form of the images, as `preprocess` leaves them."""
     (folder / "labels.json").write_text(json.dumps(labels))
     form = {"size": size, "channels": channels, "resize": "crop"}
@@ -70,31 +70,34 @@ class Trained:
     project: Project
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self):
         return json.loads((self.folder / "report" / "history.json").read_text())
 
     @property
-    def run_id(self) -> str:
+    def run_id(self):
         return json.loads((self.folder / "report" / "mlflow.json").read_text())["run_id"]
 
-    def model_files(self) -> dict[str, bytes]:
+    def model_files(self):
         return {path.name: path.read_bytes() for path in (self.folder / "model").iterdir()}
 
 
-def validated(trained: Trained, images: Path) -> tuple[float, float, float]:
-    """The cross-entropy, accuracy and macro recall of the saved network on the validation split."""
+def validated(trained, images):
+    """The cross-entropy and the accuracy of the saved network on the validation split."""
     val = open_prepared(images).split("val")
     network = models.load(trained.folder / "model").module
     with torch.inference_mode():
         logits = network(torch.from_numpy(val.images[np.arange(len(val))]))
     labels = torch.from_numpy(val.labels)
     loss = torch.nn.functional.cross_entropy(logits, labels)
-    right = logits.argmax(1) == labels
-    recalls = [float(right[labels == label].float().mean()) for label in labels.unique()]
-    return float(loss), float(right.float().mean()), sum(recalls) / len(recalls)
+    return float(loss), float((logits.argmax(1) == labels).float().mean())
 
 
-def assert_alike(trained: Trained, other: Trained) -> None:
+def kept(scratch):
+    """The numbers of the checkpoints that are there: those of the steps, where each has one."""
+    return sorted(int(folder.name) for folder in (scratch / CHECKPOINTS).iterdir())
+
+
+def assert_alike(trained, other):
     """Holds that two trainings differ by rounding only."""
     for epoch, others in zip(trained.history, other.history, strict=True):
         assert epoch["train_loss"] == pytest.approx(others["train_loss"], rel=1e-3)
@@ -108,20 +111,20 @@ def assert_alike(trained: Trained, other: Trained) -> None:
 
 
 def run(
-    root: Path,
-    images: Path,
-    hyperparameters: Train,
+    root,
+    images,
+    hyperparameters,
     *,
-    model: Model = SMALL,
-    scale: Scale | None = None,
-    output: str = "output",
-    pulled: Path | None = None,
-    start: RegisteredVersion | None = None,
-) -> Trained:
+    model=SMALL,
+    scale=None,
+    output="output",
+    pulled=None,
+    start=None,
+):
     """Runs the step; in the same root again, as a retry of it."""
     # Both are decided when a workload is read. Such a network gains nothing from more threads.
-    if hyperparameters.precision == "auto":
-        hyperparameters = hyperparameters.model_copy(update={"precision": "fp32"})
+    precision = hyperparameters.precision.replace("auto", "fp32")
+    hyperparameters = hyperparameters.model_copy(update={"precision": precision})
     folder, scratch = root / output, root / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)
@@ -134,16 +137,14 @@ def run(
     facts = {"storage": storage, "rows": rows, "learnt": "ab" * 32}
     prepared = Artifact("preprocess", "k", "ab" * 32, images, facts)
     scale = scale or Scale()
-    if scale.threads == "auto":
-        scale = scale.model_copy(update={"threads": 1})
+    threads = 1 if scale.threads == "auto" else scale.threads
     pulled = Artifact("pull", "k", "cd" * 32, pulled or root, {})
+    scale = scale.model_copy(update={"threads": threads})
     facts = train(model, hyperparameters, scale, prepared, pulled, start, workspace)
     return Trained(facts, folder, project)
 
 
-def run_interrupted(
-    root: Path, images: Path, recipe: Train, ending: AbstractContextManager[None], **given: Any
-) -> Trained:
+def run_interrupted(root, images, recipe, ending, **given):
     """Trains undisturbed, and again with an interruption; holds that the bits are the same.
 
     Args:
@@ -160,39 +161,31 @@ def run_interrupted(
     resumed = run(root, images, recipe, **given)
     assert resumed.facts == whole.facts
     assert resumed.model_files() == whole.model_files()
+    for epoch, same in zip(resumed.history, whole.history, strict=True):
+        assert epoch["train_loss"] == same["train_loss"]
     return resumed
 
 
 @contextmanager
-def killing_a_worker(folder: Path) -> Iterator[list[str]]:
-    """Kills a worker of a training that runs meanwhile, after its first checkpoint.
+def killing_a_worker(folder):
+    """Kills a worker of a training that runs meanwhile, after its first checkpoint."""
+    killed = threading.Event()
 
-    Yields:
-        A list; gets the names of the processes that Ray has begun for the training until then.
-    """
-    left: list[str] = []
-    before = {process.pid for process in processes()}
-    reports = folder / "scratch" / REPORTS
-    threading.Thread(target=kill_a_worker, args=(reports, left, before), daemon=True).start()
-    yield left
-    assert left, "the training was over before a worker could be killed"
+    def kill():
+        family = psutil.Process()
+        while not (workers := [*filter(is_worker, family.children(recursive=True))]):
+            time.sleep(0.05)
+        while not (folder / "scratch" / REPORTS).exists():
+            time.sleep(0.005)
+        workers[0].kill()
+        killed.set()
 
-
-def kill_a_worker(reports: Path, left: list[str], before: set[int]) -> None:
-    while not (workers := [each for each in processes() if "RayTrainWorker" in name_of(each)]):
-        time.sleep(0.05)
-    while not reports.exists():
-        time.sleep(0.005)
-    workers[0].kill()
-    left.extend(name_of(process) for process in processes() if process.pid not in before)
+    threading.Thread(target=kill, daemon=True).start()
+    yield
+    assert killed.is_set(), "the training was over before a worker could be killed"
 
 
-def processes() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
-
-
-def name_of(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""
+def is_worker(process):
+    with suppress(psutil.NoSuchProcess):
+        return any("RayTrainWorker" in word for word in process.cmdline())
+    return False

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from retrain.workload import Augment, ColorJitter, Data, Images, Workload
+from retrain.workload import Augment, ColorJitter, Data, Images, Train, Workload
 from tasks.train.augmentation import Augmentation, augment, mix
 from tasks.train.data_loading import BatchSampler
 from tests.tasks.train.helpers import SMALL
@@ -119,9 +119,18 @@ def test_mixed_images_show_as_much_of_each_label_as_it_says():
     assert kinds == {True, False}  # a batch gets one of them
 
 
+def test_as_much_is_replaced_as_the_share_says_but_at_the_edges():
+    halves = Augment(cutmix=100)
+    mixes = [mix(even(), LABELS, halves, np.random.default_rng(step)) for step in range(20)]
+    assert max(rest for _, (_, (_, rest)) in mixes) == pytest.approx(0.5, abs=0.1)
+
+
 def test_grey_images_have_no_colours_to_change():
-    given = {"name": "sides", "data": Data(path="data/sides"), "model": SMALL}
-    augment = {"rand_augment": 9}
-    workload = Workload(**given, images=Images(size=8, channels=1), train={"augment": augment})
-    [fault] = workload.faults()
-    assert "rand_augment need images.channels=3" in fault
+    grey = Workload(
+        name="sides",
+        data=Data(path="data/sides"),
+        model=SMALL,
+        images=Images(size=8, channels=1),
+        train=Train(augment=Augment(rand_augment=9)),
+    )
+    assert "rand_augment need images.channels=3" in "".join(grey.faults())

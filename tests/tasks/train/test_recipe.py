@@ -1,8 +1,11 @@
 """The schedules and optimizers are PyTorch's; the temperature undoes what a network is too sure."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from models.network import Network
 from retrain.workload import Plateau, Train
@@ -22,42 +25,39 @@ from tests.tasks.train.helpers import write_form, write_split
 CPU = torch.device("cpu")
 
 
-def test_one_cycle_is_pytorchs():
-    hyperparameters, steps = Train(lr=0.01, schedule="one_cycle", warmup=0.3), 50
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        hyperparameters.lr,
-        total_steps=steps,
-        pct_start=hyperparameters.warmup,
-        cycle_momentum=False,
-    )
-    for step in range(steps):
-        assert learning_rate(step, steps, hyperparameters) == pytest.approx(
-            scheduler.get_last_lr()[0]
-        )
-        optimizer.step()
-        scheduler.step()
+STEPS = 68
 
 
-@pytest.mark.parametrize("patience", [0, 2])
-def test_the_plateau_is_pytorchs(patience):
-    random = np.random.default_rng(0)
+@pytest.mark.parametrize(
+    ("settings", "scheduler"),
+    [
+        (
+            {"schedule": "one_cycle", "warmup": 0.3},
+            partial(
+                OneCycleLR, max_lr=0.01, total_steps=STEPS, pct_start=0.3, cycle_momentum=False
+            ),
+        ),
+        *(
+            (
+                {"schedule": "plateau", "warmup": 0, "plateau": Plateau(factor=0.8, patience=n)},
+                partial(ReduceLROnPlateau, factor=0.8, patience=n, eps=0),
+            )
+            for n in (0, 2)
+        ),
+    ],
+)
+def test_a_schedule_is_pytorchs(settings, scheduler):
+    noise = np.random.default_rng(0).uniform(0.45, 0.6, STEPS - 28)
     # At the end they fall, too little or just enough; and stay at the least there is.
     falling = 0.4 * np.cumprod([1 - share * 1e-4 for share in (0, 0.9, 0.9, 0.9, 1.1, 0.9) * 3])
-    losses = [*np.linspace(1, 0.5, 5), *random.uniform(0.45, 0.6, 40), *falling, *[0.0] * 5]
-    hyperparameters = Train(
-        lr=0.01, warmup=0, schedule="plateau", plateau=Plateau(factor=0.8, patience=patience)
-    )
+    losses = [*np.linspace(1, 0.5, 5), *noise, *falling, *[0.0] * 5]
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-        optimizer, factor=0.8, patience=patience, eps=0
-    )
-    rates = []
-    for epoch in range(len(losses)):
-        rates.append(learning_rate(epoch, len(losses), hyperparameters, losses[:epoch]))
+    theirs, rates = scheduler(optimizer), []
+    for step in range(STEPS):
+        rates.append(learning_rate(step, STEPS, Train(lr=0.01, **settings), losses[:step]))
         assert rates[-1] == pytest.approx(optimizer.param_groups[0]["lr"])
-        scheduler.step(losses[epoch])
+        optimizer.step()
+        theirs.step(*([losses[step]] if "plateau" in settings else []))
     assert len(set(rates)) > 3
 
 
@@ -75,30 +75,27 @@ def test_the_rate_rises_in_a_line_and_then_stays_or_falls(schedule, rates):
     assert found == pytest.approx(rates, abs=1e-4)
 
 
-@pytest.mark.parametrize(("momentum", "weights"), [(0.9, [-0.19, -0.461]), (0.0, [-0.1, -0.2])])
-def test_sgd_looks_ahead_by_its_momentum(momentum, weights):
-    """Nesterov's, by hand: with gradients of 1 the velocity is 1, and then 1 + momentum."""
-    network = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.zeros_(network.weight)
-    recipe = Train(optimizer="sgd", lr=0.1, momentum=momentum, weight_decay=0.0)
-    optimizer = make_optimizer(network, recipe)
-    for expected in weights:
-        network.weight.grad = torch.ones(1, 1)
-        optimizer.step()
-        assert network.weight.item() == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
-    ("chosen", "kind"),
-    [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)],
+    ("settings", "kind", "momentum"),
+    [
+        ({"optimizer": "adamw"}, torch.optim.AdamW, {}),
+        ({"optimizer": "adam"}, torch.optim.Adam, {}),
+        ({"optimizer": "sgd"}, torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        (
+            {"optimizer": "sgd", "momentum": 0.0},
+            torch.optim.SGD,
+            {"momentum": 0.0, "nesterov": False},
+        ),
+    ],
 )
-def test_the_optimizer_is_pytorchs_and_does_not_decay_biases(chosen, kind):
+def test_the_optimizer_is_pytorchs_and_does_not_decay_biases(settings, kind, momentum):
     given, frozen = torch.nn.Linear(3, 2), torch.nn.Linear(2, 2).requires_grad_(False)
-    recipe = Train(optimizer=chosen, weight_decay=0.1, lr=0.02)
+    recipe = Train(weight_decay=0.1, lr=0.02, **settings)
     optimizer = make_optimizer(torch.nn.Sequential(given, frozen), recipe)
     assert type(optimizer) is kind
     groups = [(each["params"], each["weight_decay"], each["lr"]) for each in optimizer.param_groups]
     assert groups == [([given.weight], 0.1, 0.02), ([given.bias], 0.0, 0.02)]
+    assert momentum.items() <= optimizer.defaults.items()
 
 
 @pytest.mark.parametrize(("largest", "scale"), [(0.0, 1.0), (6.5, 0.5), (20.0, 1.0)])
@@ -135,10 +132,9 @@ def test_the_loss_is_that_of_each_image_by_the_weight_of_its_class(balance, smoo
     targets = [(torch.tensor([0, 1, 2, 2, 1, 0]), 0.7), (torch.tensor([2, 2, 1, 0, 0, 1]), 0.3)]
     expected = 0.0
     for given, share in targets:
-        for row, label in enumerate(given.tolist()):
-            wanted = np.full(3, smoothing / 3)
-            wanted[label] += 1 - smoothing
-            expected -= share * weights[label] * float(wanted @ np.log(probabilities[row])) / 6
+        wanted = smoothing / 3 + (1 - smoothing) * np.eye(3)[given]
+        losses = -(wanted * np.log(probabilities)).sum(axis=1)
+        expected += share * float((weights[given] * losses).mean())
     assert float(mean_loss(loss_of, logits, targets)) == pytest.approx(expected, rel=1e-5)
 
 

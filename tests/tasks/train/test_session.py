@@ -2,46 +2,32 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from retrain.workload import Best, Scale, Train
-from tasks.train.job import PROGRESS, TrainingJob
-from tasks.train.session import CHECKPOINTS, UNREPORTED, Meter, Session
-from tests.tasks.train.helpers import SMALL, run
-
-RECIPE = Train(epochs=4, batch_size=16, lr=0.01)
-
-
-@pytest.fixture
-def job(images, tmp_path):
-    folders = dict.fromkeys(("pulled", "root", "scratch", "output"), tmp_path)
-    scale = Scale(threads=1, checkpoint_seconds=1e-9)
-    return TrainingJob(SMALL, RECIPE, scale, images=images, start=None, streams=False, **folders)
+from retrain.workload import Scale
+from tasks.train.job import PROGRESS
+from tasks.train.session import UNREPORTED, Meter, Session
+from tasks.train.train import best_network
+from tests.tasks.train.helpers import kept
 
 
-def report(session: Session, *accuracies: float) -> None:
+def report(session, *accuracies):
     for accuracy in accuracies:
         number = len(session.reports) + 1
         metrics = {"epoch": number, "seconds": 2.0, "val_accuracy": accuracy, "loss": 0.5}
         session.report(metrics, {"step": 6 * number, "weights": {"a": torch.tensor(accuracy)}})
 
 
-def kept(job: TrainingJob) -> list[int]:
-    return sorted(int(folder.name) for folder in (job.scratch / CHECKPOINTS).iterdir())
-
-
-def damage(folder: Path, kind: str = "cut short") -> None:
+def damage(folder, kind="cut short"):
     [file] = folder.iterdir()
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content[:-10] if kind == "cut short" else content)
 
 
-def progress(job: TrainingJob) -> dict[str, Any]:
+def progress(job):
     return json.loads((job.scratch / PROGRESS).read_text())
 
 
@@ -53,24 +39,20 @@ def test_the_two_newest_checkpoints_and_the_best_are_kept(job):
     report(session, 0.7, 0.8)
     told = progress(job)
     assert (told["fraction"], told["seconds_left"], told["text"][:9]) == (1, 0, "epoch 4/4")
-    assert kept(job) == [2, 4, 5]
+    assert kept(job.scratch) == [2, 4, 5]
     again = Session(job)
     assert (again.reports, again.step) == (session.reports, 30)
     assert again.best.metrics["epoch"] == 2
     assert again.latest()["step"] == 30
 
 
-def test_a_report_without_weights_is_not_the_best(job):
-    report(session := Session(job), 0.5)
-    session.keep({"epoch": 2, "seconds": 1.0, "val_accuracy": 0.9}, None)
-    assert session.best.metrics["epoch"] == 1
-    assert "loss" not in progress(job)["text"]
+def test_a_function_of_the_user_s_reports_no_steps_and_need_not_tell_its_loss(job):
     own = job.scratch / "own"
     own.mkdir()
-    session.keep({"epoch": 3, "seconds": 1.0, "val_accuracy": 0.6}, own)
-    assert (session.best.metrics["epoch"], session.step) == (3, 0)  # of a function of the user's
-    other = replace(job, hyperparameters=RECIPE.model_copy(update={"best": Best(metric="other")}))
-    assert Session(other).best is None
+    session = Session(job)
+    session.keep({"epoch": 1, "seconds": 1.0, "val_accuracy": 0.6}, own)
+    assert (session.best.metrics["epoch"], session.step) == (1, 0)
+    assert "loss" not in progress(job)["text"]
 
 
 @pytest.mark.parametrize(
@@ -117,16 +99,20 @@ def test_an_epoch_whose_checkpoint_was_damaged_is_reported_again_and_can_be_the_
 def test_a_checkpoint_that_was_not_reported_any_more_is_replaced(job):
     report(session := Session(job), 0.5)
     for folder in (session.folder(2), job.scratch / UNREPORTED):  # which were cut off
-        folder.mkdir()
-        (folder / "half").touch()
+        (folder / "half").mkdir(parents=True)
     report(Session(job), 0.6)
-    assert kept(job) == [1, 2]
+    assert kept(job.scratch) == [1, 2]
     assert Session(job).latest()["weights"]["a"] == torch.tensor(0.6)
 
 
-def test_a_training_whose_best_checkpoint_is_damaged_names_what_to_remove(images, tmp_path):
-    worst = RECIPE.model_copy(update={"best": Best(metric="val_loss", mode="max")})  # the first
-    assert run(tmp_path, images, worst).facts["best_epoch"] == 1
-    damage(tmp_path / "scratch" / CHECKPOINTS / "00000001")
-    with pytest.raises(ValueError, match=r"best epoch is damaged\. Remove .*scratch, and train"):
-        run(tmp_path, images, worst, output="again")
+def test_a_best_checkpoint_that_is_damaged_names_what_to_remove(job):
+    report(session := Session(job), 0.9, 0.5)
+    damage(session.folder(1))
+    with pytest.raises(ValueError, match=rf"damaged\. Remove {job.scratch}, and train again"):
+        best_network(session)
+
+
+def test_all_workers_have_the_history_that_one_of_them_keeps(job):
+    report(session := Session(job, rank=1, world_size=2), 0.5)
+    assert [epoch["val_accuracy"] for epoch in session.history] == [0.5]
+    assert [*job.scratch.iterdir()] == []

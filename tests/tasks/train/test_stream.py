@@ -4,25 +4,28 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from retrain.store import Artifact
 from retrain.workload import Augment, Checks, Data, Gate, Images, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
-from tasks.train import train
+from tasks.train.data_loading import BatchSampler
+from tasks.train.stream import Stream
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
-from tests.tasks.train.helpers import killing_a_worker, run, run_interrupted
+from tests.tasks.train.helpers import ROOT, killing_a_worker, run, run_interrupted
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-ROOT = Path(__file__).parents[3]
 COUNT = 150
 DATA = Data(path="data")
 RECIPE = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
@@ -30,17 +33,8 @@ in_folders = pytest.mark.parametrize("both", ["folders"], indirect=True)
 in_parquet = pytest.mark.parametrize("both", ["parquet"], indirect=True)
 
 
-@dataclass(frozen=True)
-class Both:
-    """The same images, prepared and not."""
-
-    pixels: Path
-    source: Path
-    pulled: Path
-
-
-def prepare(root: Path, format: str, size: int = 8, channels: int = 1) -> Both:
-    """Images that are validated, and prepared in both ways."""
+def prepare(root: Path, format: str, size: int = 8, channels: int = 1) -> SimpleNamespace:
+    """Images as `pulled`, and prepared in both ways: as `pixels` and as `source`."""
     files = {f"{n % 3}/{n:03}.png": png(n, 10, 8) for n in range(COUNT)}
     if format == "folders":
         write_files(root / "data", files)
@@ -58,12 +52,11 @@ def prepare(root: Path, format: str, size: int = 8, channels: int = 1) -> Both:
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
     folders = {}
     for storage in ("pixels", "source"):
-        (root / storage).mkdir()
-        space = workspace(root / storage, "preprocess")
+        space = workspace(root, storage)
         images = Images(size=size, channels=channels, storage=storage)
         assert preprocess(images, raw, validated, space)["storage"] == storage
         folders[storage] = space.folder
-    return Both(folders["pixels"], folders["source"], raw.folder)
+    return SimpleNamespace(pulled=raw.folder, **folders)
 
 
 @pytest.fixture(scope="module", params=["folders", "parquet"])
@@ -80,25 +73,21 @@ def test_it_trains_the_network_that_prepared_images_give(both, tmp_path):
 
 
 @in_parquet
-def test_each_epoch_has_each_image_once_with_its_label(both, tmp_path, monkeypatch):
-    taken: list[tuple[bytes, int]] = []
-    backward = train.backward
-
-    def recording(objective, module, state, images, labels, micro_batch):
-        seen = [image.numpy().tobytes() for image in images]
-        taken.extend(zip(seen, labels.tolist(), strict=True))
-        return backward(objective, module, state, images, labels, micro_batch)
-
-    monkeypatch.setattr(train, "backward", recording)
-    run(tmp_path, both.source, RECIPE, pulled=both.pulled)
+def test_each_epoch_has_each_image_once_with_its_label(both, job):
     split = open_prepared(both.pixels).split("train")
     stored = [image.tobytes() for image in split.images[np.arange(len(split))]]
     labels = dict(zip(stored, split.labels.tolist(), strict=True))
-    per_epoch = len(split) // RECIPE.batch_size * RECIPE.batch_size
-    epochs = [taken[first : first + per_epoch] for first in range(0, len(taken), per_epoch)]
-    assert [len(set(seen)) for seen in epochs] == [per_epoch] * RECIPE.epochs
+    job = replace(job, hyperparameters=RECIPE, images=both.source, pulled=both.pulled)
+    sampler = BatchSampler(len(split), RECIPE.batch_size, 0, 0, 1)
+    with closing(Stream(job, sampler, 0, torch.device("cpu"))) as stream:
+        batches = [[*stream.epoch(epoch, 0)] for epoch in range(RECIPE.epochs)]
+    epochs = [[image.numpy().tobytes() for given, _ in each for image in given] for each in batches]
+    given = [label for each in batches for _, labels in each for label in labels.tolist()]
+    assert [len(set(seen)) for seen in epochs] == [
+        sampler.per_epoch * sampler.share
+    ] * RECIPE.epochs
     assert len({tuple(seen) for seen in epochs}) == RECIPE.epochs  # each in its own order
-    assert all(labels[image] == label for seen in epochs for image, label in seen)
+    assert [labels[image] for seen in epochs for image in seen] == given
 
 
 @pytest.mark.parametrize(
