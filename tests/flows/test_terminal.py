@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import select
-import struct
 import subprocess
 import sys
 import termios
@@ -30,11 +29,10 @@ class Terminal:
 
     def __init__(self, clone, *command, columns=COLUMNS, **more):
         self.screen, shown = pty.openpty()
-        fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.process = subprocess.Popen(
             command,
             cwd=clone.root,
-            env=clone.environment | {"TERM": "xterm-256color"} | more,
+            env=clone.environment | {"TERM": "xterm-256color", "COLUMNS": str(columns)} | more,
             stdin=shown,
             stdout=shown,
             stderr=shown,

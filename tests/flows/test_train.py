@@ -169,6 +169,23 @@ def test_own_images_have_a_champion_of_their_own_and_a_renamed_class_is_dropped_
     assert (renamed["model"]["version"], renamed["model"]["aliases"]) == (2, ["champion"])
 
 
+def test_status_history_and_why_tell_of_the_runs(clone, first):
+    clone.train("--run")
+    [status] = clone.json("status", "vit")
+    assert clone.json("history", "vit")[0]["verdict"] == "first"
+    assert last_steps(clone, "vit")[:5] == BEFORE_THE_GATE
+    assert f"version {status['champion']['version']}" in clone.retrain("status").stdout
+    whole = clone.retrain("status", "vit").stdout
+    assert "photos" not in whole
+    assert re.search(r"best epoch \d: val_accuracy 0\.\d+, val_loss", whole)
+    assert "worst_class_recall" in whole
+    for whose in ("the champion", "the last run's model"):
+        images = "channels 1, mean 0.5, resampling bicubic, resize crop, size 8, std 0.5"
+        assert f"\n{whose} takes images of {images}\n" in whole
+    assert "promoted" in clone.retrain("history", "vit").stdout
+    assert "train                cached" in clone.retrain("why", "vit").stdout
+
+
 def test_what_a_person_tries_is_compared_and_promoted_only_on_demand(clone, first):
     better, served = ("--set", "train.epochs=8"), champion(clone)
     preview = clone.json("train", "vit", *better, "--dry-run")
@@ -195,20 +212,3 @@ def test_what_a_person_tries_is_compared_and_promoted_only_on_demand(clone, firs
     client = tracking.client(Project(clone.root))
     for alias in ("champion", "reference"):
         client.set_registered_model_alias("vit", alias, str(served.version))
-
-
-def test_status_history_and_why_tell_of_the_runs(clone, first):
-    clone.train("--run")
-    [status] = clone.json("status", "vit")
-    assert clone.json("history", "vit")[0]["verdict"] == "first"
-    assert last_steps(clone, "vit")[:5] == BEFORE_THE_GATE
-    assert f"version {status['champion']['version']}" in clone.retrain("status").stdout
-    whole = clone.retrain("status", "vit").stdout
-    assert "photos" not in whole
-    assert re.search(r"best epoch \d: val_accuracy 0\.\d+, val_loss", whole)
-    assert "worst_class_recall" in whole
-    for whose in ("the champion", "the last run's model"):
-        images = "channels 1, mean 0.5, resampling bicubic, resize crop, size 8, std 0.5"
-        assert f"\n{whose} takes images of {images}\n" in whole
-    assert "promoted" in clone.retrain("history", "vit").stdout
-    assert "train                cached" in clone.retrain("why", "vit").stdout
