@@ -85,8 +85,8 @@ def test_the_page_of_a_refusal_does_not_show_what_a_later_one_has_found(clone, f
 
 
 def test_a_failed_run_without_steps_has_a_page_that_says_what_to_do(clone, first, tmp_path):
-    (tmp_path / "broken.png").write_bytes(b"no image")
-    error = clone.json("drift", "vit", "--input", str(tmp_path), code=1)["error"]
+    (tmp_path / "broken.parquet").write_bytes(b"no images")
+    error = clone.json("drift", "vit", "--input", str(tmp_path), code=2)["error"]
     html = page(clone, "drift.html")
     assert "Failed" in html
     assert error in html
