@@ -71,7 +71,8 @@ def test_mlflow_serves_the_champion_by_its_alias(clone, first, monkeypatch):
     served = mlflow.pyfunc.load_model("models:/vit@champion")
     assert [column.name for column in served.metadata.get_input_schema()] == ["image"]
     answer = served.predict(served.input_example)
-    assert list(answer.columns) == ["label", "probabilities"]
+    declared = [column.name for column in served.metadata.get_output_schema()]
+    assert list(answer.columns) == declared == ["label", "probabilities"]
 
 
 @pytest.mark.parametrize(
