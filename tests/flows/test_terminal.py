@@ -16,6 +16,7 @@ from tests.flows.conftest import RETRAIN
 
 COLUMNS = 80
 ESCAPE = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
+COLOUR = re.compile(r"\x1b\[[0-9;]*(3[0-8]|9[0-7])[0-9;]*m")
 TABLES = """
 from retrain.cli.main import main
 
@@ -62,10 +63,12 @@ class Terminal:
         return text
 
 
-def test_tables_fit_the_terminal_and_are_coloured_only_there(clone, first):
+def test_tables_fit_the_terminal_and_are_coloured_where_it_is_wanted(clone, first):
     shown = Terminal(clone, sys.executable, "-c", TABLES).end()
     assert "\x1b[" in shown
     assert max(len(ESCAPE.sub("", line).rstrip()) for line in shown.splitlines()) <= COLUMNS
+    assert not COLOUR.search(Terminal(clone, *RETRAIN, "status", NO_COLOR="1").end())
+    assert "\x1b" not in Terminal(clone, *RETRAIN, "status", TERM="dumb").end()
     assert "\x1b" not in clone.retrain("status").stdout
 
 

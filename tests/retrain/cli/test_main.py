@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -46,6 +47,16 @@ def test_each_command_has_one_line_of_at_most_80_characters(capsys):
         assert line.rstrip().endswith(".")
     assert max(map(len, text.splitlines())) <= 80
     assert re.fullmatch(r"\d+\.\d+.*\n", shown(capsys, "--version"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_in_the_help_of_a_command_can_be_called(capsys, command):
+    assert shown(capsys, command, "--help").startswith(f"Usage: retrain {command}")
+    examples = re.findall(rf"`(retrain {command}.*?)`", app[command].help, re.DOTALL)
+    assert examples or command in ("up", "down")
+    for example in examples:
+        words = shlex.split(example.replace("vit", "toy"))[1:]
+        app.parse_args(words, exit_on_error=False, print_error=False)  # it raises, if one is wrong
 
 
 @pytest.mark.parametrize(
