@@ -20,7 +20,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib.abc import MetaPathFinder
@@ -78,7 +78,13 @@ def main() -> None:
     described = json.loads(table.schema.metadata[b"request"])
     package, classes = Path(described["package"]), described["classes"]
     if described["is_check"]:
-        _import_only_what_is_required(package)
+        finder = RequirementsFinder(package)
+        # These two try what they can do without: they would take a refusal for a broken library.
+        import mlflow.pyfunc  # noqa: F401
+
+        if "transformers" not in finder.refused:
+            import transformers.models.vit.modeling_vit  # noqa: F401
+        sys.meta_path.insert(0, finder)
     workers = _load(package, threads)
     while (file := file_of(answers, first)).exists():
         first += pq.read_metadata(file).num_rows
@@ -111,41 +117,30 @@ def file_of(answers: Path, first: int) -> Path:
     return answers / f"{first:010}.parquet"
 
 
-def _import_only_what_is_required(package: Path) -> None:
-    """Lets this process import only what a package brings: its code, and its requirements."""
-    waiting = (package / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    own = {path.stem for path in (package / "code").iterdir()}
-    brought = set[str]()
-    while waiting:
-        wanted = Requirement(waiting.pop())
-        name = canonicalize_name(wanted.name)
-        is_for_this = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
-        if is_for_this and name not in brought:
-            brought.add(name)
-            with suppress(PackageNotFoundError):
-                waiting += distribution(name).requires or ()
-    # These two try what they can do without: they would take a refusal for a broken library.
-    import mlflow.pyfunc  # noqa: F401
-
-    if "transformers" in brought:
-        import transformers.models.vit.modeling_vit  # noqa: F401
-    refused = {
-        module
-        for module, names in packages_distributions().items()
-        if module not in own and brought.isdisjoint(map(canonicalize_name, names))
-    }
-    sys.meta_path.insert(0, RequirementsFinder(refused))
-
-
 class RequirementsFinder(MetaPathFinder):
     """Refuses to import a library that is installed here, and would not be where a package is.
 
     What was imported before it is there stays.
     """
 
-    def __init__(self, refused: Set[str]) -> None:
-        """Takes the names of the modules that it refuses."""
-        self._refused = refused
+    def __init__(self, package: Path) -> None:
+        """Finds out what the requirements of a package install, and what these require."""
+        waiting = (package / "requirements.txt").read_text(encoding="utf-8").splitlines()
+        own = {path.stem for path in (package / "code").iterdir()}
+        brought = set[str]()
+        while waiting:
+            wanted = Requirement(waiting.pop())
+            name = canonicalize_name(wanted.name)
+            is_for_this = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+            if is_for_this and name not in brought:
+                brought.add(name)
+                with suppress(PackageNotFoundError):
+                    waiting += distribution(name).requires or ()
+        self.refused = {
+            module
+            for module, names in packages_distributions().items()
+            if module not in own and brought.isdisjoint(map(canonicalize_name, names))
+        }
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Finds nothing, so that others look for it.
@@ -153,7 +148,7 @@ class RequirementsFinder(MetaPathFinder):
         Raises:
             ModuleNotFoundError: It is the module of another library.
         """
-        if name.partition(".")[0] in self._refused:
+        if name.partition(".")[0] in self.refused:
             raise ModuleNotFoundError(
                 f"No module named {name!r}: the requirements of the package do not bring it. "
                 "Import it at the top of a module of the network, so that they do.",
